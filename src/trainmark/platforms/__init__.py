@@ -1,0 +1,1 @@
+"""Where it runs: one Platform class and one TOML file a vendor."""

@@ -1,0 +1,1 @@
+"""The words: frozen data that the other rooms share. Nothing here imports torch or another room."""

@@ -1,0 +1,51 @@
+"""Everything that can go wrong, as one sentence for the user and one exit code for the shell."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TrainmarkError(Exception):
+    """A failure the user can act on: its text is the sentence shown, `exit_code` what the process ends with."""
+
+    exit_code = 1
+
+
+class UsageError(TrainmarkError):
+    """The command line or a setting is wrong."""
+
+    exit_code = 2
+
+
+class NotReadyError(TrainmarkError):
+    """The machine is not ready: devices, data, disk, port, versions."""
+
+    exit_code = 3
+
+
+class WorkloadError(TrainmarkError):
+    """The workload failed: a rank died, memory ran out, a data file is corrupt."""
+
+    exit_code = 4
+
+
+class InvalidResultError(TrainmarkError):
+    """The run ended but its result must not be used: loss not finite, or a `--strict` rule broken."""
+
+    exit_code = 5
+
+
+class HangError(TrainmarkError):
+    """Nothing moved for longer than the stated limit."""
+
+    exit_code = 124
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Ends a sentence about an unknown word: the nearest known one if there is one, else all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {next(name for name in known if name.lower() == close[0])!r}?"
+    return "known: " + ", ".join(known)
