@@ -1,0 +1,108 @@
+"""The door: finds the command, runs it, and turns whatever goes wrong into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from trainmark import __version__
+from trainmark.cli import data, explain, list_, plan, run, runs, show
+from trainmark.cli.terminal import say
+from trainmark.spec.errors import TrainmarkError, UsageError, nearest
+
+COMMANDS = {"run": run, "plan": plan, "list": list_, "runs": runs, "show": show, "explain": explain, "data": data}
+
+DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."
+EXAMPLES = """\
+examples:
+  trainmark run                                     every workload at full size, a few minutes
+  trainmark run resnet50 --recipe smoke             a small network trained to > 90 % in seconds
+  trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
+  trainmark show                                    the newest result, in full
+  trainmark explain p_core                          what a number means
+
+exit codes: 0 valid result, 1 our bug, 2 bad word, 3 machine not ready, 4 workload failed, 5 result not valid,
+124 hang, 130 and 143 interrupted. Documentation: docs/ in the source tree."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with the nearest known word in its complaints."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (try '{self.prog} --help')")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise UsageError(f"{action.metavar or action.dest} {value!r} is not known; {nearest(str(value), action.choices)}")
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            options = [option for action in self._all_actions(found) for option in action.option_strings]
+            close = nearest(rest[0], options) if rest[0].startswith("-") else "see --help"
+            raise UsageError(f"argument {rest[0]!r} is not known; {close}")
+        return found
+
+    def _all_actions(self, found: argparse.Namespace) -> list[argparse.Action]:
+        actions = list(self._actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and getattr(found, "command", None) in action.choices:
+                actions += action.choices[found.command]._actions
+        return actions
+
+
+def parser() -> Parser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    top = Parser(prog="trainmark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter, allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"trainmark {__version__}")
+    top.add_argument("--debug", action="store_true", help="show the traceback of an error, not only its sentence")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=False)
+    for name, module in COMMANDS.items():
+        sub = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=f"examples:\n{module.EXAMPLES}",
+            formatter_class=formatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(sub)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        top = parser()
+        args = top.parse_args([word for word in words if word != "--debug"])
+        if args.command is None:
+            top.print_help()
+            return 2
+        code = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+        return code
+    except TrainmarkError as error:
+        if debug:
+            traceback.print_exc()
+        say(f"trainmark: {error}")
+        return error.exit_code
+    except BrokenPipeError:
+        # whoever read our output has gone; what was to be kept is on disk by now
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        say("trainmark: interrupted")
+        return 130
+    except Exception as error:
+        traceback.print_exc()
+        say(f"trainmark: this is a bug of ours: {type(error).__name__}: {error}")
+        return 1

@@ -1,0 +1,36 @@
+"""`trainmark plan`: what a run would do, decided and printed, with nothing started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from trainmark.cli.words import add_plan_words, plans
+
+HELP = "Print the decided plan and run nothing."
+EXAMPLES = """\
+  trainmark plan resnet50 --recipe reference --topology 1x8
+  trainmark plan resnet50 --recipe quick --set batch_per_device=8 --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan_words(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document: a plan, or a list of them")
+
+
+def run(args: argparse.Namespace) -> int:
+    decided = plans(args)
+    if args.json:
+        documents = [plan.to_json() for plan in decided]
+        print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
+        return 0
+    for plan in decided:
+        print(f"{plan.workload}, recipe {plan.recipe_name}, {plan.topology}, {plan.precision}, platform {plan.platform}")
+        print(f"  data         {plan.data.folder}{' (generated)' if plan.data.generated else ''}")
+        print(f"  runs until   {plan.limits}")
+        print(f"  fingerprint  {plan.fingerprint[:16]}")
+        changed = {deviation.name: deviation.reference for deviation in plan.deviations}
+        for name, value in plan.recipe.items():
+            note = f"   (reference: {changed[name]})" if name in changed else ""
+            print(f"  {name:24} {value}{note}")
+    return 0

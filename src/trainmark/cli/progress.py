@@ -1,0 +1,107 @@
+"""Shows a run as it goes: a live line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from trainmark.cli.terminal import console, say
+
+if TYPE_CHECKING:
+    from trainmark.run.gather import RankStory
+    from trainmark.spec.plan import Plan
+
+PLAIN_LINE_EVERY_S = 10.0
+RECENT_STEPS = 20
+
+
+class Progress:
+    """Fed with what the ranks wrote so far; knows nothing of processes."""
+
+    def __init__(self, plan: Plan, item: str, *, quiet: bool) -> None:
+        self._plan = plan
+        self._item = item
+        self._quiet = quiet
+        self._live: Any = None
+        self._task: Any = None
+        self._said_at_s = 0.0
+        self._phase = ""
+        self._evaluations = 0
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and sys.stderr.isatty():
+            from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Live
+
+            self._live = Live(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[facts]}"),
+                TimeRemainingColumn(compact=True),
+                console=console(stderr=True),
+                transient=True,
+            )
+            self._task = self._live.add_task(f"{self._plan.workload} starting", total=None, facts="")
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, ranks: list[RankStory]) -> None:
+        """Called whenever something new was read."""
+        if self._quiet:
+            return
+        story = ranks[0]
+        facts = self._facts(ranks)
+        planned, done = self._length(story)
+        if self._live:
+            self._live.update(
+                self._task,
+                description=f"{self._plan.workload} {story.phase}",
+                total=planned,
+                completed=done,
+                facts=facts,
+            )
+        now = time.monotonic()
+        news = story.phase != self._phase or len(story.evaluations) > self._evaluations
+        if not self._live and (news or now - self._said_at_s >= PLAIN_LINE_EVERY_S):
+            self._said_at_s = now
+            say(f"{self._plan.workload} [{now - self._began_s:5.0f} s] {story.phase:8} {facts}")
+        self._phase, self._evaluations = story.phase, len(story.evaluations)
+
+    def _facts(self, ranks: list[RankStory]) -> str:
+        story = ranks[0]
+        parts = []
+        if story.compute_ns:
+            parts.append(f"step {story.first_step + len(story.compute_ns)}")
+            recent = slice(-RECENT_STEPS, None)
+            seconds = (sum(story.wait_ns[recent]) + sum(story.compute_ns[recent])) / 1e9
+            items = sum(sum(rank.items[recent]) for rank in ranks)
+            if story.loss[-1] is not None:
+                parts.append(f"loss {story.loss[-1]:.4f}")
+            if seconds > 0:
+                parts.append(f"{items / seconds:,.1f} {self._item}/s")
+        if story.evaluations and (values := story.evaluations[-1]["values"]):
+            name, value = next(iter(values.items()))
+            parts.append(f"{name} {value:.2f}")
+        return "  ".join(parts)
+
+    def _length(self, story: RankStory) -> tuple[float | None, float]:
+        """What the bar measures: seconds where the run is limited by them, else steps."""
+        limits = self._plan.limits
+        done = float(len(story.compute_ns))
+        if limits.steps is not None:
+            return limits.steps, done
+        if limits.seconds is not None:
+            spent = (sum(story.wait_ns) + sum(story.compute_ns)) / 1e9
+            return limits.seconds, spent
+        if story.steps_per_epoch is None:
+            return None, done
+        epochs = min(int(self._plan.recipe["epochs"]), limits.epochs or int(self._plan.recipe["epochs"]))
+        return epochs * story.steps_per_epoch - story.first_step, done

@@ -1,0 +1,61 @@
+"""The words `run` and `plan` share: what to train, how, where and for how long."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from trainmark.spec.precision import PRECISIONS
+
+if TYPE_CHECKING:
+    from trainmark.run.planning import Words
+    from trainmark.spec.plan import Plan
+
+
+def add_plan_words(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("workloads", nargs="*", metavar="WORKLOAD", help="what to train (default: all of them)")
+    add("--recipe", metavar="NAME", help="reference, fill, quick or smoke (default: quick)")
+    add("--topology", metavar="NxM", help="nodes x devices per node (default: 1x1)")
+    add("--precision", metavar="P", help=f"one of {', '.join(PRECISIONS)} (default: fp32)")
+    add("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
+    add("--data", metavar="DIR", help="the real data set (default: a generated one, made once and kept)")
+    how_long = parser.add_mutually_exclusive_group()
+    how_long.add_argument("--steps", type=int, metavar="N", help="stop after N steps")
+    how_long.add_argument("--seconds", type=float, metavar="S", help="stop after S seconds of training")
+    how_long.add_argument("--epochs", type=int, metavar="N", help="stop after N epochs")
+    add("--set", action="append", default=[], metavar="key=value", dest="settings", help="change one field of the recipe")
+    add("--seed", type=int, metavar="N", help="the seed of weights, order and augmentation")
+    add("--skip-bad", type=int, default=0, metavar="N", help="leave out up to N unreadable data files (default: 0)")
+    add("--hang-timeout", type=float, metavar="S", help="seconds without progress that end the run (default: from the steps)")
+
+
+def plans(args: argparse.Namespace) -> list[Plan]:
+    """One decided plan for each workload asked for."""
+    from trainmark import workloads
+    from trainmark.run import planning
+
+    words = spoken(args)
+    return [planning.decide(name, words) for name in args.workloads or workloads.NAMES]
+
+
+def spoken(args: argparse.Namespace) -> Words:
+    from trainmark.run.planning import Words
+    from trainmark.spec.errors import UsageError
+
+    if args.skip_bad < 0:
+        raise UsageError(f"--skip-bad must be at least 0, not {args.skip_bad}")
+    return Words(
+        recipe=args.recipe,
+        topology=args.topology,
+        precision=args.precision,
+        platform=args.platform,
+        data=args.data,
+        steps=args.steps,
+        seconds=args.seconds,
+        epochs=args.epochs,
+        settings=args.settings,
+        seed=args.seed,
+        skip_bad=args.skip_bad,
+        hang_timeout_s=args.hang_timeout,
+    )

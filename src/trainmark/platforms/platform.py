@@ -1,0 +1,159 @@
+"""One class for every vendor's device: the differences are in its platform file."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import platform as host_platform
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from trainmark.platforms import files
+from trainmark.platforms.files import PlatformFile
+from trainmark.platforms.marks import EventMarks, HostMarks, Marks
+from trainmark.spec.errors import NotReadyError
+from trainmark.spec.precision import Precision
+
+
+class Platform:
+    """A vendor's devices on this machine; nothing is touched on them until one is opened."""
+
+    def __init__(self, file: PlatformFile) -> None:
+        self.file = file
+        self.is_cpu = file.device_type == "cpu"
+        if file.plugin:
+            try:
+                importlib.import_module(file.plugin)
+            except ImportError as error:
+                raise NotReadyError(f"platform {file.name} needs the module {file.plugin}: {error}") from error
+
+    @property
+    def device_count(self) -> int:
+        """How many devices torch sees here; a CPU can be shared by any number of ranks, its cores set the sensible limit."""
+        if self.is_cpu:
+            return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else psutil.cpu_count()
+        current = torch.accelerator.current_accelerator()
+        if current is None or current.type != self.file.device_type:
+            return 0
+        return int(torch.accelerator.device_count())
+
+    def open(self, local_rank: int) -> Device:
+        """The device of one rank, made current for this process."""
+        if not self.is_cpu:
+            if local_rank >= self.device_count:
+                raise NotReadyError(
+                    f"platform {self.file.name} has {self.device_count} {self.file.device_type} devices here, "
+                    f"device {local_rank} was asked for"
+                )
+            torch.accelerator.set_device_index(local_rank)
+        return Device(self, local_rank)
+
+
+class Device:
+    """One open device: where tensors go, how its time and memory are read."""
+
+    def __init__(self, platform: Platform, index: int) -> None:
+        self.platform = platform
+        self.is_cpu = platform.is_cpu
+        self.torch = torch.device("cpu") if self.is_cpu else torch.device(platform.file.device_type, index)
+        self.marks: Marks = HostMarks() if self.is_cpu else EventMarks(self.torch)
+        self._module: Any = None if self.is_cpu else torch.get_device_module(self.torch)
+        self._copies = self._module.Stream() if hasattr(self._module, "Stream") else None
+
+    def synchronize(self) -> None:
+        """Waits until all launched work is done. Only ever called where a phase begins or ends."""
+        if not self.is_cpu:
+            torch.accelerator.synchronize(self.torch)
+
+    def name(self) -> str:
+        if self.is_cpu:
+            return cpu_name()
+        return str(self._module.get_device_name(self.torch)) if hasattr(self._module, "get_device_name") else str(self.torch)
+
+    def peak_memory_bytes(self) -> int | None:
+        if self.is_cpu:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return int(peak if sys.platform == "darwin" else peak * 1024)
+        return int(self._module.max_memory_allocated(self.torch)) if hasattr(self._module, "max_memory_allocated") else None
+
+    def memory_capacity_bytes(self) -> int | None:
+        if self.is_cpu:
+            return int(psutil.virtual_memory().total)
+        return int(self._module.mem_get_info(self.torch)[1]) if hasattr(self._module, "mem_get_info") else None
+
+    def take(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on this device; the copy runs beside the computation where the device can do that."""
+        if self.is_cpu:
+            return tensor
+        if self._copies is None:
+            return tensor.to(self.torch)
+        current = self._module.current_stream()
+        with self._module.stream(self._copies):
+            moved = tensor.pin_memory().to(self.torch, non_blocking=True)
+        current.wait_stream(self._copies)
+        moved.record_stream(current)
+        return moved
+
+    def host_buffer(self, length: int) -> torch.Tensor:
+        """Numbers the device may write to without making the host wait."""
+        return torch.zeros(length, pin_memory=not self.is_cpu)
+
+    def set_precision(self, precision: Precision) -> None:
+        torch.set_float32_matmul_precision("high" if precision.allows_tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = precision.allows_tf32
+
+    @contextlib.contextmanager
+    def autocast(self, precision: Precision) -> Iterator[None]:
+        if precision.autocast is None:
+            yield
+        else:
+            with torch.autocast(self.torch.type, dtype=getattr(torch, precision.autocast), cache_enabled=True):
+                yield
+
+    def refuses(self, precision: Precision) -> str | None:
+        """Why this device cannot train in a precision, or None: one tiny layer is really trained to find out."""
+        if precision.name not in self.platform.file.precisions:
+            return f"platform {self.platform.file.name} does not have it"
+        weights = getattr(torch, precision.weights)
+        try:
+            with self.autocast(precision):
+                layer = torch.nn.Conv2d(4, 4, 3, device=self.torch, dtype=weights)
+                linear = torch.nn.Linear(4, 4, device=self.torch, dtype=weights)
+                image = torch.ones(1, 4, 3, 3, device=self.torch, dtype=weights)
+                linear(layer(image).flatten(1)).float().sum().backward()
+            self.synchronize()
+        except (RuntimeError, AssertionError, TypeError) as error:
+            return str(error).partition("\n")[0]
+        return None
+
+    def emulates(self, precision: Precision) -> bool:
+        """True where the arithmetic of a precision runs, but without instructions of its own."""
+        if not self.is_cpu or precision.computes_in not in ("bfloat16", "float16"):
+            return False
+        asked = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[precision.computes_in]
+        supported = getattr(torch.ops.mkldnn, asked, None)
+        return supported is not None and not supported()
+
+
+def detect() -> str:
+    """The name of the platform to use when none is given: the accelerator torch sees, else the CPU."""
+    current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if current is not None:
+        for name in files.names():
+            if files.load(name).device_type == current.type:
+                return name
+    return "cpu"
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return host_platform.processor() or host_platform.machine()

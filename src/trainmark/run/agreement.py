@@ -1,0 +1,60 @@
+"""Makes all ranks decide the same thing at the same step."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import distributed
+
+
+class Agreement(Protocol):
+    rank: int
+    world: int
+
+    def largest(self, *values: float) -> list[float]:
+        """Of each value the largest any rank gave; all ranks must call together."""
+
+    def total(self, values: dict[str, float]) -> dict[str, float]:
+        """Sums over ranks, by name; all ranks must call together."""
+
+    def barrier(self) -> None: ...
+
+
+class Alone:
+    """A world of one."""
+
+    rank = 0
+    world = 1
+
+    def largest(self, *values: float) -> list[float]:
+        return list(values)
+
+    def total(self, values: dict[str, float]) -> dict[str, float]:
+        return values
+
+    def barrier(self) -> None:
+        pass
+
+
+class Together:
+    """Ranks joined by torch.distributed; they talk through host memory, so no device waits for it."""
+
+    def __init__(self) -> None:
+        self.rank = distributed.get_rank()
+        self.world = distributed.get_world_size()
+        self._group: Any = distributed.new_group(backend="gloo")
+
+    def largest(self, *values: float) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64)
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self._group)
+        return [float(value) for value in tensor]
+
+    def total(self, values: dict[str, float]) -> dict[str, float]:
+        names = sorted(values)
+        tensor = torch.tensor([values[name] for name in names], dtype=torch.float64)
+        distributed.all_reduce(tensor, group=self._group)
+        return dict(zip(names, tensor.tolist(), strict=True))
+
+    def barrier(self) -> None:
+        distributed.barrier(group=self._group)

@@ -1,0 +1,132 @@
+"""Reasons to trust a result less, found by looking at it, and said in words on its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainmark.spec import series
+from trainmark.spec.metrics import Quantity
+from trainmark.spec.plan import Plan
+from trainmark.spec.record import Doubt, Quality, Status
+from trainmark.spec.timeline import Timeline
+from trainmark.spec.topology import Topology
+
+FOREIGN_LOAD = 0.10
+"""Share of the machine that others may use before it is worth a word."""
+RANK_SKEW = 0.05
+WANTED_HALF_WIDTH = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a doubt may look at."""
+
+    plan: Plan
+    status: Status
+    timeline: Timeline
+    metrics: Mapping[str, Quantity]
+    quality: Quality
+    environment: Mapping[str, Any]
+    reference_global_batch: int
+    resumed: Mapping[str, Any] | None = None
+
+
+def collect(facts: Facts) -> tuple[Doubt, ...]:
+    return tuple(Doubt(code=code, text=text) for check in CHECKS for code, text in check(facts))
+
+
+Found = Iterator[tuple[str, str]]
+
+
+def generated_data(f: Facts) -> Found:
+    if f.plan.data.generated:
+        yield "generated-data", f"generated data, not the real {f.plan.data.name} set: accuracy says only that training works"
+
+
+def target_missed(f: Facts) -> Found:
+    if f.plan.limits.full and not f.quality.reached and f.status == "valid":
+        reached = "none was measured" if f.quality.value is None else f"{f.quality.value:.4g} {f.quality.unit} was reached"
+        sign = ">=" if f.quality.better == "higher" else "<="
+        yield "target-missed", f"target missed: {f.quality.name} {sign} {f.quality.goal:g} {f.quality.unit} asked, {reached}"
+
+
+def few_steps(f: Facts) -> Found:
+    if not f.timeline.steps:
+        return
+    compute_s, items = f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items)
+    found = series.mean_interval(compute_s, items)
+    if found is None:
+        yield "few-steps", f"{compute_s.size} counted steps are too few for a 95 % interval"
+    elif found.relative_half_width > WANTED_HALF_WIDTH:
+        more = series.steps_needed(compute_s, items, WANTED_HALF_WIDTH)
+        yield (
+            "few-steps",
+            f"p_core is known to ±{100 * found.relative_half_width:.1f} %, not ±1 %: about {more} more steps would do",
+        )
+
+
+def drifting(f: Facts) -> Found:
+    found = series.drift(f.timeline.steady(f.timeline.compute_s)) if f.timeline.steps else None
+    if found is not None and found.drifting:
+        trend = "slower" if found.relative_change > 0 else "faster"
+        yield "drifting", f"the steps are not steady: they became {abs(100 * found.relative_change):.1f} % {trend} from first to last"
+
+
+def rank_skew(f: Facts) -> Found:
+    """Compute holds the wait for slower ranks, so the slow rank is the one that waited least inside it."""
+    busy = {trace.rank: np.sum(trace.compute_ns) for trace in f.timeline.ranks if len(trace.compute_ns)}
+    if len(busy) > 1 and max(busy.values()) > (1 + RANK_SKEW) * min(busy.values()):
+        slow = max(busy, key=lambda rank: busy[rank])
+        factor = max(busy.values()) / min(busy.values())
+        yield "rank-skew", f"ranks differ by more than 5 %: rank {slow} took {factor:.2f} times as long as the fastest"
+
+
+def small_batch(f: Facts) -> Found:
+    batch = int(f.plan.recipe["batch_per_device"]) * Topology.parse(f.plan.topology).devices
+    if batch < f.reference_global_batch:
+        yield "small-batch", f"global batch {batch} is below the reference recipe's {f.reference_global_batch}"
+
+
+def emulated_precision(f: Facts) -> Found:
+    if f.environment.get("emulated_precision"):
+        yield "emulated-precision", f"this CPU has no instructions for {f.plan.precision}: it is emulated, and slow for that"
+
+
+def foreign_load(f: Facts) -> Found:
+    share = f.environment.get("foreign_load")
+    if share is not None and share > FOREIGN_LOAD:
+        yield "foreign-load", f"other programs, or other guests of the host, used {100 * share:.0f} % of the machine meanwhile"
+
+
+def skipped_files(f: Facts) -> Found:
+    if f.plan.skip_bad:
+        yield "skip-bad", f"up to {f.plan.skip_bad} unreadable data files were allowed to be left out"
+
+
+def resumed(f: Facts) -> Found:
+    if f.resumed:
+        yield "resumed", f"resumed at step {f.resumed['step']}: times cover only the part after it"
+
+
+def incomplete(f: Facts) -> Found:
+    if f.status == "incomplete":
+        yield "incomplete", "the run did not reach its end: the numbers cover what was measured before"
+
+
+CHECKS = (
+    incomplete,
+    generated_data,
+    target_missed,
+    few_steps,
+    drifting,
+    rank_skew,
+    small_batch,
+    emulated_precision,
+    foreign_load,
+    skipped_files,
+    resumed,
+)

@@ -1,0 +1,57 @@
+"""What a run ran on: versions, device, processor, threads, and an allow-list of variables. Nothing else is kept."""
+
+from __future__ import annotations
+
+import os
+import platform as host_platform
+import sys
+from typing import Any
+
+import numpy
+import psutil
+import torch
+
+import trainmark
+from trainmark.platforms.platform import Device, cpu_name
+
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES", "GOMP_CPU_AFFINITY", "HIP_VISIBLE_DEVICES", "KMP_AFFINITY",
+    "KMP_BLOCKTIME", "LD_PRELOAD", "MALLOC_CONF", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_",
+    "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS", "OMP_PROC_BIND", "ONEDNN_MAX_CPU_ISA", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
+"""Settings known to change speed. Any other variable may hold a secret and is not looked at."""
+
+
+def collect(device: Device) -> dict[str, Any]:
+    return {
+        "trainmark": trainmark.__version__,
+        "python": host_platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "os": f"{host_platform.system()} {host_platform.release()}",
+        "libc": " ".join(host_platform.libc_ver()),
+        "device": {
+            "type": device.torch.type,
+            "name": device.name(),
+            "count_visible": device.platform.device_count,
+            "memory_bytes": device.memory_capacity_bytes(),
+            "driver": _driver(),
+        },
+        "cpu": {
+            "name": cpu_name(),
+            "logical_cores": psutil.cpu_count(),
+            "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+            "memory_bytes": psutil.virtual_memory().total,
+        },
+        "threads": torch.get_num_threads(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "optimised_python": sys.flags.optimize,
+    }
+
+
+def _driver() -> str | None:
+    """The version of the library the device is driven through, where torch says it."""
+    version = torch.version.cuda or torch.version.hip
+    return f"{'CUDA' if torch.version.cuda else 'HIP'} {version}" if version else None

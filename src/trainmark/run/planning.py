@@ -1,0 +1,101 @@
+"""Turns the words of a command line into a plan in which nothing is left open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainmark import workloads
+from trainmark.data import embedded
+from trainmark.platforms import files
+from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.plan import DataChoice, Plan
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import Limits, deviations, from_values, to_values, with_settings
+from trainmark.spec.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What a user said; what was not said is None."""
+
+    recipe: str | None = None
+    topology: str | None = None
+    precision: str | None = None
+    platform: str | None = None
+    data: str | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+    settings: Sequence[str] = ()
+    seed: int | None = None
+    skip_bad: int = 0
+    hang_timeout_s: float | None = None
+
+
+def decide(name: str, words: Words) -> Plan:
+    """The plan for one workload."""
+    workload = workloads.load(name)
+    topology = Topology.parse(words.topology or "1x1")
+    if topology.nodes > 1:
+        raise UsageError(f"topology {topology} has {topology.nodes} nodes; this version runs one node, such as '1x8'")
+    platform = files.load(_detected() if words.platform in (None, "auto") else str(words.platform))
+    recipe_name = words.recipe or "quick"
+    if recipe_name not in workload.recipes:
+        raise UsageError(f"recipe {recipe_name!r} is not known; {nearest(recipe_name, workload.recipes)}")
+    recipe = workload.recipes[recipe_name]
+    if platform.device_type != "cpu":
+        changes = workload.on_accelerators.get(recipe_name, {})
+        recipe = from_values(type(recipe), {**to_values(recipe), **changes})
+    seed = [] if words.seed is None else [f"seed={words.seed}"]
+    recipe = with_settings(recipe, [*seed, *words.settings])
+    folder = Path(words.data).expanduser().absolute() if words.data else embedded.folder(workload.data_set)
+    return Plan(
+        workload=name,
+        recipe_name=recipe_name,
+        recipe=to_values(recipe),
+        deviations=deviations(recipe, workload.recipes["reference"]),
+        topology=str(topology),
+        precision=_precision(words.precision, platform).name,
+        platform=str(words.platform) if platform.name not in files.names() else platform.name,
+        data=DataChoice(name=workload.data_set, folder=str(folder), generated=embedded.is_generated(folder, words.data)),
+        limits=_limits(words, workload.limits.get(recipe_name, Limits())),
+        skip_bad=words.skip_bad,
+        hang_timeout_s=words.hang_timeout_s,
+    )
+
+
+def resumed(plan: Plan, run_folder: Path, words: Words) -> Plan:
+    """An earlier run's plan, to be gone on with from its last checkpoint; only where it stops and its data may change."""
+    said = [word for word in ("recipe", "topology", "precision", "platform", "seed") if getattr(words, word) is not None]
+    if said or words.settings:
+        raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
+    choice = replace(plan.data, folder=str(Path(words.data).expanduser().absolute())) if words.data else plan.data
+    return replace(plan, data=choice, limits=_limits(words, plan.limits), resume_from=str(run_folder / "checkpoints"))
+
+
+def _precision(word: str | None, platform: files.PlatformFile) -> Precision:
+    precision = Precision.parse(word or "fp32")
+    if precision.name not in platform.precisions:
+        can = ", ".join(platform.precisions)
+        raise UsageError(f"precision {precision} does not run on platform {platform.name}; it has {can}")
+    return precision
+
+
+def _limits(words: Words, usual: Limits) -> Limits:
+    said = {"steps": words.steps, "seconds": words.seconds, "epochs": words.epochs}
+    given = {name: value for name, value in said.items() if value is not None}
+    for name, value in given.items():
+        if value <= 0:
+            raise UsageError(f"--{name} must be more than 0, not {value:g}")
+    return Limits(steps=words.steps, seconds=words.seconds, epochs=words.epochs) if given else usual
+
+
+def _detected() -> str:
+    if forced := os.environ.get("TRAINMARK_PLATFORM"):
+        return forced
+    from trainmark.platforms.platform import detect
+
+    return detect()

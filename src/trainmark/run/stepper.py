@@ -1,0 +1,107 @@
+"""One training step in any precision: forward, backward, gradient exchange, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.platforms.platform import Device
+from trainmark.spec.precision import Precision
+
+_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+"""Layers whose statistics need float32 whatever the rest computes in."""
+
+
+class Stepper:
+    """Owns the model's weights on a device, their float32 copies where the weights are narrower, and the optimizer."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        loss: Callable[[nn.Module, Any], Tensor],
+        precision: Precision,
+        device: Device,
+        wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+        world: int = 1,
+    ) -> None:
+        self.device = device
+        self.precision = precision
+        self.bare_model = model
+        self._narrow(model)
+        self.model = wrap(model)
+        self._loss = loss
+        self._world = world
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._narrow_weights = [p for p in parameters if p.dtype != torch.float32]
+        self._wide_weights = [p.detach().float().clone() for p in self._narrow_weights]
+        wide = {id(p): w for p, w in zip(self._narrow_weights, self._wide_weights, strict=True)}
+        self.optimizer = optimizer([wide.get(id(p), p) for p in parameters])
+        self.scaler = torch.amp.GradScaler(device.torch.type, enabled=precision.scales_loss)
+        self._learning_rate: float | None = None
+
+    def set_learning_rate(self, value: float) -> None:
+        if value != self._learning_rate:
+            self._learning_rate = value
+            for group in self.optimizer.param_groups:
+                group["lr"] = value
+
+    def step(self, batch: Any) -> Tensor:
+        """Trains on one batch and returns its loss, still on the device."""
+        with self.device.autocast(self.precision):
+            loss = self._loss(self.model, batch)
+        share = loss if batch.count * self._world == batch.global_count else loss * self._weight(batch)
+        if not self.precision.scales_loss:
+            share.backward()  # type: ignore[no-untyped-call]
+            if self._narrow_weights:
+                self._widen_gradients()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
+            self._widen_gradients()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        if self._narrow_weights:
+            with torch.no_grad():
+                torch._foreach_copy_(self._narrow_weights, self._wide_weights)
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.bare_model.state_dict(),
+            "wide_weights": self._wide_weights,
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.bare_model.load_state_dict(state["model"])
+        with torch.no_grad():
+            for weight, saved in zip(self._wide_weights, state["wide_weights"], strict=True):
+                weight.copy_(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def _narrow(self, model: nn.Module) -> None:
+        dtype = getattr(torch, self.precision.weights)
+        if dtype is torch.float32:
+            return
+        for module in model.modules():
+            if not isinstance(module, _NORMS):
+                for parameter in module.parameters(recurse=False):
+                    parameter.data = parameter.data.to(dtype)
+
+    def _widen_gradients(self) -> None:
+        """Moves the gradients to the float32 copies, so that scaling and updates happen there."""
+        for narrow, wide in zip(self._narrow_weights, self._wide_weights, strict=True):
+            wide.grad = None if narrow.grad is None else narrow.grad.float()
+            narrow.grad = None
+
+    def _weight(self, batch: Any) -> float:
+        # gradients are averaged over ranks as if all had equal shares; a short batch must count for what it holds
+        return float(batch.count * self._world / batch.global_count)

@@ -1,0 +1,225 @@
+"""Every number trainmark reports: its formula, its unit and its definition in one place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainmark.spec import series
+from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.timeline import Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """All a metric may look at."""
+
+    item: str
+    """What throughput counts: images, mel frames."""
+    timeline: Timeline
+    memory_capacity_bytes: int | None = None
+    steps_planned: int | None = None
+    target_reached_ns: int | None = None
+    """End-to-end time at which the target was first met."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A value with what makes it believable."""
+
+    value: float | None
+    unit: str
+    interval: tuple[float, float] | None = None
+    """95 % confidence, respecting that neighbouring steps are alike."""
+    unavailable: str | None = None
+    """Why there is no value. A missing number is never 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    name: str
+    alias: str
+    """The word the published tables use, which is also the record's key."""
+    unit: str
+    definition: str
+    formula: str
+    compute: Callable[[Measured], float | None]
+    interval: Callable[[Measured], series.Interval | None] | None
+
+
+METRICS: dict[str, Metric] = {}
+"""By alias, in the order tables show them."""
+
+Formula = Callable[[Measured], float | None]
+Spread = Callable[[Measured], "series.Interval | None"]
+
+
+def metric(unit: str, *, alias: str, formula: str, interval: Spread | None = None) -> Callable[[Formula], Formula]:
+    """Registers a function as a metric; its docstring is the public definition."""
+
+    def register(function: Formula) -> Formula:
+        METRICS[alias] = Metric(
+            name=function.__name__,
+            alias=alias,
+            unit=unit,
+            definition=inspect.cleandoc(function.__doc__ or ""),
+            formula=formula,
+            compute=function,
+            interval=interval,
+        )
+        return function
+
+    return register
+
+
+def _training_spread(m: Measured) -> series.Interval | None:
+    t = m.timeline
+    return series.mean_interval(t.steady(t.step_s), t.steady(t.step_items))
+
+
+def _compute_spread(m: Measured) -> series.Interval | None:
+    t = m.timeline
+    return series.mean_interval(t.steady(t.compute_s), t.steady(t.step_items))
+
+
+def _rate(m: Measured, *phases: str) -> float | None:
+    seconds = m.timeline.seconds(*phases)
+    return m.timeline.items / seconds if m.timeline.items and seconds > 0 else None
+
+
+@metric("s", alias="e2e_time", formula="sum of all phases")
+def end_to_end_time(m: Measured) -> float | None:
+    """Wall time from the launcher's start to the end of the slowest rank's last phase."""
+    return sum(m.timeline.phases_ns.values()) / 1e9
+
+
+@metric(
+    "{item}/s",
+    alias="p_whole",
+    formula="items / (data_wait + compute + evaluate + checkpoint + other)",
+    interval=_training_spread,
+)
+def overall_throughput(m: Measured) -> float | None:
+    """Items trained per second of everything after set-up: waiting for data, computing, evaluating, saving.
+
+    In a short run one evaluation weighs far more than in a full one, so compare p_whole between full runs only.
+    """
+    return _rate(m, "data_wait", "compute", "evaluate", "checkpoint", "other")
+
+
+@metric("{item}/s", alias="p_train", formula="items / (data_wait + compute + other)", interval=_training_spread)
+def training_throughput(m: Measured) -> float | None:
+    """Items trained per second of training, evaluation and checkpoints left out."""
+    return _rate(m, "data_wait", "compute", "other")
+
+
+@metric("{item}/s", alias="p_core", formula="items / compute", interval=_compute_spread)
+def compute_throughput(m: Measured) -> float | None:
+    """Items trained per second of forward, backward, gradient exchange and optimizer: the wait for data is left out.
+
+    This is the number for comparing devices: it does not depend on disks and decoders.
+    """
+    return _rate(m, "compute")
+
+
+@metric("GiB", alias="mem", formula="max over ranks of the peak, / 2**30")
+def peak_device_memory(m: Measured) -> float | None:
+    """The most memory the worst rank held at once: by the device's allocator, or resident memory of the worker on a CPU."""
+    peaks = [trace.memory_peak_bytes for trace in m.timeline.ranks if trace.memory_peak_bytes is not None]
+    return max(peaks) / 2**30 if peaks else None
+
+
+@metric("GiB", alias="mem_total", formula="bytes / 2**30")
+def device_memory_capacity(m: Measured) -> float | None:
+    """The memory one device has; on a CPU, the memory of the machine."""
+    return m.memory_capacity_bytes / 2**30 if m.memory_capacity_bytes else None
+
+
+@metric("s", alias="step_time", formula="median over counted steps of data_wait + compute")
+def median_step_time(m: Measured) -> float | None:
+    """How long the middle step took, its wait for data included."""
+    return float(np.median(m.timeline.step_s)) if m.timeline.step_s.size else None
+
+
+@metric("%", alias="step_spread", formula="(95th - 5th percentile) / median of counted steps")
+def step_time_spread(m: Measured) -> float | None:
+    """How unlike each other the steps were: small is steady."""
+    if not m.timeline.step_s.size:
+        return None
+    low, middle, high = np.percentile(m.timeline.step_s, [5, 50, 95])
+    return float(100 * (high - low) / middle)
+
+
+@metric("s", alias="time_to_target", formula="end-to-end time at the first evaluation that met the target")
+def time_to_target(m: Measured) -> float | None:
+    """Wall time from the launcher's start until an evaluation first met the recipe's target."""
+    return None if m.target_reached_ns is None else m.target_reached_ns / 1e9
+
+
+@metric("%", alias="completed", formula="steps done / steps planned")
+def completed_share(m: Measured) -> float | None:
+    """How much of the planned training was done; 100 when the target ended it early."""
+    return None if not m.steps_planned else min(100.0, 100 * m.timeline.steps / m.steps_planned)
+
+
+UNAVAILABLE = {
+    "p_whole": "no step was counted",
+    "p_train": "no step was counted",
+    "p_core": "no step was counted",
+    "mem": "the platform reports no memory",
+    "mem_total": "the platform reports no memory",
+    "step_time": "no step was counted",
+    "step_spread": "no step was counted",
+    "time_to_target": "the target was not reached",
+    "completed": "the run's length is open",
+}
+
+
+def measure(m: Measured) -> dict[str, Quantity]:
+    """Every metric of a run, by the word the tables use."""
+    found: dict[str, Quantity] = {}
+    for alias, entry in METRICS.items():
+        value = entry.compute(m)
+        spread = entry.interval(m) if entry.interval and value is not None else None
+        found[alias] = Quantity(
+            value=value,
+            unit=entry.unit.format(item=m.item),
+            # the spread is the series'; the value may also carry time outside of steps, so the share is what is kept
+            interval=(value * (1 - spread.relative_half_width), value * (1 + spread.relative_half_width))
+            if spread and value is not None
+            else None,
+            unavailable=None if value is not None else UNAVAILABLE[alias],
+        )
+    return found
+
+
+def find(word: str) -> Metric:
+    """A metric by either of its names."""
+    for entry in METRICS.values():
+        if word in (entry.alias, entry.name):
+            return entry
+    names = [name for entry in METRICS.values() for name in (entry.alias, entry.name)]
+    raise UsageError(f"metric {word!r} is not known; {nearest(word, names)}")
+
+
+def quantity_to_json(quantity: Quantity) -> dict[str, Any]:
+    document: dict[str, Any] = {"value": quantity.value, "unit": quantity.unit}
+    if quantity.interval:
+        document["interval"] = list(quantity.interval)
+    if quantity.unavailable:
+        document["unavailable"] = quantity.unavailable
+    return document
+
+
+def quantity_from_json(document: dict[str, Any]) -> Quantity:
+    interval = document.get("interval")
+    return Quantity(
+        value=document["value"],
+        unit=document["unit"],
+        interval=(interval[0], interval[1]) if interval else None,
+        unavailable=document.get("unavailable"),
+    )

@@ -1,0 +1,78 @@
+"""One run, fully decided: what a worker is told, and the fingerprint by which two runs are known to be alike."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trainmark.spec.errors import UsageError
+from trainmark.spec.recipe import Deviation, Limits, Value
+
+PLAN_SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataChoice:
+    """Which data a run reads. Where it lies is a fact of one machine and not part of the fingerprint."""
+
+    name: str
+    """The set's name: `imagenet`, `ljspeech`."""
+    folder: str
+    generated: bool
+    """True for data made by trainmark itself, which no accuracy claim may rest on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    workload: str
+    recipe_name: str
+    recipe: Mapping[str, Value]
+    deviations: tuple[Deviation, ...]
+    topology: str
+    precision: str
+    platform: str
+    data: DataChoice
+    limits: Limits = field(default_factory=Limits)
+    skip_bad: int = 0
+    """Corrupt data files that may be left out before the run fails."""
+    hang_timeout_s: float | None = None
+    """No progress for this long ends the run; None decides it from the median step."""
+    resume_from: str | None = None
+    """Checkpoint folder to go on from."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two plans that ask for the same training on the same kind of platform, wherever their files lie."""
+        asked = {
+            "schema": PLAN_SCHEMA,
+            "workload": self.workload,
+            "recipe": dict(self.recipe),
+            "topology": self.topology,
+            "precision": self.precision,
+            "platform": self.platform,
+            "data": {"name": self.data.name, "generated": self.data.generated},
+            "limits": asdict(self.limits),
+            "skip_bad": self.skip_bad,
+        }
+        canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": PLAN_SCHEMA, **asdict(self), "fingerprint": self.fingerprint}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+        values = dict(document)
+        if values.pop("schema", None) != PLAN_SCHEMA:
+            raise UsageError(f"this plan has schema {document.get('schema')!r}; this trainmark reads schema {PLAN_SCHEMA}")
+        fingerprint = values.pop("fingerprint", None)
+        values["deviations"] = tuple(Deviation(**deviation) for deviation in values["deviations"])
+        values["data"] = DataChoice(**values["data"])
+        values["limits"] = Limits(**values["limits"])
+        plan = cls(**values)
+        if fingerprint != plan.fingerprint:
+            raise UsageError("this plan was changed after it was decided: its fingerprint does not match")
+        return plan

@@ -1,0 +1,160 @@
+"""The numbers someone chose for training a workload, and how they differ from the published ones."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+from trainmark.spec.errors import UsageError, nearest
+
+Value = int | float | bool | str
+
+
+def knob(default: Any = MISSING, *, short: str = "", least: float | None = None, words: Sequence[str] = ()) -> Any:
+    """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column."""
+    return field(default=default, metadata={"short": short, "least": least, "words": tuple(words)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Where a run stops before its recipe would: none of them means the recipe's target or its cap of epochs."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+    half_width: float | None = None
+    """Stop once the 95 % interval of p_core is within this share of it."""
+
+    @property
+    def full(self) -> bool:
+        """True where throughput covers all training steps, as in the published tables; else the steady part only."""
+        return self.steps is None and self.seconds is None and self.half_width is None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.steps is not None:
+            parts.append(f"{self.steps} steps")
+        if self.half_width is not None:
+            parts.append(f"p_core known to ±{100 * self.half_width:g} %")
+        if self.seconds is not None:
+            parts.append(f"{self.seconds:g} s")
+        if self.epochs is not None:
+            parts.append(f"{self.epochs} epochs")
+        return " or ".join(parts) or "the target or the recipe's cap of epochs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What every workload's recipe holds; a workload adds its own fields in a subclass."""
+
+    batch_per_device: int = knob(short="bs", least=1)
+    learning_rate: float = knob(short="lr", least=0)
+    weight_decay: float = knob(short="wd", least=0)
+    epochs: int = knob(least=1)
+    """The cap: training ends here even if the target was not reached."""
+    target: float = knob()
+    """The quality at which training ends, in the unit of the workload's target."""
+    eval_batch_per_device: int = knob(256, least=1)
+    evaluate_first: bool = knob(False)
+    """Evaluate once before the first step."""
+    evaluate_every_epochs: int = knob(1, least=1)
+    evaluate_after_limit: bool = knob(False)
+    """Evaluate once more when a limit of steps or seconds ended the run."""
+    checkpoint_every_epochs: int = knob(0, least=-1)
+    """0: at the end only; -1: never."""
+    seed: int = knob(0, least=0)
+    input_workers: int = knob(-1, least=-1)
+    """Processes a rank that read and prepare data; -1 divides the cores among the ranks, 0 works inside the trainer."""
+    memory_format: str = knob("channels_last", words=("channels_last", "contiguous"))
+    optimizer_kind: str = knob("fused", words=("fused", "foreach", "plain"))
+    """How the optimizer walks the parameters; the arithmetic is the same."""
+    allocator: str = knob("tuned", words=("tuned", "default"))
+    """`tuned` gives the worker the memory-allocator settings its platform file lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """One field in which a run's recipe is not the reference recipe."""
+
+    name: str
+    short: str
+    reference: Value
+    actual: Value
+
+    def __str__(self) -> str:
+        shown = f"{self.actual:g}" if isinstance(self.actual, float) else str(self.actual)
+        return f"{self.short or self.name}={shown}"
+
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
+
+
+def deviations(actual: Recipe, reference: Recipe) -> tuple[Deviation, ...]:
+    """Every field whose value differs, in the order the recipe names them. Computed, never typed."""
+    return tuple(
+        Deviation(
+            name=f.name,
+            short=f.metadata.get("short", ""),
+            reference=getattr(reference, f.name),
+            actual=getattr(actual, f.name),
+        )
+        for f in fields(actual)
+        if getattr(actual, f.name) != getattr(reference, f.name)
+    )
+
+
+def fix_hp(found: Sequence[Deviation], most: int = 4) -> str:
+    """The tables' word for what differs from the reference recipe: `/` where nothing does."""
+    shown = ",".join(str(deviation) for deviation in found[:most])
+    return (shown + (f",+{len(found) - most} more" if len(found) > most else "")) or "/"
+
+
+def with_settings(recipe: AnyRecipe, settings: Sequence[str]) -> AnyRecipe:
+    """The recipe with `key=value` words applied; an unknown key, wrong type or value out of bounds is refused in a sentence."""
+    changes: dict[str, Value] = {}
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        if not sign:
+            raise UsageError(f"--set {setting!r} is not key=value; try '--set learning_rate=0.8'")
+        changes[key.strip()] = _parse(type(recipe), key.strip(), text.strip())
+    return from_values(type(recipe), {**to_values(recipe), **changes})
+
+
+def to_values(recipe: Recipe) -> dict[str, Value]:
+    return {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+
+
+def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe:
+    """A recipe from plain values, checked field by field."""
+    known = {f.name: f for f in fields(kind)}
+    for name, value in values.items():
+        if name not in known:
+            raise UsageError(f"setting {name!r} is not known; {nearest(name, known)}")
+        least, words = known[name].metadata.get("least"), known[name].metadata.get("words", ())
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"setting {name} must be a finite number, not {value}")
+        if least is not None and value < least:
+            raise UsageError(f"setting {name} must be at least {least:g}, not {value}")
+        if words and value not in words:
+            raise UsageError(f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}")
+    return kind(**values)  # type: ignore[arg-type]
+
+
+def _parse(kind: type[Recipe], key: str, text: str) -> Value:
+    hints = typing.get_type_hints(kind)
+    names = [f.name for f in fields(kind)]
+    by_short = {f.metadata["short"]: f.name for f in fields(kind) if f.metadata.get("short")}
+    if key not in names:
+        hint = f"did you mean {by_short[key]!r}?" if key in by_short else nearest(key, names)
+        raise UsageError(f"setting {key!r} is not known; {hint}")
+    wanted = hints[key]
+    try:
+        if wanted is bool:
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+        return typing.cast(Value, wanted(text))
+    except (ValueError, KeyError):
+        name = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(wanted.__name__, wanted.__name__)
+        raise UsageError(f"setting {key} must be {name}, not {text!r}") from None

@@ -1,0 +1,168 @@
+"""What a run leaves behind: one JSON document, written once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from trainmark.spec.errors import UsageError
+from trainmark.spec.metrics import Quantity, quantity_from_json, quantity_to_json
+from trainmark.spec.plan import Plan
+from trainmark.spec.timeline import RankTrace, Timeline
+
+RECORD_SCHEMA = 1
+
+Status = Literal["valid", "invalid", "incomplete"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """A reason to trust the result less, in words; the code is for programs."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One evaluation during a run."""
+
+    step: int
+    epoch: float
+    values: Mapping[str, float]
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How good the trained model was, by the workload's target."""
+
+    name: str
+    unit: str
+    goal: float
+    better: str
+    value: float | None = None
+    """From the last evaluation."""
+    reached: bool = False
+    history: tuple[Evaluation, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    run_id: str
+    created: str
+    """UTC, ISO 8601. For people only: no duration is ever taken from it."""
+    trainmark: str
+    """The version that wrote this."""
+    status: Status
+    ended: str
+    """Why the run ended, in words."""
+    plan: Plan
+    item: str
+    metrics: Mapping[str, Quantity]
+    """By the word the published tables use."""
+    coverage: str
+    """Which steps the throughputs cover."""
+    quality: Quality
+    timeline: Timeline
+    loss: Sequence[float] = ()
+    """Training loss of each step, as rank 0 saw it; NaN is written as null."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    doubts: tuple[Doubt, ...] = ()
+    group: str | None = None
+    """Runs of one `--repeat` share it."""
+    skipped_files: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": RECORD_SCHEMA,
+            "kind": "trainmark record",
+            "run_id": self.run_id,
+            "created": self.created,
+            "trainmark": self.trainmark,
+            "status": self.status,
+            "ended": self.ended,
+            "group": self.group,
+            "plan": self.plan.to_json(),
+            "item": self.item,
+            "metrics": {alias: quantity_to_json(quantity) for alias, quantity in self.metrics.items()},
+            "coverage": self.coverage,
+            "quality": asdict(self.quality),
+            "doubts": [asdict(doubt) for doubt in self.doubts],
+            "phases": {phase: ns / 1e9 for phase, ns in self.timeline.phases_ns.items()},
+            "environment": dict(self.environment),
+            "skipped_files": list(self.skipped_files),
+            "series": {
+                "warmup_steps": self.timeline.warmup_steps,
+                "steady_from": self.timeline.steady_from,
+                "loss": list(self.loss),
+                "ranks": [_trace_to_json(trace) for trace in self.timeline.ranks],
+            },
+        }
+
+    def dumps(self) -> str:
+        return json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Record:
+        if document.get("kind") != "trainmark record" or document.get("schema") != RECORD_SCHEMA:
+            raise UsageError(
+                f"not a trainmark record of schema {RECORD_SCHEMA} (kind {document.get('kind')!r}, "
+                f"schema {document.get('schema')!r})"
+            )
+        try:
+            return cls._read(document)
+        except (KeyError, TypeError, IndexError) as error:
+            raise UsageError(f"this record is damaged: {type(error).__name__} {error}") from error
+
+    @classmethod
+    def _read(cls, document: Mapping[str, Any]) -> Record:
+        quality = dict(document["quality"])
+        quality["history"] = tuple(Evaluation(**evaluation) for evaluation in quality["history"])
+        return cls(
+            run_id=document["run_id"],
+            created=document["created"],
+            trainmark=document["trainmark"],
+            status=document["status"],
+            ended=document["ended"],
+            group=document["group"],
+            plan=Plan.from_json(document["plan"]),
+            item=document["item"],
+            metrics={alias: quantity_from_json(entry) for alias, entry in document["metrics"].items()},
+            coverage=document["coverage"],
+            quality=Quality(**quality),
+            doubts=tuple(Doubt(**doubt) for doubt in document["doubts"]),
+            environment=document["environment"],
+            skipped_files=tuple(document["skipped_files"]),
+            loss=document["series"]["loss"],
+            timeline=Timeline(
+                ranks=tuple(_trace_from_json(trace) for trace in document["series"]["ranks"]),
+                warmup_steps=document["series"]["warmup_steps"],
+                steady_from=document["series"]["steady_from"],
+            ),
+        )
+
+
+def _trace_to_json(trace: RankTrace) -> dict[str, Any]:
+    return {**asdict(trace), "items": _pack(trace.items)}
+
+
+def _trace_from_json(document: Mapping[str, Any]) -> RankTrace:
+    return RankTrace(**{**document, "items": _unpack(document["items"])})
+
+
+def _pack(items: Sequence[int]) -> list[list[int]]:
+    """Items of a step are nearly always the same number: [count, value] pairs keep a long run's record small."""
+    runs: list[list[int]] = []
+    for value in items:
+        if runs and runs[-1][1] == value:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, value])
+    return runs
+
+
+def _unpack(runs: Sequence[Sequence[int]]) -> list[int]:
+    return [value for count, value in runs for _ in range(count)]

@@ -1,0 +1,96 @@
+"""What the clocks of a run wrote: seconds by phase, items trained, the step series of every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+PHASES = ("startup", "init", "warmup", "data_wait", "compute", "evaluate", "checkpoint", "other")
+"""Never overlapping, and their sum is the end-to-end time."""
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Array = TypeVar("Array", Floats, Ints)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """One rank's raw series, in whole nanoseconds so that sums are exact."""
+
+    rank: int
+    host: str = ""
+    phases_ns: Mapping[str, int] = field(default_factory=dict)
+    """Phases that are not made of steps: startup, init, evaluate, checkpoint, other."""
+    wait_ns: Sequence[int] = ()
+    compute_ns: Sequence[int] = ()
+    items: Sequence[int] = ()
+    memory_peak_bytes: int | None = None
+
+    @property
+    def busy_ns(self) -> int:
+        """What this rank spent on its steps, waiting included; the rank with most of it sets the run's time."""
+        return sum(self.wait_ns) + sum(self.compute_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """A run's time as its slowest rank saw it, and its items as all ranks counted them."""
+
+    ranks: tuple[RankTrace, ...]
+    warmup_steps: int = 0
+    """Steps left out of throughput; 0 in a full run, whose throughput covers every step."""
+    steady_from: int = 0
+    """The step from which the series is steady; intervals and drift are judged from there on."""
+
+    @cached_property
+    def slowest(self) -> RankTrace:
+        return max(self.ranks, key=lambda trace: trace.busy_ns)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps every rank finished; the last one of a run cut short may be missing on some."""
+        return min(len(trace.compute_ns) for trace in self.ranks)
+
+    @cached_property
+    def step_items(self) -> Ints:
+        """Items of each counted step, summed over ranks."""
+        return np.sum([self._counted(trace.items) for trace in self.ranks], axis=0, dtype=np.int64)
+
+    @cached_property
+    def compute_s(self) -> Floats:
+        return self._counted(self.slowest.compute_ns) / 1e9
+
+    @cached_property
+    def step_s(self) -> Floats:
+        """Each counted step with its data wait."""
+        return (self._counted(self.slowest.wait_ns) + self._counted(self.slowest.compute_ns)) / 1e9
+
+    @property
+    def items(self) -> int:
+        return int(self.step_items.sum())
+
+    @cached_property
+    def phases_ns(self) -> dict[str, int]:
+        trace, first = self.slowest, self.warmup_steps
+        return {
+            **dict.fromkeys(PHASES, 0),
+            **trace.phases_ns,
+            "warmup": sum(trace.wait_ns[:first]) + sum(trace.compute_ns[:first]),
+            "data_wait": sum(trace.wait_ns[first:]),
+            "compute": sum(trace.compute_ns[first:]),
+        }
+
+    def seconds(self, *phases: str) -> float:
+        return sum(self.phases_ns[phase] for phase in phases) / 1e9
+
+    def steady(self, counted: Array) -> Array:
+        """The steady part of a series of counted steps."""
+        return counted[self.steady_from - self.warmup_steps :]
+
+    def _counted(self, values: Sequence[int]) -> Ints:
+        return np.asarray(values[self.warmup_steps : self.steps], dtype=np.int64)

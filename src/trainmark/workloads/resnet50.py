@@ -1,0 +1,90 @@
+"""ResNet-50 on ImageNet-1k, with the recipe the published tables were run with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.spec.recipe import Limits, Recipe, knob
+from trainmark.workloads.resnet_model import RESNET50_BLOCKS, ResNet
+from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet50Recipe(VisionRecipe):
+    momentum: float = knob(0.9, least=0)
+    schedule: str = knob("steps", words=("steps", "cosine"))
+    decay_every_epochs: float = knob(30.0, least=0.01)
+    """For `steps`: how often the learning rate is multiplied by `decay_factor`."""
+    decay_factor: float = knob(0.1, least=0)
+    warmup_epochs: float = knob(0.0, least=0)
+    """The learning rate rises from 0 over these."""
+
+
+REFERENCE = ResNet50Recipe(
+    batch_per_device=32,
+    learning_rate=0.1,
+    weight_decay=1e-4,
+    epochs=100,
+    target=75.5,
+    evaluate_first=True,
+    checkpoint_every_epochs=1,
+)
+FILL = replace(REFERENCE, batch_per_device=256, learning_rate=0.8)
+QUICK = replace(
+    REFERENCE,
+    batch_per_device=16,
+    learning_rate=0.00625,
+    eval_batch_per_device=50,
+    evaluate_first=False,
+    evaluate_after_limit=True,
+    checkpoint_every_epochs=-1,
+)
+SMOKE = replace(
+    REFERENCE,
+    batch_per_device=32,
+    learning_rate=0.1,
+    weight_decay=5e-4,
+    epochs=12,
+    target=90.0,
+    width=16,
+    classes=10,
+    image_px=64,
+    eval_resize_px=73,
+    crop_area_least=0.35,
+    schedule="cosine",
+    warmup_epochs=1.0,
+    evaluate_first=False,
+    checkpoint_every_epochs=0,
+)
+
+
+class ResNet50(ImageClassifier):
+    name = "resnet50"
+    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
+    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=75)}
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
+        "quick": {"batch_per_device": 128, "learning_rate": 0.05, "eval_batch_per_device": 256}
+    }
+    reference_global_batch = 256
+
+    def build(self, recipe: ResNet50Recipe) -> nn.Module:
+        return ResNet(RESNET50_BLOCKS, width=recipe.width, classes=recipe.classes)
+
+    def optimizer(self, parameters: Iterable[Tensor], recipe: ResNet50Recipe) -> torch.optim.Optimizer:
+        return sgd(parameters, recipe, recipe.momentum)
+
+    def learning_rate(self, recipe: ResNet50Recipe, epoch: float) -> float:
+        rate = recipe.learning_rate
+        if epoch < recipe.warmup_epochs:
+            return rate * epoch / recipe.warmup_epochs
+        if recipe.schedule == "cosine":
+            return rate * 0.5 * (1 + math.cos(math.pi * epoch / recipe.epochs))
+        return rate * recipe.decay_factor ** math.floor(epoch / recipe.decay_every_epochs)
+
+
+WORKLOAD = ResNet50()

@@ -1,0 +1,137 @@
+"""What all image classifiers share: reading, loss, accuracy, optimizer, learning-rate steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainmark.data import imagenet, order
+from trainmark.data.input_pool import ImageBatch, InputPool, default_workers
+from trainmark.data.normalise import normalise
+from trainmark.spec.errors import NotReadyError
+from trainmark.spec.recipe import Recipe, knob
+from trainmark.spec.target import Target
+from trainmark.workloads.workload import Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionRecipe(Recipe):
+    """What a recipe for images adds."""
+
+    image_px: int = knob(224, least=32)
+    eval_resize_px: int = knob(256, least=32)
+    """The shorter side is brought to this before the centre is cut out."""
+    crop_area_least: float = knob(0.08, least=0.01)
+    """The smallest share of a picture that a random training crop may take."""
+    classes: int = knob(1000, least=2)
+    width: int = knob(64, least=4)
+    """Channels of the first stage; 64 is the full-size network."""
+
+
+class ImageData:
+    """An ImageNet-shaped folder, open for one rank."""
+
+    def __init__(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> None:
+        self._recipe, self._share = recipe, share
+        self._train = imagenet.open_split(folder, "train")
+        self._val = imagenet.open_split(folder, "val")
+        if len(self._train.classes) > recipe.classes:
+            raise NotReadyError(
+                f"{folder} has {len(self._train.classes)} classes, the recipe's network {recipe.classes}; "
+                f"try --set classes={len(self._train.classes)}"
+            )
+        self._batching = {"batch_per_device": recipe.batch_per_device, "world": share.world}
+        self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        # an evaluation batch larger than a rank's part of the set would only hold memory
+        self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
+        self._pool = InputPool(
+            {"train": self._train, "val": self._val},
+            workers=default_workers(share.local_ranks) if recipe.input_workers < 0 else recipe.input_workers,
+            batch_capacity=max(order.largest_share(len(self._train), **self._batching), self._eval_batch),
+            image_px=recipe.image_px,
+            eval_resize_px=recipe.eval_resize_px,
+            skip_bad=skip_bad,
+        )
+
+    @property
+    def skipped(self) -> list[tuple[str, str]]:
+        return self._pool.skipped
+
+    def train(self, epoch: int, start_step: int) -> Iterator[ImageBatch]:
+        seed = self._recipe.seed
+        shares = order.rank_batches(
+            len(self._train),
+            **self._batching,
+            rank=self._share.rank,
+            seed=seed,
+            epoch=epoch,
+            shuffle=True,
+            start_step=start_step,
+        )
+        return self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
+
+    def evaluation(self) -> Iterator[ImageBatch]:
+        shares = order.rank_share(
+            len(self._val), batch_per_device=self._eval_batch, world=self._share.world, rank=self._share.rank
+        )
+        return self._pool.batches("val", shares, transform="eval")
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class ImageClassifier:
+    """A workload that sorts images into classes; a subclass names a model and its recipes."""
+
+    item = "images"
+    data_set = "imagenet"
+    target = Target(name="acc1", unit="%", better="higher")
+    sums: tuple[str, ...] = ("top1", "top5", "loss")
+
+    def open_data(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> ImageData:
+        return ImageData(recipe, folder, share, skip_bad)
+
+    def items(self, batch: ImageBatch) -> int:
+        return batch.count
+
+    def loss(self, model: nn.Module, batch: ImageBatch) -> Tensor:
+        return F.cross_entropy(self.scores(model, batch), batch.labels)
+
+    def score(self, model: nn.Module, batch: ImageBatch) -> dict[str, Tensor]:
+        scores = self.scores(model, batch)
+        best = scores.topk(min(5, scores.shape[1]), dim=1).indices == batch.labels[:, None]
+        return {
+            "top1": best[:, 0].sum(),
+            "top5": best.sum(),
+            "loss": F.cross_entropy(scores, batch.labels, reduction="sum"),
+        }
+
+    def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
+        samples = sums["samples"]
+        return {
+            "acc1": 100 * sums["top1"] / samples,
+            "acc5": 100 * sums["top5"] / samples,
+            "val_loss": sums["loss"] / samples,
+        }
+
+    def scores(self, model: nn.Module, batch: ImageBatch) -> Tensor:
+        """Class scores in float32, whatever the network computes in."""
+        weights = next(model.parameters()).dtype
+        return model(normalise(batch.images, weights)).float()  # type: ignore[no-any-return]
+
+
+def sgd(parameters: Iterable[Tensor], recipe: Recipe, momentum: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        parameters, lr=recipe.learning_rate, momentum=momentum, weight_decay=recipe.weight_decay, **walk(recipe)
+    )
+
+
+def walk(recipe: Recipe) -> dict[str, Any]:
+    """The optimizer's arguments for the way the recipe wants the parameters walked."""
+    return {"fused": recipe.optimizer_kind == "fused", "foreach": recipe.optimizer_kind == "foreach"}

@@ -1,0 +1,90 @@
+"""What a workload is to the training loop: a handful of short methods around a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Which part of the data this rank reads."""
+
+    rank: int
+    world: int
+    local_ranks: int
+
+
+class Batch(Protocol):
+    """What the loader hands over; the tensors are fields of a dataclass, so that any batch can be moved to a device."""
+
+    @property
+    def count(self) -> int:
+        """Samples of this rank."""
+
+    @property
+    def global_count(self) -> int:
+        """Samples of this step over all ranks."""
+
+
+class DataSource(Protocol):
+    """Open data of a run; processes that prepare batches live as long as it does."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    @property
+    def skipped(self) -> list[tuple[str, str]]:
+        """Data files that could not be read and were left out, with the reason."""
+
+    def train(self, epoch: int, start_step: int) -> Iterator[Any]: ...
+
+    def evaluation(self) -> Iterator[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class Workload(Protocol):
+    name: str
+    item: str
+    """What throughput counts."""
+    data_set: str
+    target: Target
+    recipes: Mapping[str, Recipe]
+    limits: Mapping[str, Limits]
+    """Where the runs of a named recipe stop, if not at its target or cap."""
+    on_accelerators: Mapping[str, Mapping[str, int | float]]
+    """Fields of a named recipe that are larger where there is an accelerator."""
+    reference_global_batch: int
+
+    def open_data(self, recipe: Any, folder: Path, share: Share, skip_bad: int) -> DataSource: ...
+
+    def build(self, recipe: Any) -> nn.Module: ...
+
+    def optimizer(self, parameters: Iterable[Tensor], recipe: Any) -> torch.optim.Optimizer: ...
+
+    def learning_rate(self, recipe: Any, epoch: float) -> float:
+        """The rate at a point in training, in epochs since the start."""
+
+    def items(self, batch: Any) -> int:
+        """How many items throughput counts in this rank's batch."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Mean over the batch, in float32."""
+
+    sums: tuple[str, ...]
+    """What `score` adds up, so that a rank without a sample can add nothing."""
+
+    def score(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        """Sums over the batch's samples; the loop adds them up over batches and ranks."""
+
+    def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """From those sums, the numbers reported; one has the target's name."""

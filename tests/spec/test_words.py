@@ -1,0 +1,93 @@
+"""Topologies, precisions, targets and plans."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmark.spec.errors import UsageError
+from trainmark.spec.plan import DataChoice, Plan
+from trainmark.spec.precision import PRECISIONS, Precision
+from trainmark.spec.recipe import Deviation, Limits
+from trainmark.spec.target import Target
+from trainmark.spec.topology import Topology
+
+PLAN = Plan(
+    workload="resnet50",
+    recipe_name="fill",
+    recipe={"batch_per_device": 256, "learning_rate": 0.8},
+    deviations=(Deviation(name="batch_per_device", short="bs", reference=32, actual=256),),
+    topology="1x8",
+    precision="fp32",
+    platform="cpu",
+    data=DataChoice(name="imagenet", folder="/somewhere", generated=False),
+    limits=Limits(steps=100),
+)
+
+
+@given(st.integers(1, 999), st.integers(1, 999))
+def test_a_topology_reads_as_it_is_written(nodes: int, devices: int) -> None:
+    topology = Topology.parse(f"{nodes}x{devices}")
+    assert (topology.nodes, topology.devices_per_node, topology.devices) == (nodes, devices, nodes * devices)
+    assert Topology.parse(str(topology)) == topology
+
+
+@pytest.mark.parametrize("text", ["8", "0x1", "1x0", "x", "1x8x2", "-1x8", "onexeight", "", "1x8 "[:-1] + "y"])
+def test_what_is_not_a_topology_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="is not NODESxDEVICES; try '1x8'"):
+        Topology.parse(text)
+
+
+def test_every_precision_says_what_it_computes_in() -> None:
+    assert {name: precision.computes_in for name, precision in PRECISIONS.items()} == {
+        "fp32": "float32",
+        "tf32": "tf32",
+        "fp16": "float16",
+        "bf16": "bfloat16",
+        "amp-fp16": "float16",
+        "amp-bf16": "bfloat16",
+    }
+    assert {name for name, precision in PRECISIONS.items() if precision.scales_loss} == {"fp16", "amp-fp16"}
+
+
+def test_an_unknown_precision_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'bf16'"):
+        Precision.parse("bf61")
+
+
+def test_a_target_knows_which_way_is_better() -> None:
+    accuracy = Target(name="acc1", unit="%", better="higher")
+    loss = Target(name="val_loss", unit="-", better="lower")
+    assert accuracy.reached(75.5, 75.5)
+    assert not accuracy.reached(75.4, 75.5)
+    assert loss.reached(0.48, 0.4852)
+    assert not loss.reached(0.49, 0.4852)
+
+
+def test_a_plan_survives_the_way_through_json() -> None:
+    assert Plan.from_json(json.loads(json.dumps(PLAN.to_json()))) == PLAN
+
+
+def test_the_fingerprint_ignores_where_files_lie_and_nothing_that_matters() -> None:
+    elsewhere = replace(PLAN, data=replace(PLAN.data, folder="/elsewhere"))
+    assert elsewhere.fingerprint == PLAN.fingerprint
+    for change in (
+        {"precision": "bf16"},
+        {"topology": "1x4"},
+        {"platform": "nvidia"},
+        {"limits": Limits(steps=101)},
+        {"recipe": {**PLAN.recipe, "learning_rate": 0.4}},
+        {"data": replace(PLAN.data, generated=True)},
+    ):
+        assert replace(PLAN, **change).fingerprint != PLAN.fingerprint
+
+
+def test_a_plan_that_was_changed_after_it_was_decided_is_refused() -> None:
+    document = PLAN.to_json()
+    document["precision"] = "bf16"
+    with pytest.raises(UsageError, match="fingerprint does not match"):
+        Plan.from_json(document)
