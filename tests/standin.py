@@ -1,4 +1,4 @@
-"""A stand-in for an accelerator, for hardware that is not here: work ends later than its launch, on a hand-moved clock."""
+"""A stand-in for an accelerator that is not here: work ends later than its launch, on a hand-moved clock."""
 
 from __future__ import annotations
 

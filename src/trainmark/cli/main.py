@@ -38,10 +38,13 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
-            raise UsageError(f"{action.metavar or action.dest} {value!r} is not known; {nearest(str(value), action.choices)}")
+            raise UsageError(
+                f"{action.metavar or action.dest} {value!r} is not known; {nearest(str(value), action.choices)}"
+            )
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def,override]
-        found, rest = self.parse_known_args(args, namespace)
+    def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
+        """Like parse_args, with the nearest option in the complaint about an unknown one."""
+        found, rest = self.parse_known_args(words)
         if rest:
             options = [option for action in self._all_actions(found) for option in action.option_strings]
             close = nearest(rest[0], options) if rest[0].startswith("-") else "see --help"
@@ -58,7 +61,9 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     formatter = argparse.RawDescriptionHelpFormatter
-    top = Parser(prog="trainmark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter, allow_abbrev=False)
+    top = Parser(
+        prog="trainmark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter, allow_abbrev=False
+    )
     top.add_argument("--version", action="version", version=f"trainmark {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error, not only its sentence")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=False)
@@ -83,11 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         top = parser()
-        args = top.parse_args([word for word in words if word != "--debug"])
+        args = top.parse_words([word for word in words if word != "--debug"])
         if args.command is None:
             top.print_help()
             return 2
-        code = COMMANDS[args.command].run(args)
+        code: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
         return code
     except TrainmarkError as error:

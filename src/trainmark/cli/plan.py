@@ -25,7 +25,9 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return 0
     for plan in decided:
-        print(f"{plan.workload}, recipe {plan.recipe_name}, {plan.topology}, {plan.precision}, platform {plan.platform}")
+        print(
+            f"{plan.workload}, recipe {plan.recipe_name}, {plan.topology}, {plan.precision}, platform {plan.platform}"
+        )
         print(f"  data         {plan.data.folder}{' (generated)' if plan.data.generated else ''}")
         print(f"  runs until   {plan.limits}")
         print(f"  fingerprint  {plan.fingerprint[:16]}")

@@ -69,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
         print()
     else:
         out = console()
-        sys.stdout.write(table.render(records, width=out.width, color=out.is_terminal and not out.no_color, encoding=out.encoding))
+        sys.stdout.write(
+            table.render(records, width=out.width, color=out.is_terminal and not out.no_color, encoding=out.encoding)
+        )
         for record in records:
             print(f"record: {store.path(record.run_id)}")
     return code

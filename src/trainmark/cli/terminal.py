@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -21,7 +22,5 @@ def console(*, stderr: bool = False) -> Console:
 
 def say(sentence: str) -> None:
     """One line of talk on stderr; never fails the command if nobody listens."""
-    try:
+    with contextlib.suppress(OSError):
         print(sentence, file=sys.stderr, flush=True)
-    except OSError:
-        pass

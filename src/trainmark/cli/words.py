@@ -24,10 +24,22 @@ def add_plan_words(parser: argparse.ArgumentParser) -> None:
     how_long.add_argument("--steps", type=int, metavar="N", help="stop after N steps")
     how_long.add_argument("--seconds", type=float, metavar="S", help="stop after S seconds of training")
     how_long.add_argument("--epochs", type=int, metavar="N", help="stop after N epochs")
-    add("--set", action="append", default=[], metavar="key=value", dest="settings", help="change one field of the recipe")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="key=value",
+        dest="settings",
+        help="change one field of the recipe",
+    )
     add("--seed", type=int, metavar="N", help="the seed of weights, order and augmentation")
     add("--skip-bad", type=int, default=0, metavar="N", help="leave out up to N unreadable data files (default: 0)")
-    add("--hang-timeout", type=float, metavar="S", help="seconds without progress that end the run (default: from the steps)")
+    add(
+        "--hang-timeout",
+        type=float,
+        metavar="S",
+        help="seconds without progress that end the run (default: from the steps)",
+    )
 
 
 def plans(args: argparse.Namespace) -> list[Plan]:

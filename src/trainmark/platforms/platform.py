@@ -7,7 +7,6 @@ import importlib
 import platform as host_platform
 import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,11 @@ class Platform:
 
     @property
     def device_count(self) -> int:
-        """How many devices torch sees here; a CPU can be shared by any number of ranks, its cores set the sensible limit."""
+        """How many devices torch sees here; for a CPU its usable cores, which any number of ranks may share."""
         if self.is_cpu:
-            return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else psutil.cpu_count()
+            return (
+                len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else psutil.cpu_count()
+            )
         current = torch.accelerator.current_accelerator()
         if current is None or current.type != self.file.device_type:
             return 0
@@ -63,8 +64,8 @@ class Device:
         self.is_cpu = platform.is_cpu
         self.torch = torch.device("cpu") if self.is_cpu else torch.device(platform.file.device_type, index)
         self.marks: Marks = HostMarks() if self.is_cpu else EventMarks(self.torch)
-        self._module: Any = None if self.is_cpu else torch.get_device_module(self.torch)
-        self._copies = self._module.Stream() if hasattr(self._module, "Stream") else None
+        self._module: Any = torch.get_device_module(self.torch)
+        self._copies: Any = self._module.Stream() if not self.is_cpu and hasattr(self._module, "Stream") else None
 
     def synchronize(self) -> None:
         """Waits until all launched work is done. Only ever called where a phase begins or ends."""
@@ -74,13 +75,21 @@ class Device:
     def name(self) -> str:
         if self.is_cpu:
             return cpu_name()
-        return str(self._module.get_device_name(self.torch)) if hasattr(self._module, "get_device_name") else str(self.torch)
+        return (
+            str(self._module.get_device_name(self.torch))
+            if hasattr(self._module, "get_device_name")
+            else str(self.torch)
+        )
 
     def peak_memory_bytes(self) -> int | None:
         if self.is_cpu:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             return int(peak if sys.platform == "darwin" else peak * 1024)
-        return int(self._module.max_memory_allocated(self.torch)) if hasattr(self._module, "max_memory_allocated") else None
+        return (
+            int(self._module.max_memory_allocated(self.torch))
+            if hasattr(self._module, "max_memory_allocated")
+            else None
+        )
 
     def memory_capacity_bytes(self) -> int | None:
         if self.is_cpu:
@@ -89,8 +98,6 @@ class Device:
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on this device; the copy runs beside the computation where the device can do that."""
-        if self.is_cpu:
-            return tensor
         if self._copies is None:
             return tensor.to(self.torch)
         current = self._module.current_stream()
@@ -108,13 +115,10 @@ class Device:
         torch.set_float32_matmul_precision("high" if precision.allows_tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = precision.allows_tf32
 
-    @contextlib.contextmanager
-    def autocast(self, precision: Precision) -> Iterator[None]:
+    def autocast(self, precision: Precision) -> contextlib.AbstractContextManager[Any]:
         if precision.autocast is None:
-            yield
-        else:
-            with torch.autocast(self.torch.type, dtype=getattr(torch, precision.autocast), cache_enabled=True):
-                yield
+            return contextlib.nullcontext()
+        return torch.autocast(self.torch.type, dtype=getattr(torch, precision.autocast))
 
     def refuses(self, precision: Precision) -> str | None:
         """Why this device cannot train in a precision, or None: one tiny layer is really trained to find out."""

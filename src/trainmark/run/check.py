@@ -31,7 +31,9 @@ def machine(plan: Plan, store: Path) -> None:
     device = platform.open(0)
     if reason := device.refuses(Precision.parse(plan.precision)):
         can = [name for name, precision in PRECISIONS.items() if not device.refuses(precision)]
-        raise NotReadyError(f"precision {plan.precision} does not run here ({reason}); this device runs {', '.join(can)}")
+        raise NotReadyError(
+            f"precision {plan.precision} does not run here ({reason}); this device runs {', '.join(can)}"
+        )
     data_folder(plan)
     disk(plan, store)
 
@@ -39,9 +41,7 @@ def machine(plan: Plan, store: Path) -> None:
 def data_folder(plan: Plan) -> None:
     folder = Path(plan.data.folder)
     if not folder.is_dir():
-        raise NotReadyError(
-            f"data folder {folder} is not there; give one with --data DIR, or leave --data out to train on generated data"
-        )
+        raise NotReadyError(f"data folder {folder} is not there; give one with --data DIR, or none for generated data")
 
 
 def disk(plan: Plan, store: Path) -> None:

@@ -99,13 +99,11 @@ class Clock:
             self._ready = mark()
             yield batch
 
-    @contextmanager
-    def step(self, items: int) -> Iterator[None]:
+    def step(self, items: int) -> _Step:
         """One training step: launched inside, and finished on the device whenever the device gets there."""
-        yield
-        self.end_step(items)
+        return _Step(self, items)
 
-    def end_step(self, items: int) -> None:
+    def _end_step(self, items: int) -> None:
         end = self._mark()
         self._queue.append((self._wait_from, self._ready, end, items))
         self._wait_from = end
@@ -130,3 +128,20 @@ class Clock:
             step = StepTime(items=items, wait_ns=between(wait_from, ready), compute_ns=between(ready, end))
             self._segment_ns += step.wait_ns + step.compute_ns
             self._done.append(step)
+
+
+class _Step:
+    """A context manager without a generator behind it: entered and left every step, so its microsecond counts."""
+
+    __slots__ = ("_clock", "_items")
+
+    def __init__(self, clock: Clock, items: int) -> None:
+        self._clock = clock
+        self._items = items
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._clock._end_step(self._items)

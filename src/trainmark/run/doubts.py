@@ -44,14 +44,22 @@ Found = Iterator[tuple[str, str]]
 
 def generated_data(f: Facts) -> Found:
     if f.plan.data.generated:
-        yield "generated-data", f"generated data, not the real {f.plan.data.name} set: accuracy says only that training works"
+        yield (
+            "generated-data",
+            f"generated data, not the real {f.plan.data.name} set: accuracy only shows that training works",
+        )
 
 
 def target_missed(f: Facts) -> Found:
     if f.plan.limits.full and not f.quality.reached and f.status == "valid":
-        reached = "none was measured" if f.quality.value is None else f"{f.quality.value:.4g} {f.quality.unit} was reached"
+        reached = (
+            "none was measured" if f.quality.value is None else f"{f.quality.value:.4g} {f.quality.unit} was reached"
+        )
         sign = ">=" if f.quality.better == "higher" else "<="
-        yield "target-missed", f"target missed: {f.quality.name} {sign} {f.quality.goal:g} {f.quality.unit} asked, {reached}"
+        yield (
+            "target-missed",
+            f"target missed: {f.quality.name} {sign} {f.quality.goal:g} {f.quality.unit} asked, {reached}",
+        )
 
 
 def few_steps(f: Facts) -> Found:
@@ -73,7 +81,10 @@ def drifting(f: Facts) -> Found:
     found = series.drift(f.timeline.steady(f.timeline.compute_s)) if f.timeline.steps else None
     if found is not None and found.drifting:
         trend = "slower" if found.relative_change > 0 else "faster"
-        yield "drifting", f"the steps are not steady: they became {abs(100 * found.relative_change):.1f} % {trend} from first to last"
+        yield (
+            "drifting",
+            f"the steps are not steady: they became {abs(100 * found.relative_change):.1f} % {trend} from first to last",
+        )
 
 
 def rank_skew(f: Facts) -> Found:
@@ -93,13 +104,19 @@ def small_batch(f: Facts) -> Found:
 
 def emulated_precision(f: Facts) -> Found:
     if f.environment.get("emulated_precision"):
-        yield "emulated-precision", f"this CPU has no instructions for {f.plan.precision}: it is emulated, and slow for that"
+        yield (
+            "emulated-precision",
+            f"this CPU has no instructions for {f.plan.precision}: it is emulated, and slow for that",
+        )
 
 
 def foreign_load(f: Facts) -> Found:
     share = f.environment.get("foreign_load")
     if share is not None and share > FOREIGN_LOAD:
-        yield "foreign-load", f"other programs, or other guests of the host, used {100 * share:.0f} % of the machine meanwhile"
+        yield (
+            "foreign-load",
+            f"other programs, or other guests of the host, used {100 * share:.0f} % of the machine meanwhile",
+        )
 
 
 def skipped_files(f: Facts) -> Found:

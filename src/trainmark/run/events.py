@@ -24,7 +24,9 @@ class EventWriter:
             while line:
                 line = line[os.write(self._descriptor, line) :]
         except OSError as error:
-            raise WorkloadError(f"cannot write {self.path}: {error.strerror}; what was written before is kept") from error
+            raise WorkloadError(
+                f"cannot write {self.path}: {error.strerror}; what was written before is kept"
+            ) from error
 
     def close(self) -> None:
         os.close(self._descriptor)

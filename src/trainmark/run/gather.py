@@ -131,7 +131,7 @@ def record(folder: Path, *, group: str | None = None) -> Record:
         else f"the steady part: {whole.steps - warmup} steps after {warmup} of warm-up",
         quality=quality,
         timeline=timeline,
-        loss=[loss for loss in first.loss],  # type: ignore[misc]
+        loss=first.loss,
         environment=environment,
         doubts=collect(
             Facts(
@@ -180,7 +180,13 @@ def _quality(target: dict[str, Any], plan: Plan, story: RankStory) -> Quality:
     better: Literal["higher", "lower"] = target["better"]
     reached = value is not None and (value >= goal if better == "higher" else value <= goal)
     return Quality(
-        name=target["name"], unit=target["unit"], goal=goal, better=better, value=value, reached=reached, history=history
+        name=target["name"],
+        unit=target["unit"],
+        goal=goal,
+        better=better,
+        value=value,
+        reached=reached,
+        history=history,
     )
 
 

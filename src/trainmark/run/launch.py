@@ -87,7 +87,9 @@ class Run:
             self.events.write("fault", exit_code=exit_code, sentence=sentence)
 
 
-def run(plan: Plan, store: Path, *, group: str | None = None, watch: Watcher = lambda ranks: None) -> tuple[Record, int, Path]:
+def run(
+    plan: Plan, store: Path, *, group: str | None = None, watch: Watcher = lambda ranks: None
+) -> tuple[Record, int, Path]:
     """Runs a plan to its end; returns its record, the exit code it deserves, and the run folder."""
     folder = _new_folder(plan, store, group)
     current = Run(plan, folder)
@@ -130,7 +132,11 @@ def _supervise(current: Run, process: subprocess.Popen[bytes], watch: Watcher) -
                 return
             asked_at_s = time.monotonic()
             _signal_ranks(current, process, current.signals[0])
-        if asked_at_s is not None and time.monotonic() - asked_at_s > TERMINATE_LIMIT_S and current.signals[0] == signal.SIGTERM:
+        if (
+            asked_at_s is not None
+            and time.monotonic() - asked_at_s > TERMINATE_LIMIT_S
+            and current.signals[0] == signal.SIGTERM
+        ):
             return
         if any(story.failed for story in current.ranks):
             failed_at_s = failed_at_s or time.monotonic()

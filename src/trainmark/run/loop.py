@@ -75,7 +75,7 @@ def train(job: Job, position: Position) -> str:
 def train_epoch(job: Job, position: Position) -> int:
     """Trains to the end of the epoch and returns 0, or stops before and returns the reason."""
     job.stepper.model.train()
-    batches = feed.on_device(job.data.train(position.epoch, position.step_in_epoch), job.device.take)
+    batches = feed.on_device(job.data.train(position.epoch, position.step_in_epoch), job.device)
     steps_per_epoch = job.data.steps_per_epoch
     with job.clock.training():
         for batch in job.clock.waiting_for(batches):
@@ -103,7 +103,7 @@ def evaluate(job: Job, position: Position) -> bool:
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
         samples = 0
-        for batch in feed.on_device(job.data.evaluation(), job.device.take):
+        for batch in feed.on_device(job.data.evaluation(), job.device):
             with job.device.autocast(job.stepper.precision):
                 scores = workload.score(model, batch)
             sums = {name: sums[name] + scores[name] for name in sums}

@@ -33,7 +33,7 @@ REASONS = {
 
 
 class Pace:
-    """Cheap between looks: a step costs one comparison. A look comes about twice a second, at a step all ranks agree on."""
+    """Between looks a step costs one comparison; a look comes about twice a second, at a step all ranks agree on."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Pace:
         rate = (self._step - self._looked_at_step) / max(now - self._looked_at_s, 1e-9)
         self._looked_at_s, self._looked_at_step = now, self._step
         reason, rate = self._agreement.largest(self._local_reason(now), rate)
-        # at most double the stride, so that a slow start does not blind the next seconds, nor a fast one the ring of losses
+        # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
         stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, LOSSES_KEPT // 4)
         self._next_look = self._step + stride
         if self._limits.steps is not None:

@@ -60,7 +60,9 @@ def decide(name: str, words: Words) -> Plan:
         topology=str(topology),
         precision=_precision(words.precision, platform).name,
         platform=str(words.platform) if platform.name not in files.names() else platform.name,
-        data=DataChoice(name=workload.data_set, folder=str(folder), generated=embedded.is_generated(folder, words.data)),
+        data=DataChoice(
+            name=workload.data_set, folder=str(folder), generated=embedded.is_generated(folder, words.data)
+        ),
         limits=_limits(words, workload.limits.get(recipe_name, Limits())),
         skip_bad=words.skip_bad,
         hang_timeout_s=words.hang_timeout_s,
@@ -68,8 +70,10 @@ def decide(name: str, words: Words) -> Plan:
 
 
 def resumed(plan: Plan, run_folder: Path, words: Words) -> Plan:
-    """An earlier run's plan, to be gone on with from its last checkpoint; only where it stops and its data may change."""
-    said = [word for word in ("recipe", "topology", "precision", "platform", "seed") if getattr(words, word) is not None]
+    """An earlier run's plan, to go on from its last checkpoint; only where it stops and its data may change."""
+    said = [
+        word for word in ("recipe", "topology", "precision", "platform", "seed") if getattr(words, word) is not None
+    ]
     if said or words.settings:
         raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
     choice = replace(plan.data, folder=str(Path(words.data).expanduser().absolute())) if words.data else plan.data

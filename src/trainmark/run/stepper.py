@@ -37,7 +37,7 @@ class Stepper:
         self._loss = loss
         self._world = world
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._narrow_weights = [p for p in parameters if p.dtype != torch.float32]
+        self._narrow_weights: list[Tensor] = [p for p in parameters if p.dtype != torch.float32]
         self._wide_weights = [p.detach().float().clone() for p in self._narrow_weights]
         wide = {id(p): w for p, w in zip(self._narrow_weights, self._wide_weights, strict=True)}
         self.optimizer = optimizer([wide.get(id(p), p) for p in parameters])

@@ -94,8 +94,8 @@ def work(folder: Path, ranks: Ranks, events: Any) -> None:
     from trainmark.spec.errors import InvalidResultError, NotReadyError
     from trainmark.spec.plan import Plan
     from trainmark.spec.precision import Precision
-    from trainmark.spec.record import Evaluation
     from trainmark.spec.recipe import from_values
+    from trainmark.spec.record import Evaluation
     from trainmark.spec.topology import Topology
     from trainmark.workloads.workload import Share
 
@@ -121,7 +121,8 @@ def work(folder: Path, ranks: Ranks, events: Any) -> None:
         agreement = Together()
 
     torch.manual_seed(recipe.seed)
-    model = workload.build(recipe).to(device.torch, memory_format=_memory_format(recipe.memory_format))
+    model = workload.build(recipe).to(device.torch)
+    model = model.to(memory_format=_memory_format(recipe.memory_format))  # type: ignore[call-overload]
     stepper = Stepper(
         model,
         optimizer=partial(workload.optimizer, recipe=recipe),
@@ -202,7 +203,8 @@ def work(folder: Path, ranks: Ranks, events: Any) -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError" or (
-        isinstance(error, (RuntimeError, MemoryError)) and re.search(r"(can't allocate|out of) memory", str(error)) is not None
+        isinstance(error, (RuntimeError, MemoryError))
+        and re.search(r"(can't allocate|out of) memory", str(error)) is not None
     )
 
 

@@ -128,7 +128,7 @@ def compute_throughput(m: Measured) -> float | None:
 
 @metric("GiB", alias="mem", formula="max over ranks of the peak, / 2**30")
 def peak_device_memory(m: Measured) -> float | None:
-    """The most memory the worst rank held at once: by the device's allocator, or resident memory of the worker on a CPU."""
+    """The most memory the worst rank held at once, by the device's allocator; on a CPU, its resident memory."""
     peaks = [trace.memory_peak_bytes for trace in m.timeline.ranks if trace.memory_peak_bytes is not None]
     return max(peaks) / 2**30 if peaks else None
 

@@ -67,7 +67,9 @@ class Plan:
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
         values = dict(document)
         if values.pop("schema", None) != PLAN_SCHEMA:
-            raise UsageError(f"this plan has schema {document.get('schema')!r}; this trainmark reads schema {PLAN_SCHEMA}")
+            raise UsageError(
+                f"this plan has schema {document.get('schema')!r}; this trainmark reads schema {PLAN_SCHEMA}"
+            )
         fingerprint = values.pop("fingerprint", None)
         values["deviations"] = tuple(Deviation(**deviation) for deviation in values["deviations"])
         values["data"] = DataChoice(**values["data"])

@@ -9,7 +9,7 @@ from trainmark.spec.errors import UsageError, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """What one word asks of weights, of autocast and of the loss scaler. Types are torch's names, torch itself is not needed."""
+    """What one word asks of weights, autocast and the loss scaler; types by torch's names."""
 
     name: str
     weights: str = "float32"
@@ -30,7 +30,7 @@ class Precision:
 
     @property
     def computes_in(self) -> str:
-        """The type most of the arithmetic is done in, as torch names it; `tf32` where float32 is rounded on the way in."""
+        """The type most arithmetic is done in, by torch's name; `tf32` where float32 is rounded on the way in."""
         if self.allows_tf32:
             return "tf32"
         return self.autocast or self.weights

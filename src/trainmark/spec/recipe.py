@@ -113,7 +113,7 @@ def fix_hp(found: Sequence[Deviation], most: int = 4) -> str:
 
 
 def with_settings(recipe: AnyRecipe, settings: Sequence[str]) -> AnyRecipe:
-    """The recipe with `key=value` words applied; an unknown key, wrong type or value out of bounds is refused in a sentence."""
+    """The recipe with `key=value` words applied; an unknown key, a wrong type or value is refused in a sentence."""
     changes: dict[str, Value] = {}
     for setting in settings:
         key, sign, text = setting.partition("=")
@@ -139,7 +139,9 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
         if least is not None and value < least:
             raise UsageError(f"setting {name} must be at least {least:g}, not {value}")
         if words and value not in words:
-            raise UsageError(f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}")
+            raise UsageError(
+                f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"
+            )
     return kind(**values)  # type: ignore[arg-type]
 
 
@@ -156,5 +158,7 @@ def _parse(kind: type[Recipe], key: str, text: str) -> Value:
             return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
         return typing.cast(Value, wanted(text))
     except (ValueError, KeyError):
-        name = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(wanted.__name__, wanted.__name__)
+        name = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(
+            wanted.__name__, wanted.__name__
+        )
         raise UsageError(f"setting {key} must be {name}, not {text!r}") from None

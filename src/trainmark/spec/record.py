@@ -67,8 +67,8 @@ class Record:
     """Which steps the throughputs cover."""
     quality: Quality
     timeline: Timeline
-    loss: Sequence[float] = ()
-    """Training loss of each step, as rank 0 saw it; NaN is written as null."""
+    loss: Sequence[float | None] = ()
+    """Training loss of each step, as rank 0 saw it; None where it was not finite."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
     group: str | None = None
@@ -107,6 +107,8 @@ class Record:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Record:
+        if not isinstance(document, Mapping):
+            raise UsageError("not a trainmark record: its JSON is not an object")
         if document.get("kind") != "trainmark record" or document.get("schema") != RECORD_SCHEMA:
             raise UsageError(
                 f"not a trainmark record of schema {RECORD_SCHEMA} (kind {document.get('kind')!r}, "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,6 @@ PHASES = ("startup", "init", "warmup", "data_wait", "compute", "evaluate", "chec
 """Never overlapping, and their sum is the end-to-end time."""
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Array = TypeVar("Array", Floats, Ints)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +54,9 @@ class Timeline:
         return min(len(trace.compute_ns) for trace in self.ranks)
 
     @cached_property
-    def step_items(self) -> Ints:
+    def step_items(self) -> Floats:
         """Items of each counted step, summed over ranks."""
-        return np.sum([self._counted(trace.items) for trace in self.ranks], axis=0, dtype=np.int64)
+        return np.asarray(sum(self._counted(trace.items) for trace in self.ranks))
 
     @cached_property
     def compute_s(self) -> Floats:
@@ -88,9 +85,9 @@ class Timeline:
     def seconds(self, *phases: str) -> float:
         return sum(self.phases_ns[phase] for phase in phases) / 1e9
 
-    def steady(self, counted: Array) -> Array:
+    def steady(self, counted: Floats) -> Floats:
         """The steady part of a series of counted steps."""
         return counted[self.steady_from - self.warmup_steps :]
 
-    def _counted(self, values: Sequence[int]) -> Ints:
-        return np.asarray(values[self.warmup_steps : self.steps], dtype=np.int64)
+    def _counted(self, values: Sequence[int]) -> Floats:
+        return np.asarray(values[self.warmup_steps : self.steps], dtype=np.float64)

@@ -1,0 +1,188 @@
+"""Training-step speed of the vision workloads beside the plainest eager loop, in one run, and their share of the peak.
+
+    python bench/vision.py [--precisions fp32,amp-bf16,bf16] [--batch 16] [--rounds 5] [--seconds 6]
+
+Two processes hold the same network: `plain` is contiguous NCHW tensors, torch's default optimizer and the default memory
+allocator; `ours` is what a trainmark worker does, pixel normalisation included. They take turns, so that both see the
+same machine; the ratio is that of the medians. The peak is the best of several large matrix products in the same type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainmark import workloads
+from trainmark.data.input_pool import ImageBatch
+from trainmark.data.normalise import normalise
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
+from trainmark.run.stepper import Stepper
+from trainmark.spec.precision import Precision
+
+WORKLOADS = ("resnet50",)
+
+
+def images(batch: int, size: int) -> ImageBatch:
+    pixels = torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    return ImageBatch(images=pixels, labels=torch.randint(0, 1000, (batch,)), count=batch, global_count=batch)
+
+
+def plain_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[], None]:
+    """What the first page of a tutorial does."""
+    workload = workloads.load(name)
+    recipe: Any = workload.recipes["reference"]
+    weights = getattr(torch, precision.weights)
+    model = workload.build(recipe).to(weights)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    x = normalise(batch.images, torch.float32).contiguous().to(weights)
+    autocast = getattr(torch, precision.autocast) if precision.autocast else torch.bfloat16
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=autocast, enabled=precision.autocast is not None):
+            loss = F.cross_entropy(model(x).float(), batch.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def our_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[], None]:
+    """What a trainmark worker does."""
+    workload = workloads.load(name)
+    recipe = workload.recipes["reference"]
+    device = Platform(files.load("cpu")).open(0)
+    device.set_precision(precision)
+    model = workload.build(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    stepper = Stepper(
+        model,
+        optimizer=partial(workload.optimizer, recipe=recipe),
+        loss=workload.loss,
+        precision=precision,
+        device=device,
+    )
+
+    def step() -> None:
+        stepper.step(batch)
+
+    return step
+
+
+def serve(kind: str, name: str, precision: Precision, batch: int) -> None:
+    """A child: for every line it reads, trains for that many seconds and answers with seconds a step."""
+    torch.manual_seed(0)
+    recipe: Any = workloads.load(name).recipes["reference"]
+    step = {"plain": plain_step, "ours": our_step}[kind](name, precision, images(batch, recipe.image_px))
+    step()
+    for line in sys.stdin:
+        began, count = time.perf_counter(), 0
+        while count == 0 or time.perf_counter() - began < float(line):
+            step()
+            count += 1
+        print(json.dumps((time.perf_counter() - began) / count), flush=True)
+
+
+def peak_flops(precision: Precision) -> float:
+    """The best rate of a large matrix product in the type the precision computes in."""
+    dtype = getattr(torch, precision.computes_in)
+    size = 256
+    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    began = time.perf_counter()
+    a @ b
+    if time.perf_counter() - began < 0.01:
+        size = 2048
+        a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    rates = []
+    for _ in range(8):
+        began = time.perf_counter()
+        a @ b
+        rates.append(2 * size**3 / (time.perf_counter() - began))
+    return max(rates)
+
+
+def flops_an_image(name: str) -> float:
+    workload = workloads.load(name)
+    recipe: Any = workload.recipes["reference"]
+    with torch.device("meta"):
+        model = workload.build(recipe)
+        x = torch.empty(1, 3, recipe.image_px, recipe.image_px)
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    return float(counter.get_total_flops())
+
+
+def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
+    batch = args.batch if precision.computes_in == "float32" or not emulated(precision) else min(2, args.batch)
+    tuned = {**os.environ, **files.load("cpu").allocator}
+    command = [sys.executable, __file__, "--workload", name, "--precisions", precision.name, "--batch", str(batch)]
+    children = {
+        kind: subprocess.Popen(
+            [*command, "--child", kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for kind, environment in (("plain", dict(os.environ)), ("ours", tuned))
+    }
+    seconds: dict[str, list[float]] = {kind: [] for kind in children}
+    peaks = []
+    for _ in range(args.rounds):
+        for kind, child in children.items():
+            assert child.stdin and child.stdout
+            print(args.seconds, file=child.stdin, flush=True)
+            seconds[kind].append(json.loads(child.stdout.readline()))
+        peaks.append(peak_flops(precision))
+    for child in children.values():
+        assert child.stdin
+        child.stdin.close()
+        child.wait()
+    flops, peak = flops_an_image(name), statistics.median(peaks)
+    rate = {kind: batch / statistics.median(values) for kind, values in seconds.items()}
+    pairs = [plain / ours for plain, ours in zip(seconds["plain"], seconds["ours"], strict=True)]
+    note = ", emulated on this CPU" if emulated(precision) else ""
+    print(
+        f"{name} {precision.name:9} batch {batch:3}: plain {rate['plain']:6.2f}, ours {rate['ours']:6.2f} images/s, "
+        f"ratio {rate['ours'] / rate['plain']:.2f} (rounds {min(pairs):.2f} to {max(pairs):.2f}), "
+        f"{100 * flops * rate['ours'] / peak:.0f} % of the matmul peak of {peak / 1e9:.1f} GFLOP/s{note}",
+        flush=True,
+    )
+
+
+def emulated(precision: Precision) -> bool:
+    return Platform(files.load("cpu")).open(0).emulates(precision)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--workload", choices=WORKLOADS)
+    parser.add_argument("--precisions", default="fp32,amp-bf16,bf16")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--child", choices=("plain", "ours"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    precisions = [Precision.parse(word) for word in args.precisions.split(",")]
+    if args.child:
+        serve(args.child, args.workload, precisions[0], args.batch)
+        return
+    for name in [args.workload] if args.workload else WORKLOADS:
+        for precision in precisions:
+            compare(name, precision, args)
+
+
+if __name__ == "__main__":
+    main()

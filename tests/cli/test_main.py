@@ -1,0 +1,125 @@
+"""Bad words get one clear sentence and exit code 2; every command explains itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainmark.cli.main import COMMANDS, main
+
+README = Path(__file__).parent.parent.parent / "README.md"
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMARK_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["rum"], "COMMAND 'rum' is not known; did you mean 'run'?"),
+        (["run", "resnet5"], "workload 'resnet5' is not known; did you mean 'resnet50'?"),
+        (["run", "resnet50", "--recipe", "smoky"], "recipe 'smoky' is not known; did you mean 'smoke'?"),
+        (["run", "--topologi", "1x1"], "argument '--topologi' is not known; did you mean '--topology'?"),
+        (["run", "--topology", "8"], "topology '8' is not NODESxDEVICES; try '1x8'"),
+        (["run", "--precision", "fp23"], "precision 'fp23' is not known; did you mean 'fp32'?"),
+        (
+            ["run", "--platform", "cpu", "--precision", "tf32"],
+            "precision tf32 does not run on platform cpu; it has fp32,",
+        ),
+        (["run", "--platform", "nvdia"], "platform 'nvdia' is not known; did you mean 'nvidia'?"),
+        (["run", "--set", "learning_rat=1"], "setting 'learning_rat' is not known; did you mean 'learning_rate'?"),
+        (["run", "--steps", "0"], "--steps must be more than 0, not 0"),
+        (["run", "--steps", "many"], "argument --steps: invalid int value: 'many'"),
+        (["run", "--steps", "5", "--epochs", "1"], "argument --epochs: not allowed with argument --steps"),
+        (["run", "--repeat", "0"], "--repeat must be at least 1, not 0"),
+        (["run", "--skip-bad", "-1"], "--skip-bad must be at least 0, not -1"),
+        (["run", "--resume", "never-ran"], "no run 'never-ran' in the store"),
+        (["explain", "p_cor"], "did you mean 'p_core'?"),
+        (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
+        (["data", "make", "imagenet", "--out", "x", "--classes", "0"], "a set needs at least one class"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence_and_exit_2(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("trainmark: ")
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "trainmark run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples_and_is_in_the_readme(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"examples:\n  trainmark {command}" in capsys.readouterr().out
+    assert f"trainmark {command}" in README.read_text(encoding="utf-8")
+
+
+def test_the_published_recipes_are_planned_as_published(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {"reference": (32, 0.1, "/"), "fill": (256, 0.8, "bs=256,lr=0.8")}
+    for recipe, (batch, rate, _) in expected.items():
+        assert main(["plan", "resnet50", "--recipe", recipe, "--topology", "1x8", "--platform", "cpu", "--json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        values = plan["recipe"]
+        assert (values["batch_per_device"], values["learning_rate"]) == (batch, rate)
+        assert (values["weight_decay"], values["momentum"], values["epochs"], values["seed"]) == (1e-4, 0.9, 100, 0)
+        assert (values["decay_every_epochs"], values["decay_factor"], values["target"]) == (30, 0.1, 75.5)
+        assert (values["image_px"], values["width"], values["classes"], values["evaluate_first"]) == (
+            224,
+            64,
+            1000,
+            True,
+        )
+        assert [change["name"] for change in plan["deviations"]] == (
+            [] if recipe == "reference" else ["batch_per_device", "learning_rate"]
+        )
+
+
+def test_a_plan_is_printed_with_what_differs_from_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "resnet50", "--platform", "cpu", "--set", "batch_per_device=8", "--seed", "7"]) == 0
+    said = capsys.readouterr().out
+    assert "batch_per_device         8   (reference: 32)" in said
+    assert "seed                     7   (reference: 0)" in said
+    assert "(generated)" in said
+
+
+def test_planning_twice_gives_the_same_fingerprint(capsys: pytest.CaptureFixture[str]) -> None:
+    prints = set()
+    for _ in range(2):
+        main(["plan", "resnet50", "--platform", "cpu", "--json"])
+        prints.add(json.loads(capsys.readouterr().out)["fingerprint"])
+    assert len(prints) == 1
+
+
+def test_the_list_names_workloads_recipes_and_platforms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    for word in (
+        "resnet50",
+        "reference",
+        "fill",
+        "quick",
+        "smoke",
+        "cpu",
+        "nvidia",
+        "differs from reference: bs=256,lr=0.8",
+    ):
+        assert word in said
+    assert main(["list", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"workloads", "platforms"}

@@ -1,0 +1,65 @@
+"""What many tests share: a small picture set, and the command line as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+TINY_RUN = (
+    "run",
+    "resnet50",
+    "--recipe",
+    "smoke",
+    "--platform",
+    "cpu",
+    "--set",
+    "width=4",
+    "--set",
+    "batch_per_device=8",
+)
+"""A network so small that a run is mostly start-up."""
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ImageNet-shaped set of three classes; tests that damage it copy it first."""
+    from trainmark.data import make_imagenet
+
+    folder = tmp_path_factory.mktemp("pictures") / "set"
+    make_imagenet.make(folder, classes=3, train_per_class=16, val_per_class=4, seed=1)
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The variables of a user whose store and cache are the test's own."""
+    return {
+        **os.environ,
+        "TRAINMARK_STORE": str(tmp_path / "store"),
+        "TRAINMARK_CACHE": str(tmp_path / "cache"),
+        "PYTHONWARNINGS": "",
+    }
+
+
+@pytest.fixture
+def cli(environment: dict[str, str]) -> Cli:
+    """Runs `trainmark WORDS...` in a process of its own."""
+
+    def call(*words: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "trainmark", *map(str, words)],
+            env={**environment, **changes},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return call

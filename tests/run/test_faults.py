@@ -1,0 +1,262 @@
+"""What happens when things go wrong: real processes, real signals, the right exit code, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import TINY_RUN, Cli
+
+from trainmark.run import gather
+
+LONG = (*TINY_RUN, "--set", "epochs=100000", "--set", "target=101")
+"""A run that does not end by itself."""
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    [path] = (folder / "records").glob("*.json")
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
+
+
+class Started:
+    """A run in the background, with its store."""
+
+    def __init__(self, environment: dict[str, str], *words: str | Path) -> None:
+        self.store = Path(environment["TRAINMARK_STORE"])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trainmark", *map(str, words)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def folder(self) -> Path:
+        [folder] = (self.store / "runs").iterdir()
+        return folder
+
+    def story(self) -> gather.RankStory:
+        return gather.read_ranks(self.folder())[0]
+
+    def wait_for_steps(self, count: int) -> gather.RankStory:
+        """Polls the run's own event file until that many steps are written down."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the run ended early: {self.process.communicate()}")
+            stories = [story for folder in (self.store / "runs").glob("*") for story in gather.read_ranks(folder)]
+            if stories and len(stories[0].compute_ns) >= count:
+                return stories[0]
+            time.sleep(0.05)
+        raise AssertionError("the run made no steps")
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_one_interrupt_finishes_the_step_saves_and_summarises(environment: dict[str, str], pictures: Path) -> None:
+    run = Started(environment, *LONG, "--data", pictures)
+    run.wait_for_steps(3)
+    run.process.send_signal(signal.SIGINT)
+    code, out, _ = run.end()
+    assert code == 130
+    record = record_of(run.store)
+    assert (record["status"], record["ended"]) == ("incomplete", "interrupted")
+    assert record["metrics"]["p_core"]["value"] > 0
+    assert "p_core" in out
+    assert list((run.folder() / "checkpoints").glob("step-*"))
+
+
+def test_a_second_interrupt_stops_at_once_and_still_keeps_the_steps(
+    environment: dict[str, str], pictures: Path
+) -> None:
+    run = Started(environment, *LONG, "--data", pictures)
+    worker = run.wait_for_steps(3).pid
+    assert worker is not None
+    os.kill(worker, signal.SIGSTOP)  # a rank that cannot finish its step
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.3)  # two signals in one instant would be delivered as one
+    run.process.send_signal(signal.SIGINT)
+    code, _, _ = run.end()
+    assert code == 130
+    assert record_of(run.store)["status"] == "incomplete"
+    assert gone(worker)
+
+
+def test_terminate_flushes_and_exits_143(environment: dict[str, str], pictures: Path) -> None:
+    run = Started(environment, *LONG, "--data", pictures)
+    run.wait_for_steps(3)
+    run.process.terminate()
+    code, _, _ = run.end()
+    assert code == 143
+    record = record_of(run.store)
+    assert (record["status"], record["ended"]) == ("incomplete", "terminated")
+
+
+def test_a_killed_rank_is_named_and_the_run_exits_4(environment: dict[str, str], pictures: Path) -> None:
+    run = Started(environment, *LONG, "--data", pictures)
+    worker = run.wait_for_steps(5).pid
+    assert worker is not None
+    os.kill(worker, signal.SIGKILL)
+    code, _, err = run.end()
+    assert code == 4
+    assert "rank 0 was killed by SIGKILL in train at step" in err
+    record = record_of(run.store)
+    assert record["status"] == "incomplete"
+    assert len(record["series"]["ranks"][0]["compute_ns"]) >= 5
+
+
+def test_when_the_launcher_is_killed_the_ranks_go_and_the_events_stay_readable(
+    environment: dict[str, str], pictures: Path, cli: Cli
+) -> None:
+    run = Started(environment, *LONG, "--data", pictures)
+    worker = run.wait_for_steps(5).pid
+    assert worker is not None
+    helpers = [child.pid for child in psutil.Process(worker).children()]
+    run.process.kill()
+    run.process.communicate(timeout=30)
+    deadline = time.monotonic() + 10
+    while not all(gone(pid) for pid in (worker, *helpers)):
+        assert time.monotonic() < deadline, "a rank outlived its launcher"
+        time.sleep(0.05)
+    assert len(run.story().compute_ns) >= 5
+    listed = cli("runs")
+    assert run.folder().name in listed.stdout
+    assert "no record" in listed.stdout
+    assert gather.record(run.folder()).status == "incomplete"
+
+
+def test_a_rank_that_stands_still_ends_the_run_at_the_limit(environment: dict[str, str], pictures: Path) -> None:
+    run = Started(environment, *LONG, "--data", pictures, "--hang-timeout", "5")
+    worker = run.wait_for_steps(3).pid
+    assert worker is not None
+    os.kill(worker, signal.SIGSTOP)
+    code, _, err = run.end()
+    assert code == 124
+    assert "no progress for 5 s: rank 0 was last seen in train at step" in err
+    assert gone(worker)
+    assert record_of(run.store)["status"] == "incomplete"
+
+
+def test_a_loss_that_is_not_finite_exits_5_and_publishes_no_throughput(
+    cli: Cli, pictures: Path, tmp_path: Path
+) -> None:
+    ended = cli(*TINY_RUN, "--data", pictures, "--set", "learning_rate=1e9", "--set", "warmup_epochs=0")
+    assert ended.returncode == 5
+    assert "the loss was not finite at step" in ended.stderr
+    record = record_of(tmp_path / "store")
+    assert record["status"] == "invalid"
+    assert record["metrics"]["p_core"]["value"] is None
+
+
+@pytest.fixture
+def damaged(pictures: Path, tmp_path: Path) -> Path:
+    """The set with one truncated picture."""
+    folder = tmp_path / "damaged"
+    shutil.copytree(pictures, folder)
+    picture = sorted((folder / "train").glob("*/*.JPEG"))[5]
+    picture.write_bytes(picture.read_bytes()[:2000])
+    return folder
+
+
+def test_a_corrupt_picture_is_named_and_exits_4(cli: Cli, damaged: Path) -> None:
+    ended = cli(*TINY_RUN, "--data", damaged, "--epochs", "1")
+    assert ended.returncode == 4
+    name = sorted((damaged / "train").glob("*/*.JPEG"))[5].name
+    assert f"{name} cannot be read" in ended.stderr
+
+
+def test_a_corrupt_picture_can_be_left_out_and_is_on_the_record(cli: Cli, damaged: Path, tmp_path: Path) -> None:
+    ended = cli(*TINY_RUN, "--data", damaged, "--epochs", "1", "--skip-bad", "1")
+    assert ended.returncode == 0, ended.stderr
+    record = record_of(tmp_path / "store")
+    name = sorted((damaged / "train").glob("*/*.JPEG"))[5].name
+    assert len(record["skipped_files"]) == 1
+    assert name in record["skipped_files"][0]
+    assert sum(count * items for count, items in record["series"]["ranks"][0]["items"]) == 47
+
+
+def test_a_full_disk_ends_in_a_sentence_and_leaves_readable_events(
+    environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    """The store lies on a real file system of 1 MiB, in a mount namespace of the test's own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = " ".join(f"'{word}'" for word in (*LONG, "--data", pictures, "--store", disk / "store"))
+    # the check beforehand would refuse so small a disk, so the room it asks for is taken away only afterwards
+    script = (
+        f"mount -t tmpfs -o size=200m tmpfs '{disk}' && mkdir -p '{disk}/store' && "
+        f"( while ! ls {disk}/store/runs/*/rank0.jsonl >/dev/null 2>&1; do sleep 0.05; done; "
+        f"dd if=/dev/zero of={disk}/filler bs=64k 2>/dev/null; true ) & "
+        f"'{sys.executable}' -m trainmark {words}; code=$?; cat {disk}/store/runs/*/rank0.jsonl | head -c 200 >&2; exit $code"
+    )
+    ended = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 4, ended.stderr
+    assert "No space left on device" in ended.stderr
+    assert '{"event": "begin"' in ended.stderr
+
+
+def test_too_little_room_is_refused_before_the_start(
+    environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = " ".join(f"'{word}'" for word in (*LONG, "--data", pictures, "--store", disk))
+    script = f"mount -t tmpfs -o size=2m tmpfs '{disk}' && '{sys.executable}' -m trainmark {words}"
+    ended = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 3, ended.stderr
+    assert "MiB free and this run may need" in ended.stderr
+
+
+def test_a_store_that_cannot_be_written_exits_3_before_training(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    ended = cli(*TINY_RUN, "--data", pictures, "--store", tmp_path / "file")
+    assert ended.returncode == 3
+    assert "is a file, not a folder" in ended.stderr
+
+
+def test_missing_data_exits_3_and_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
+    ended = cli(*TINY_RUN, "--data", tmp_path / "nowhere")
+    assert ended.returncode == 3
+    assert "nowhere is not there; give one with --data DIR" in ended.stderr
+
+
+def test_a_reader_that_goes_away_does_not_harm_the_run(
+    environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    run = Started(environment, *TINY_RUN, "--data", pictures, "--epochs", "1")
+    assert run.process.stdout is not None
+    run.process.stdout.close()
+    assert run.process.wait(timeout=90) == 0
+    assert record_of(tmp_path / "store")["status"] == "valid"

@@ -1,0 +1,149 @@
+"""The smallest workload there is: a few numbers to fit, for tests of the loop around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
+from trainmark.run import loop, pace
+from trainmark.run.agreement import Alone
+from trainmark.run.clock import Clock
+from trainmark.run.events import EventWriter
+from trainmark.run.stepper import Stepper
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.target import Target
+from trainmark.workloads.workload import Share
+
+RECIPE = Recipe(batch_per_device=4, learning_rate=0.1, weight_decay=0.0, epochs=5, target=0.001, optimizer_kind="plain")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Points:
+    x: Tensor
+    y: Tensor
+    count: int
+    global_count: int
+
+
+@dataclass
+class PointData:
+    """Ten points on a line: an epoch is two full batches and a short one."""
+
+    poison_at: int | None = None
+    """The step of an epoch whose batch is not finite."""
+    steps_per_epoch: int = 3
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    closed: bool = False
+
+    def train(self, epoch: int, start_step: int) -> Iterator[Points]:
+        x = torch.linspace(-1, 1, 10)[torch.randperm(10, generator=torch.Generator().manual_seed(epoch))]
+        for step in range(start_step, self.steps_per_epoch):
+            part = x[step * 4 : step * 4 + 4]
+            if step == self.poison_at:
+                part = part * float("nan")
+            yield Points(x=part, y=3 * part + 1, count=len(part), global_count=len(part))
+
+    def evaluation(self) -> Iterator[Points]:
+        x = torch.linspace(-1, 1, 5)
+        yield Points(x=x, y=3 * x + 1, count=5, global_count=5)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Line(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.zeros(1))
+        self.offset = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.slope * x + self.offset
+
+
+class LineFit:
+    name = "linefit"
+    item = "points"
+    data_set = "points"
+    target = Target(name="error", unit="-", better="lower")
+    recipes: Mapping[str, Recipe] = {"reference": RECIPE}
+    limits: Mapping[str, Limits] = {}
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = {}
+    reference_global_batch = 4
+    sums: tuple[str, ...] = ("error",)
+
+    def open_data(self, recipe: Recipe, folder: Path, share: Share, skip_bad: int) -> PointData:
+        return PointData()
+
+    def build(self, recipe: Recipe) -> nn.Module:
+        return Line()
+
+    def optimizer(self, parameters: Iterable[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=recipe.learning_rate, momentum=0.5)
+
+    def learning_rate(self, recipe: Recipe, epoch: float) -> float:
+        return recipe.learning_rate
+
+    def items(self, batch: Points) -> int:
+        return batch.count
+
+    def loss(self, model: nn.Module, batch: Points) -> Tensor:
+        return (model(batch.x) - batch.y).square().mean().float()
+
+    def score(self, model: nn.Module, batch: Points) -> dict[str, Tensor]:
+        return {"error": (model(batch.x) - batch.y).square().sum()}
+
+    def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {"error": sums["error"] / sums["samples"]}
+
+
+def job(
+    folder: Path,
+    *,
+    recipe: Recipe = RECIPE,
+    limits: Limits | None = None,
+    data: PointData | None = None,
+    position: loop.Position | None = None,
+    saved: list[tuple[int, dict[str, Any]]] | None = None,
+) -> loop.Job:
+    """A loop's job on the CPU, ready to train; `saved` collects what checkpoints would hold."""
+    workload, device = LineFit(), Platform(files.load("cpu")).open(0)
+    stepper = Stepper(
+        workload.build(recipe),
+        optimizer=lambda parameters: workload.optimizer(parameters, recipe),
+        loss=workload.loss,
+        precision=Precision.parse("fp32"),
+        device=device,
+    )
+    clock = Clock(device.marks, device.synchronize)
+    events = EventWriter(folder / "rank0.jsonl")
+    limits = limits or Limits()
+    watch = pace.Pace(
+        clock=clock,
+        events=events,
+        limits=limits,
+        agreement=Alone(),
+        losses=device.host_buffer(pace.LOSSES_KEPT),
+        first_step=position.step if position else 0,
+    )
+    return loop.Job(
+        workload=workload,
+        recipe=recipe,
+        limits=limits,
+        data=data or PointData(),
+        device=device,
+        stepper=stepper,
+        clock=clock,
+        pace=watch,
+        events=events,
+        agreement=Alone(),
+        save=lambda at: None if saved is None else saved.append((at.step, stepper.state())),
+    )
