@@ -6,10 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from trainmark.data.set_counts import MANIFEST
 from trainmark.spec.errors import UsageError, nearest
-
-MANIFEST = "trainmark-set.json"
-"""In the root of every set trainmark made: how it was made, and how much there is of it."""
 
 
 def cache_folder() -> Path:
