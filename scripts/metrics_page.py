@@ -1,0 +1,110 @@
+"""Writes docs/metrics.md from the definitions in the code; `--check` only says whether the page is up to date."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainmark.cli.explain import DOUBTS, PHASES_EXPLAINED, WORDS
+from trainmark.results.escape import markdown_cell
+from trainmark.spec.metrics import METRICS
+
+PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+
+OPENING = """\
+# What every number means
+
+<!-- Written by scripts/metrics_page.py from the definitions in the code. Change those, then run it again. -->
+
+`trainmark explain WORD` prints any of these definitions. A number that cannot be known is shown as — with the
+reason; it is never 0.
+"""
+
+PHASES_OPENING = """\
+## Phases
+
+Wall time is charged to phases that never overlap. Their sum is the end-to-end time exactly: durations are kept in
+whole nanoseconds of a monotonic clock. A run's time is that of its slowest rank.
+"""
+
+METRICS_OPENING = """\
+## Metrics
+
+Items are what throughput counts: images, mel frames. They are summed over all ranks from what was really trained on:
+short last batches, real mel frames without padding.
+"""
+
+COVERED = """\
+## What the throughputs cover
+
+- In a full run, which ends at the target or the recipe's cap of epochs, p_whole, p_train and p_core cover all training
+  steps, as the published tables do. In a run cut to so many steps or seconds they cover the steady part. The record
+  says which.
+- p_whole <= p_train <= p_core holds by construction: each divides the same items by the time of fewer phases.
+- The timed loop adds no wait for the device. Accelerators are timed with events on the device, processors with a
+  monotonic clock.
+- A throughput of enough steps carries a 95 % interval taken from the series of step times. Neighbouring steps
+  resemble each other, and the interval is as much wider as that makes it.
+- Accuracy is weighted by sample over the whole validation set; each sample counts once, however many devices evaluate.
+"""
+
+WORDS_OPENING = """\
+## Other words in tables and lists
+"""
+
+DOUBTS_OPENING = """\
+## Doubts
+
+A doubt is a reason to trust a result less. It is found by looking at the result, said in words on the record, and
+shown wherever the result is.
+"""
+
+
+def page() -> str:
+    phases = [(f"`{phase}`", markdown_cell(text)) for phase, text in PHASES_EXPLAINED.items()]
+    metrics = [
+        (
+            f"`{metric.alias}`",
+            f"`{metric.name}`",
+            f"`{metric.formula}`",
+            markdown_cell(metric.unit.replace("{item}", "items")),
+            markdown_cell(metric.definition),
+        )
+        for metric in METRICS.values()
+    ]
+    words = [(f"`{word}`", markdown_cell(text)) for word, text in WORDS.items()]
+    doubts = [(f"`{code}`", markdown_cell(text)) for code, text in DOUBTS.items()]
+    parts = [
+        OPENING,
+        PHASES_OPENING,
+        table(("phase", "holds"), phases),
+        METRICS_OPENING,
+        table(("shown as", "in code", "formula", "unit", "definition"), metrics),
+        COVERED,
+        WORDS_OPENING,
+        table(("word", "meaning"), words),
+        DOUBTS_OPENING,
+        table(("code", "says"), doubts),
+    ]
+    return "\n".join(parts)
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def main(words: list[str]) -> int:
+    if words == ["--check"]:
+        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+            return 0
+        print("docs/metrics.md is out of date; run: python scripts/metrics_page.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,182 @@
+"""`trainmark explain`: what a number, a phase or another word of the tables means."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trainmark.results.table import Paper
+
+HELP = "Explain what a number, a phase or another word of the tables means."
+EXAMPLES = """\
+  trainmark explain                       every word, one line each
+  trainmark explain p_core                one of them in full
+  trainmark explain data_wait
+  trainmark explain p_train --json        for programs"""
+
+PHASES_EXPLAINED = {
+    "startup": "From the launcher's start to the first line of the worker: interpreter, imports, rendezvous.",
+    "init": "Opening the device and the data set, building model and optimizer, compiling.",
+    "warmup": "Steps done before the series is steady. They stay on the record and, in a run cut to so many steps or "
+    "seconds, are left out of throughput; in a full run this phase is empty and every step counts.",
+    "data_wait": "The loop waiting for its next batch on the device: loading and copying that was not hidden.",
+    "compute": "Forward, backward, gradient exchange and optimizer.",
+    "evaluate": "Evaluation, its own wait for data included.",
+    "checkpoint": "Saving the state of training.",
+    "other": "What is left between the phases above; it should be near zero.",
+}
+"""By phase, in the order they are charged."""
+
+WORDS = {
+    "fix_hp": "The fields in which a run's recipe differs from the workload's reference recipe, computed and never "
+    "typed; '/' where none does. bs is batch_per_device, lr learning_rate, wd weight_decay.",
+    "configuration": "The device's name and the topology: nodes x devices per node.",
+    "quality": "How good the trained model was, by the workload's own word: acc (top-1 accuracy over the whole "
+    "validation set, each sample counted once) or val_loss. 'reached' and 'missed' are about the recipe's target; a "
+    "'short run', cut to so many steps or seconds, is not held to it.",
+    "interval": "'±0.4 %' beside a throughput: with 95 % confidence the value a long run would find lies within that "
+    "share of the one shown. It respects that neighbouring steps resemble each other.",
+    "coverage": "The steps that p_whole, p_train and p_core cover. In a full run these are all training steps, as in "
+    "the published tables; in a run cut to so many steps or seconds, only the steady part.",
+    "stability": "Over the repeats of one run: (largest - smallest) / median of p_core, and how many completed.",
+    "doubts": "Reasons to trust a result less, found by looking at it and said in words wherever it is shown.",
+    "status": "How the run ended: valid, incomplete, invalid or no record. An incomplete run did not reach its end and "
+    "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite. A folder "
+    "without a record belongs to a run that still runs, or ended before a record could be written.",
+    "group": "What the runs of one --repeat have in common.",
+    "fingerprint": "Equal for two runs that were asked for the same training on the same kind of platform.",
+}
+
+DOUBTS = {
+    "incomplete": "The run did not reach its end: the numbers cover what was measured before.",
+    "generated-data": "The data was made by trainmark: speed is real, but accuracy says only that training works. "
+    "Give the real set with --data.",
+    "target-missed": "A full run ended without the quality its recipe asks for.",
+    "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
+    "drifting": "Steps became slower or faster by more than 2 % from first to last: heat, a full cache, another load.",
+    "rank-skew": "The slowest rank took more than 5 % longer than the fastest; the text names it.",
+    "small-batch": "The global batch is below the reference recipe's, so the device may not be filled.",
+    "emulated-precision": "The processor has no instructions for the precision asked for.",
+    "foreign-load": "Other programs, or other guests of the host, used more than 10 % of the machine meanwhile.",
+    "skip-bad": "Unreadable data files were allowed to be left out; the record lists those that were.",
+    "resumed": "The run went on from a checkpoint: times cover only the part after it.",
+}
+"""By the code programs read on the record."""
+
+ALSO = {
+    "acc": "quality",
+    "acc1": "quality",
+    "final_acc1": "quality",
+    "val_loss": "quality",
+    "target": "quality",
+    "doubt": "doubts",
+    "spread": "stability",
+    "deviations": "fix_hp",
+    "±": "interval",
+    "repeat": "group",
+    "notes": "doubts",
+}
+"""Other words people use, and the one that explains them."""
+
+
+class Meaning(NamedTuple):
+    kind: str
+    """metric, phase, word or doubt."""
+    word: str
+    definition: str
+    name: str = ""
+    """The name in code, where the word of the tables is another."""
+    unit: str = ""
+    formula: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "word", nargs="?", metavar="WORD", help="a metric, a phase, a doubt's code, or a word such as fix_hp"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.cli.terminal import console
+
+    found = list(meanings()) if args.word is None else [meaning(args.word)]
+    screen = console()
+    if args.json:
+        documents = [{field: value for field, value in entry._asdict().items() if value} for entry in found]
+        document = documents if args.word is None else documents[0]
+        screen.file.write(json.dumps(document, indent=2) + "\n")
+        return 0
+    from trainmark.results.table import Paper
+
+    color = screen.color_system is not None and not screen.no_color
+    paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
+    if args.word is None:
+        _draw_all(paper, found)
+    else:
+        _draw_one(paper, found[0])
+    screen.file.write(paper.drawn())
+    return 0
+
+
+def meanings() -> Iterator[Meaning]:
+    """Everything that can be explained, metrics first."""
+    from trainmark.spec.metrics import METRICS
+
+    for metric in METRICS.values():
+        unit = metric.unit.replace("{item}", "items")
+        yield Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula)
+    for kind, entries in (("phase", PHASES_EXPLAINED), ("word", WORDS), ("doubt", DOUBTS)):
+        for word, definition in entries.items():
+            yield Meaning(kind, word, definition)
+
+
+def meaning(word: str) -> Meaning:
+    """What a word means, by either name of a metric and by the words people use for it."""
+    from trainmark.spec.errors import UsageError, nearest
+
+    plain = word.strip().lower()
+    known = list(meanings())
+    for asked in (plain, plain.replace("-", "_"), plain.replace("_", "-"), ALSO.get(plain, plain)):
+        for entry in known:
+            if asked and asked in (entry.word, entry.name):
+                return entry
+    names = [name for entry in known for name in (entry.word, entry.name) if name]
+    raise UsageError(f"word {word!r} is not known; {nearest(word, [*names, *ALSO])}")
+
+
+def _draw_one(paper: Paper, entry: Meaning) -> None:
+    paper.put(paper.text(f"{entry.word}  ({entry.name or entry.kind})", "bold"))
+    unit = "images/s, mel frames/s: what the workload counts" if entry.unit == "items/s" else entry.unit
+    paper.put(*(f"{fact}: {text}" for fact, text in (("unit", unit), ("formula", entry.formula)) if text), indent=2)
+    for paragraph in entry.definition.split("\n\n"):
+        paper.put("", " ".join(paragraph.split()))
+
+
+def _draw_all(paper: Paper, entries: list[Meaning]) -> None:
+    titles = {
+        "metric": "Metrics",
+        "phase": "Phases: they never overlap and sum to e2e_time",
+        "word": "Words",
+        "doubt": "Doubts",
+    }
+    longest = max(len(entry.word) for entry in entries)
+    for kind, title in titles.items():
+        drawn = paper.table(heads=False)
+        drawn.add_column(width=longest)
+        drawn.add_column(overflow="fold")
+        for entry in entries:
+            if entry.kind == kind:
+                drawn.add_row(paper.text(entry.word), paper.text(_first_sentence(entry)))
+        paper.put(paper.text(title, "bold"))
+        paper.put(drawn, indent=2)
+        paper.put("")
+    paper.put("One of them in full: trainmark explain p_core")
+
+
+def _first_sentence(entry: Meaning) -> str:
+    sentence = " ".join(entry.definition.split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
+    return f"{sentence} ({entry.unit})" if entry.unit else sentence

@@ -1,0 +1,117 @@
+"""`trainmark runs`: what the store holds, newest first."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmark.results.store import Row
+    from trainmark.results.table import Paper
+
+HELP = "List the runs in the store, newest first."
+EXAMPLES = """\
+  trainmark runs                          the newest 20 runs
+  trainmark runs --workload resnet50 --limit 5
+  trainmark runs --json                   for programs
+  trainmark runs --rebuild                read every record again"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    parser.add_argument("--workload", metavar="W", help="only runs of this workload")
+    parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most N runs, 0 for all (default: 20)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--rebuild", action="store_true", help="forget the index and read every record again")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.cli.terminal import console, say
+    from trainmark.results import escape
+    from trainmark.results.store import Store, default_folder, newest_first
+
+    store = Store(args.store or default_folder())
+    if args.rebuild:
+        say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
+    contents = store.contents()
+    everything = newest_first([*contents.rows, *contents.unrecorded])
+    wanted = [row for row in everything if args.workload in (None, row.workload)]
+    shown = wanted[: args.limit or None]
+
+    screen = console()
+    if args.json:
+        damaged = [{"file": str(entry.path), "reason": entry.reason} for entry in contents.damaged]
+        document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
+        screen.file.write(json.dumps(document, indent=2) + "\n")
+    elif shown:
+        from trainmark.results.table import Paper
+
+        color = screen.color_system is not None and not screen.no_color
+        paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
+        _draw(paper, shown, _short_names([row.run_id for row in everything]))
+        screen.file.write(paper.drawn())
+
+    for entry in contents.damaged:
+        say(escape.terminal(str(entry)))
+    if not everything:
+        say(escape.terminal(f"the store {store.folder} holds no runs yet; 'trainmark run' makes one"))
+    elif not wanted:
+        known = sorted({row.workload for row in everything if row.workload})
+        say(escape.terminal(f"no run of {args.workload!r} in the store {store.folder}; it holds {', '.join(known)}"))
+    elif len(wanted) > len(shown):
+        say(f"{len(wanted) - len(shown)} older runs are not shown; --limit 0 shows all")
+    if any(row.status == "no record" for row in shown):
+        where = escape.terminal(str(store.runs))
+        say(f"'no record': still running, or ended before a record could be written; see {where}")
+    return 0
+
+
+def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
+    """All columns, or without those that matter least where there is not the room."""
+    from trainmark.results.table import Cell, Column, Sheet, plain_table
+
+    numbers = ("p_core", "quality", "doubts")
+    styles = {"valid": "", "incomplete": "yellow", "no record": "dim"}
+    cells = [({"run": (names[row.run_id],), **_cells(row)}, styles.get(row.status, "red")) for row in rows]
+    drawn = None
+    for left_out in ((), ("created",), ("created", "quality"), ("created", "quality", "precision", "configuration")):
+        heads = [head for head in cells[0][0] if head not in left_out]
+        sheet = Sheet(
+            columns=[Column(title=head, right=head in numbers) for head in heads],
+            rows=[[Cell(pieces=texts[head], style=style) for head in heads] for texts, style in cells],
+        )
+        drawn = plain_table(paper, sheet)
+        if drawn:
+            break
+    paper.put(drawn or "\n".join(names[row.run_id] for row in rows))
+
+
+def _cells(row: Row) -> dict[str, tuple[str, ...]]:
+    from trainmark.results.table import NOTHING, number, short_device, with_unit
+
+    p_core = NOTHING if row.p_core is None else f"{number(row.p_core)}"
+    return {
+        "created": tuple(row.created[:16].split("T")),
+        "workload": (row.workload, row.recipe),
+        "configuration": (*(short_device(row.device) or row.platform).split(), row.topology),
+        "precision": (row.precision,),
+        "status": tuple(row.status.split()),
+        "p_core": (p_core, *(row.unit.split() if row.p_core is not None else ())),
+        "quality": (NOTHING if row.quality is None else with_unit(row.quality, row.quality_unit, 4),),
+        "doubts": (NOTHING if row.status == "no record" else str(row.doubts),),
+    }
+
+
+def _short_names(run_ids: list[str]) -> dict[str, str]:
+    """The last part of each run's id, which is enough to name it, or all of it where two runs share that part."""
+    ends = Counter(run_id.rpartition("-")[2] for run_id in run_ids)
+    return {run_id: run_id if ends[end := run_id.rpartition("-")[2]] > 1 else end for run_id in run_ids}
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count; try 20")
+    return int(text)

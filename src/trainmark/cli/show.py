@@ -1,0 +1,45 @@
+"""`trainmark show`: one run in full."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+HELP = "Show one run in full: plan, metrics, phases, quality, doubts."
+EXAMPLES = """\
+  trainmark show                          the newest run
+  trainmark show 7d00aa                   by the beginning or the end of its id
+  trainmark show results/record.json      from a file
+  trainmark show last --markdown          as a table for a page"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="run id, its beginning or end, a record file, or 'last'")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the record as it was written")
+    form.add_argument("--markdown", action="store_true", help="print the published table of this run as Markdown")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.cli.terminal import console
+    from trainmark.results import escape
+    from trainmark.results.store import Store, default_folder, read_record
+
+    path = Store(args.store or default_folder()).find(args.run)
+    record = read_record(path)
+    screen = console()
+    if args.json:
+        text = json.dumps(record.to_json(), allow_nan=False) + "\n"
+    elif args.markdown:
+        from trainmark.results.table import markdown
+
+        text = escape.fitted(markdown([record]), screen.encoding)
+    else:
+        from trainmark.results.describe import describe
+
+        color = screen.color_system is not None and not screen.no_color
+        text = describe(record, path=path, width=screen.width, color=color, encoding=screen.encoding)
+    screen.file.write(text)
+    return 0

@@ -1,0 +1,82 @@
+"""Makes text from outside harmless where it is shown: terminals, Markdown cells, CSV cells, narrow encodings."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+JOINERS = "\u200c\u200d"
+"""Invisible, but Persian, Hindi and emoji cannot be written without them."""
+
+PLAIN_SIGNS = {
+    "±": "+/-",
+    "—": "-",
+    "–": "-",
+    "−": "-",
+    "→": "->",
+    "≥": ">=",
+    "≤": "<=",
+    "×": "x",
+    "·": "-",
+    "…": "...",
+    "█": "#",
+    "▏": "|",
+}
+"""How our own signs are written where the stream cannot carry them; also see `describe.SPARKS`."""
+
+
+def terminal(text: str) -> str:
+    """The text with every character a terminal would obey, or hide, spelled out as `\\x1b`."""
+    return "".join(_spelled(sign) if _is_obeyed(sign) else sign for sign in text)
+
+
+def _is_obeyed(sign: str) -> bool:
+    # Cc: escape, bell, newline; Cf: text direction and other invisible marks; Cs: halves of pairs no stream can encode
+    return unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp") and sign not in JOINERS
+
+
+def _spelled(sign: str) -> str:
+    code = ord(sign)
+    if sign in "\n\r\t":
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[sign]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def carries(encoding: str, text: str) -> bool:
+    """Whether a stream of this encoding can show the text as it is."""
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def fitted(text: str, encoding: str) -> str:
+    """The text in signs the encoding has: ours by their plain spelling, anything else as `\\u4e2d`."""
+    if carries(encoding, text):
+        return text
+    plain = "".join(PLAIN_SIGNS.get(sign, sign) if not carries(encoding, sign) else sign for sign in text)
+    try:
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
+    except LookupError:
+        return plain.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def markdown_cell(text: str) -> str:
+    """The text as one cell of a Markdown table: no new column, no new row, no HTML, no emphasis, no link."""
+    text = terminal(re.sub(r"\s*[\r\n\u2028\u2029]+\s*", " ", text.strip()))
+    text = re.sub(r"[\\`*\[\]~|]", r"\\\g<0>", text)
+    # inside a word, as in val_loss, Markdown leaves _ alone
+    text = re.sub(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])", r"\\_", text)
+    for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("://", "&#58;//"), ("www.", "www&#46;")):
+        text = text.replace(sign, entity)
+    return text
+
+
+def csv_cell(text: str) -> str:
+    """The text as one CSV cell no spreadsheet runs as a formula; a plain number stays one. Quoting is csv's work."""
+    text = terminal(text)
+    starts_formula = text.lstrip()[:1] in tuple("=+-@＝＋－＠")
+    if starts_formula and not re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?", text):
+        return "'" + text
+    return text

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from trainmark.cli import explain
+from trainmark.spec.errors import UsageError
+from trainmark.spec.metrics import METRICS
+from trainmark.spec.timeline import PHASES
+
+
+def call(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    explain.add_arguments(parser)
+    return explain.run(parser.parse_args(list(words)))
+
+
+def test_a_metric_is_explained_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("p_core") == 0
+    out = capsys.readouterr().out
+    for word in ("p_core", "compute_throughput", "images/s", "items / compute", "comparing devices"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("compute_throughput", "p_core"),
+        ("P_CORE", "p_core"),
+        ("p-core", "p_core"),
+        ("data-wait", "data_wait"),
+        ("few_steps", "few-steps"),
+        ("acc1", "quality"),
+        ("val_loss", "quality"),
+        ("doubt", "doubts"),
+    ],
+)
+def test_a_word_is_found_by_the_names_people_use(word: str, meant: str) -> None:
+    assert explain.meaning(word).word == meant
+
+
+def test_every_word_is_listed_without_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call() == 0
+    out = capsys.readouterr().out
+    for word in (*METRICS, *PHASES, *explain.WORDS, *explain.DOUBTS):
+        assert f"\n  {word} " in out
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_every_metric_and_phase_can_be_asked_for() -> None:
+    for word in (*METRICS, *(metric.name for metric in METRICS.values()), *PHASES, *explain.ALSO):
+        assert explain.meaning(word).definition
+
+
+def test_an_unknown_word_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'p_train'"):
+        call("p_trian")
+
+
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("p_train", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["name"] == "training_throughput"
+    assert document["unit"] == "items/s"
+    assert document["formula"] == METRICS["p_train"].formula
+    assert call("--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(list(explain.meanings()))

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+from records import a_vocoder_record, make_record, renamed
+
+from trainmark.cli import runs
+from trainmark.results.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def call(store: Store, *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    runs.add_arguments(parser)
+    return runs.run(parser.parse_args([*words, "--store", str(store.folder)]))
+
+
+def filled(store: Store) -> Store:
+    store.add(renamed(make_record(), "resnet50-quick-1x1-fp32-20261115T205100-aaa111"))
+    store.add(renamed(a_vocoder_record(), "tacotron2-reference-1x1-tf32-20261115T220000-bbb222"))
+    return store
+
+
+def test_runs_are_listed_newest_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(filled(store)) == 0
+    out, err = capsys.readouterr()
+    assert out.index("bbb222") < out.index("aaa111")
+    for word in ("tacotron2", "34 985", "frames/s", "0.4774", "AMD EPYC 1x1", "5.78", "images/s", "valid"):
+        assert word in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "160"])
+def test_the_list_fits_its_width(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert call(filled(store)) == 0
+    out = capsys.readouterr().out
+    assert "aaa111" in out
+    assert max(len(line) for line in out.splitlines()) <= int(columns)
+
+
+def test_runs_that_share_an_end_are_shown_by_their_whole_id(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.add(renamed(make_record(), "a-1"))
+    store.add(renamed(make_record(), "b-1"))
+    assert call(store) == 0
+    out = capsys.readouterr().out
+    assert "a-1" in out
+    assert "b-1" in out
+
+
+def test_json_is_one_document(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(store)
+    (store.records / "torn.json").write_text("{")
+    assert call(store, "--json") == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert [row["workload"] for row in document["runs"]] == ["tacotron2", "resnet50"]
+    assert document["runs"][1]["reached"] is False
+    assert document["damaged"][0]["file"].endswith("torn.json")
+    assert "torn.json is left out" in err
+
+
+def test_a_workload_can_be_chosen_and_an_unknown_one_is_answered(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(store)
+    assert call(store, "--workload", "resnet50") == 0
+    out, _ = capsys.readouterr()
+    assert "aaa111" in out
+    assert "bbb222" not in out
+    assert call(store, "--workload", "vit") == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "it holds resnet50, tacotron2" in err
+
+
+def test_what_the_limit_hides_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(store)
+    assert call(store, "--limit", "1") == 0
+    out, err = capsys.readouterr()
+    assert "aaa111" not in out
+    assert "1 older runs are not shown" in err
+    assert call(store, "--limit", "0") == 0
+    assert "aaa111" in capsys.readouterr().out
+
+
+def test_a_run_folder_without_a_record_is_listed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(store)
+    folder = store.runs / "vit-quick-1x1-fp32-20261115T230000-ccc333"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps(make_record(plan={"workload": "vit"}).plan.to_json()))
+    assert call(store) == 0
+    out, err = capsys.readouterr()
+    assert "ccc333" in out
+    assert "no record" in out
+    assert "still running" in err
+    assert call(store, "--json", "--workload", "vit") == 0
+    (row,) = json.loads(capsys.readouterr().out)["runs"]
+    assert row["status"] == "no record"
+    assert row["p_core"] is None
+
+
+def test_an_empty_store_says_how_to_fill_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(store) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "trainmark run" in err
+    assert call(store, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == []
+
+
+def test_the_index_can_be_rebuilt(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(filled(store), "--rebuild") == 0
+    assert "read 2 records" in capsys.readouterr().err
+
+
+def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.add(make_record(device="\x1b[2J[red]x", plan={"workload": "\x1b]0;x\x07"}))
+    (store.runs / "\x1b[2Jfolder").mkdir(parents=True)
+    (store.records / "\x1b[2J.json").write_text("{")
+    assert call(store) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "[red]x" in out

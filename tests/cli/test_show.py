@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from records import a_vocoder_record, make_record
+
+from trainmark.cli import show
+from trainmark.results.store import Store
+from trainmark.spec.errors import UsageError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    filled = Store(tmp_path)
+    filled.add(make_record())
+    filled.add(a_vocoder_record())
+    return filled
+
+
+def call(store: Store, *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    show.add_arguments(parser)
+    return show.run(parser.parse_args([*words, "--store", str(store.folder)]))
+
+
+def test_the_newest_run_is_shown_in_full(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(store) == 0
+    out, err = capsys.readouterr()
+    assert a_vocoder_record().run_id in out
+    assert "34 985" in out
+    assert str(store.path(a_vocoder_record().run_id)) in out
+    assert err == ""
+
+
+def test_a_run_is_shown_by_a_part_of_its_id_or_from_a_file(
+    store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert call(store, "a1b2") == 0
+    assert make_record().run_id in capsys.readouterr().out
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(make_record(run_id="from-afar").dumps())
+    assert call(store, str(elsewhere)) == 0
+    assert "from-afar" in capsys.readouterr().out
+
+
+def test_json_is_the_record_as_it_was_written(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(store, "a1b2", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(store.path(make_record().run_id).read_text())
+
+
+def test_markdown_is_the_published_table(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(store, "a1b2", "--markdown") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("| configuration | precision | fix_hp |")
+    assert make_record().doubts[0].text in out
+
+
+def test_an_unknown_run_is_an_error_in_a_sentence(store: Store) -> None:
+    with pytest.raises(UsageError, match="did you mean"):
+        call(store, "20261115-205100-resnet50-a1bX")
+
+
+@pytest.mark.parametrize("form", [(), ("--markdown",), ("--json",)])
+def test_a_stream_that_carries_only_ascii_works(
+    store: Store, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert call(store, "a1b2", *form) == 0
+    stream.flush()
+
+
+def test_color_follows_the_environment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert call(store) == 0
+    assert "\x1b[" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert call(store) == 0
+    assert "\x1b[" not in capsys.readouterr().out
