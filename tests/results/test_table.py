@@ -6,15 +6,8 @@ import pytest
 from records import a_vocoder_record, make_quality, make_record, make_timeline, renamed
 from rich.cells import cell_len
 
-from trainmark.results.table import (
-    half_width_percent,
-    markdown,
-    number,
-    render,
-    short_device,
-    shown_quality,
-    stability_percent,
-)
+from trainmark.results.table import markdown, render
+from trainmark.results.wording import half_width_percent, number, short_device, shown_quality, stability_percent
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Doubt, Record

@@ -207,7 +207,8 @@ def test_a_full_disk_ends_in_a_sentence_and_leaves_readable_events(
         f"mount -t tmpfs -o size=200m tmpfs '{disk}' && mkdir -p '{disk}/store' && "
         f"( while ! ls {disk}/store/runs/*/rank0.jsonl >/dev/null 2>&1; do sleep 0.05; done; "
         f"dd if=/dev/zero of={disk}/filler bs=64k 2>/dev/null; true ) & "
-        f"'{sys.executable}' -m trainmark {words}; code=$?; cat {disk}/store/runs/*/rank0.jsonl | head -c 200 >&2; exit $code"
+        f"'{sys.executable}' -m trainmark {words}; code=$?; "
+        f"cat {disk}/store/runs/*/rank0.jsonl | head -c 200 >&2; exit $code"
     )
     ended = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],

@@ -37,14 +37,14 @@ class Course:
     def run(self, step_ms: list[int]) -> tuple[int, int]:
         """Trains steps of these lengths; returns how many were made, and the reason to stop."""
         with self.clock.training():
-            for number, length in enumerate(self.clock.waiting_for(step_ms), 1):
+            for length in self.clock.waiting_for(step_ms):
                 with self.clock.step(8):
                     self.device.launch(length * MS)
                     self.pace.note(torch.tensor(0.5))
                 if reason := self.pace.stop():
                     break
         self.pace.write_down()
-        return number, reason
+        return self.clock.steps, reason
 
     def lines(self) -> int:
         return len(list(EventTail(self.path).new_events()))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trainmark.results.table import Paper
+    from trainmark.results.paper import Paper
 
 HELP = "Explain what a number, a phase or another word of the tables means."
 EXAMPLES = """\
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         document = documents if args.word is None else documents[0]
         screen.file.write(json.dumps(document, indent=2) + "\n")
         return 0
-    from trainmark.results.table import Paper
+    from trainmark.results.paper import Paper
 
     color = screen.color_system is not None and not screen.no_color
     paper = Paper(width=screen.width, color=color, encoding=screen.encoding)

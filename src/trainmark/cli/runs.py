@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trainmark.results.paper import Paper
     from trainmark.results.store import Row
-    from trainmark.results.table import Paper
 
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
         screen.file.write(json.dumps(document, indent=2) + "\n")
     elif shown:
-        from trainmark.results.table import Paper
+        from trainmark.results.paper import Paper
 
         color = screen.color_system is not None and not screen.no_color
         paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
     """All columns, or without those that matter least where there is not the room."""
-    from trainmark.results.table import Cell, Column, Sheet, plain_table
+    from trainmark.results.paper import Cell, Column, Sheet, plain_table
 
     numbers = ("p_core", "quality", "doubts")
     styles = {"valid": "", "incomplete": "yellow", "no record": "dim"}
@@ -90,7 +90,7 @@ def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
 
 
 def _cells(row: Row) -> dict[str, tuple[str, ...]]:
-    from trainmark.results.table import NOTHING, number, short_device, with_unit
+    from trainmark.results.wording import NOTHING, number, short_device, with_unit
 
     p_core = NOTHING if row.p_core is None else f"{number(row.p_core)}"
     return {

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.results import escape
-from trainmark.results.table import (
+from trainmark.results.paper import Paper
+from trainmark.results.wording import (
     NOTHING,
     VERDICT_STYLES,
-    Paper,
     device_name,
     goal,
     half_width_percent,

@@ -80,11 +80,8 @@ def few_steps(f: Facts) -> Found:
 def drifting(f: Facts) -> Found:
     found = series.drift(f.timeline.steady(f.timeline.compute_s)) if f.timeline.steps else None
     if found is not None and found.drifting:
-        trend = "slower" if found.relative_change > 0 else "faster"
-        yield (
-            "drifting",
-            f"the steps are not steady: they became {abs(100 * found.relative_change):.1f} % {trend} from first to last",
-        )
+        change = f"{abs(100 * found.relative_change):.1f} % {'slower' if found.relative_change > 0 else 'faster'}"
+        yield "drifting", f"the steps are not steady: they became {change} from first to last"
 
 
 def rank_skew(f: Facts) -> Found:

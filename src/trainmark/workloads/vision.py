@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.data import imagenet, order
+from trainmark.data import imagenet, order, set_counts
 from trainmark.data.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.data.normalise import normalise
+from trainmark.data.set_counts import Counts
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import Recipe, knob
 from trainmark.spec.target import Target
@@ -30,6 +31,8 @@ class VisionRecipe(Recipe):
     crop_area_least: float = knob(0.08, least=0.01)
     """The smallest share of a picture that a random training crop may take."""
     classes: int = knob(1000, least=2)
+    whole_set: bool = knob(True)
+    """Refuse a data set that is not whole, by its manifest or by the counts of ImageNet-1k."""
     width: int = knob(64, least=4)
     """Channels of the first stage; 64 is the full-size network."""
 
@@ -41,6 +44,13 @@ class ImageData:
         self._recipe, self._share = recipe, share
         self._train = imagenet.open_split(folder, "train")
         self._val = imagenet.open_split(folder, "val")
+        found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
+        wanted = set_counts.expected(folder, self._train.classes)
+        if recipe.whole_set and wanted not in (None, found):
+            raise NotReadyError(
+                f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify imagenet` says more, "
+                "--set whole_set=false trains on it as it is"
+            )
         if len(self._train.classes) > recipe.classes:
             raise NotReadyError(
                 f"{folder} has {len(self._train.classes)} classes, the recipe's network {recipe.classes}; "

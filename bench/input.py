@@ -1,0 +1,182 @@
+"""Measures how many pictures a second our input makes beside a plain DataLoader with Pillow, both in one run."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from trainmark.data.imagenet import ImageSet, open_split
+from trainmark.data.input_pool import InputPool
+from trainmark.data.normalise import MEAN, STD, normalise
+from trainmark.data.order import rank_batches
+
+BATCH = 64
+SIZE_PX = 224
+PASSES = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=512, help="different pictures in the temporary set")
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of each pass")
+    parser.add_argument("--workers", type=int, default=2, help="decoding processes, for both")
+    options = parser.parse_args()
+    torch.set_num_threads(
+        1
+    )  # the cores belong to the decoding processes; a consumer that spins on them slows both ways
+    with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
+        make_set(Path(folder), options.images)
+        images = open_split(Path(folder), "train")
+        # each way starts its processes once and goes through epoch after epoch, as in a long run
+        with InputPool({"train": images}, workers=options.workers, batch_capacity=BATCH, image_px=SIZE_PX) as pool:
+            ours = endless(lambda epoch: our_epoch(pool, images, epoch))
+            plain = endless(plain_epochs(images, options.workers))
+            ways = {"DataLoader + Pillow": plain, "trainmark": ours}
+            passes: dict[str, list[Pass]] = {name: [] for name in ways}
+            for _ in range(PASSES):
+                for name, batches in ways.items():
+                    # the other way's workers sit still meanwhile: they have filled their queues and wait
+                    passes[name].append(one_pass(batches, options))
+    report(passes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    images_per_s: float
+    cpu_ms_per_image: float
+    """Processor time of this process and all its workers; hardly moved by what else the machine does."""
+
+
+def report(passes: dict[str, list[Pass]]) -> None:
+    for name, ones in passes.items():
+        speed = spread([one.images_per_s for one in ones], "6.0f")
+        print(f"{name:20s} {speed} images/s, {spread([one.cpu_ms_per_image for one in ones], '5.2f')} CPU ms an image")
+    pairs = list(zip(*passes.values(), strict=True))
+    speed = spread([ours.images_per_s / plain.images_per_s for plain, ours in pairs], "6.2f")
+    cpu = spread([plain.cpu_ms_per_image / ours.cpu_ms_per_image for plain, ours in pairs], "5.2f")
+    print(f"{'times as good':20s} {speed},          {cpu}; median (least to most) of {PASSES} interleaved passes")
+
+
+def spread(values: list[float], form: str) -> str:
+    short = form[form.index(".") :]
+    return f"{statistics.median(values):{form}} ({min(values):{short}} to {max(values):{short}})"
+
+
+def one_pass(batches: Iterator[torch.Tensor], options: argparse.Namespace) -> Pass:
+    """Measures once the batches that waited ready in the queues are used up."""
+    for _ in range(2 * options.workers + 2):
+        next(batches)
+    count = 0
+    start, cpu_start = time.perf_counter(), cpu_s()
+    while time.perf_counter() - start < options.seconds:
+        count += len(next(batches))
+    return Pass(
+        images_per_s=count / (time.perf_counter() - start), cpu_ms_per_image=1000 * (cpu_s() - cpu_start) / count
+    )
+
+
+def cpu_s() -> float:
+    """Processor seconds used so far by this process and its workers."""
+    this = psutil.Process()
+    times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
+
+
+def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[torch.Tensor]:
+    epoch = 0
+    while True:
+        yield from epoch_batches(epoch)
+        epoch += 1
+
+
+def our_epoch(pool: InputPool, images: ImageSet, epoch: int) -> Iterator[torch.Tensor]:
+    """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
+    floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
+    shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
+    for batch in pool.batches("train", shares, transform="train", epoch=epoch):
+        yield normalise(batch.images, torch.float32, out=floats[: batch.count])
+
+
+class PlainPictures(Dataset[tuple[torch.Tensor, int]]):
+    """The same work as most training scripts do it."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self.paths = [images.path(index) for index in range(len(images))]
+        self.labels = images.labels.tolist()
+        self.mean = torch.tensor(MEAN).view(3, 1, 1)
+        self.std = torch.tensor(STD).view(3, 1, 1)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        picture = Image.open(self.paths[index]).convert("RGB")
+        square = picture.crop(random_box(*picture.size)).resize((SIZE_PX, SIZE_PX), Image.Resampling.BILINEAR)
+        if random.random() < 0.5:
+            square = square.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+        return pixels.to(torch.float32).div_(255).sub_(self.mean).div_(self.std), self.labels[index]
+
+
+def random_box(width: int, height: int) -> tuple[int, int, int, int]:
+    for _ in range(10):
+        area = width * height * random.uniform(0.08, 1.0)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = random.randint(0, width - w), random.randint(0, height - h)
+            return left, top, left + w, top + h
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
+def plain_epochs(images: ImageSet, workers: int) -> Callable[[int], Iterator[torch.Tensor]]:
+    loader = DataLoader(
+        PlainPictures(images), batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+    )
+    return lambda epoch: (pixels for pixels, _ in loader)
+
+
+def make_set(root: Path, count: int) -> None:
+    """Photograph-like 500x375 JPEGs of quality 90: clouds of every scale, some shapes with edges, a little grain."""
+    rng = np.random.default_rng(0)
+    width, height = 500, 375
+    rows, columns = np.mgrid[:height, :width]
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
+    frequency[0, 0] = 1.0
+
+    def clouds(roughness: float) -> npt.NDArray[np.float64]:
+        spectrum = np.fft.rfft2(rng.standard_normal((height, width))) / frequency**roughness
+        field: npt.NDArray[np.float64] = np.fft.irfft2(spectrum, s=(height, width))
+        field -= field.mean()
+        field /= field.std()
+        return field
+
+    for number in range(count):
+        light = 45 * clouds(1.2)
+        picture = np.stack([125 + light + 15 * clouds(1.6) for _ in range(3)], axis=-1)
+        for _ in range(12):
+            y, x, radius = rng.uniform(0, height), rng.uniform(0, width), rng.uniform(10, 90)
+            picture[(rows - y) ** 2 * rng.uniform(0.5, 2) + (columns - x) ** 2 < radius**2] += rng.uniform(-60, 60, 3)
+        path = root / "train" / f"n{number % 8:08d}" / f"{number:06d}.JPEG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.clip(picture, 0, 255).astype(np.uint8)).save(path, quality=90)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Says which part of a picture is used and at what size, by geometry and counted random numbers alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SCALE = (0.08, 1.0)
+"""The share of the picture's area a random crop covers, drawn uniformly."""
+RATIO = (3 / 4, 4 / 3)
+"""Width over height of a random crop, drawn uniformly in the logarithm."""
+TRIES = 10
+"""Random shapes tried before the central fallback."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crop:
+    """A box of the upright picture is resized, and a square of the result is kept, possibly mirrored."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    resized_height: int
+    resized_width: int
+    keep_top: int = 0
+    keep_left: int = 0
+    size: int
+    """Side of the square that is kept, in pixels of the resized picture."""
+    flip: bool = False
+    """Mirror left and right, last."""
+
+
+def train_crop(width: int, height: int, *, size: int, seed: int, epoch: int, index: int, view: int = 0) -> Crop:
+    """The usual random resized crop and flip, a function of (seed, epoch, index, view) and nothing else."""
+    draw = _Draws(seed, epoch, index, view)
+    flip = draw.uniform() < 0.5
+    box_width, box_height = _random_shape(width, height, draw)
+    if box_width:
+        top, left = draw.below(height - box_height + 1), draw.below(width - box_width + 1)
+    else:
+        box_width, box_height = _central_shape(width, height)
+        top, left = (height - box_height) // 2, (width - box_width) // 2
+    return Crop(
+        top=top,
+        left=left,
+        height=box_height,
+        width=box_width,
+        resized_height=size,
+        resized_width=size,
+        size=size,
+        flip=flip,
+    )
+
+
+def eval_crop(width: int, height: int, *, size: int, resize_to: int) -> Crop:
+    """The usual evaluation view: the shorter side resized to `resize_to`, then a centred square of `size`.
+
+    It stays two steps: one direct resize of the matching box would sample the picture at other places than the usual
+    definition wherever the box does not fall on whole pixels.
+    """
+    if size > resize_to:
+        raise ValueError(f"a square of {size} does not fit a shorter side of {resize_to}")
+    if width <= height:
+        resized_width, resized_height = resize_to, resize_to * height // width
+    else:
+        resized_width, resized_height = resize_to * width // height, resize_to
+    return Crop(
+        top=0,
+        left=0,
+        height=height,
+        width=width,
+        resized_height=resized_height,
+        resized_width=resized_width,
+        keep_top=round((resized_height - size) / 2),
+        keep_left=round((resized_width - size) / 2),
+        size=size,
+    )
+
+
+def _random_shape(width: int, height: int, draw: _Draws) -> tuple[int, int]:
+    """The first random (width, height) that fits the picture, or (0, 0) when no try did."""
+    area = width * height
+    low, high = math.log(RATIO[0]), math.log(RATIO[1])
+    for _ in range(TRIES):
+        target = area * (SCALE[0] + (SCALE[1] - SCALE[0]) * draw.uniform())
+        ratio = math.exp(low + (high - low) * draw.uniform())
+        box_width, box_height = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
+        if 0 < box_width <= width and 0 < box_height <= height:
+            return box_width, box_height
+    return 0, 0
+
+
+def _central_shape(width: int, height: int) -> tuple[int, int]:
+    """The whole picture, shortened to the nearest allowed ratio."""
+    if width < height * RATIO[0]:
+        return width, max(1, min(height, round(width / RATIO[0])))
+    if width > height * RATIO[1]:
+        return max(1, min(width, round(height * RATIO[1]))), height
+    return width, height
+
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class _Draws:
+    """Random numbers made by mixing a key with a counter (SplitMix64).
+
+    No state is shared, so the crop of a sample does not depend on which process, rank or order drew it; plain
+    integers cost a few microseconds a sample, where building a numpy generator for each costs tens.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, *key: int) -> None:
+        state = 0
+        for word in key:
+            state = _mixed((state + _GOLDEN) ^ (word & _MASK))
+        self._state = state
+
+    def uniform(self) -> float:
+        """In [0, 1), with the 53 bits a float holds."""
+        self._state = (self._state + _GOLDEN) & _MASK
+        return (_mixed(self._state) >> 11) * 2.0**-53
+
+    def below(self, stop: int) -> int:
+        """A whole number in [0, stop)."""
+        return int(self.uniform() * stop)
+
+
+def _mixed(word: int) -> int:
+    """Spreads every bit of a 64-bit word over all of them."""
+    word &= _MASK
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    return word ^ (word >> 31)

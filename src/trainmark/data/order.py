@@ -1,0 +1,109 @@
+"""Decides which samples each device sees at each step, so that every sample is used exactly once an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from trainmark.spec.errors import NotReadyError
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Share:
+    """What one rank takes of one global batch."""
+
+    indices: Indices
+    global_count: int
+    """Samples all ranks together take in this step."""
+    views: npt.NDArray[np.int64] | None = None
+    """Which random view of each sample is meant; all zero unless a sampler repeats samples within an epoch."""
+
+
+def epoch_order(count: int, seed: int, epoch: int, shuffle: bool) -> Indices:
+    """All sample numbers in the order of this epoch: the same on every rank and at every world size."""
+    if not shuffle:
+        return np.arange(count, dtype=np.int64)
+    # the shuffling order is a function of (seed, epoch) only, so a resumed epoch goes on where it stopped
+    return np.random.default_rng([seed, epoch]).permutation(count).astype(np.int64, copy=False)
+
+
+def steps_per_epoch(count: int, *, batch_per_device: int, world: int) -> int:
+    """How many training steps an epoch has; the same on every rank."""
+    return len(_cuts(count, batch_per_device, world)) - 1
+
+
+def rank_batches(
+    count: int,
+    *,
+    batch_per_device: int,
+    world: int,
+    rank: int,
+    seed: int,
+    epoch: int,
+    shuffle: bool,
+    start_step: int = 0,
+) -> Iterator[Share]:
+    """This rank's share of every global batch of the epoch, from `start_step` on.
+
+    Global batch g is the same stretch of the epoch's order however many devices split it. No share is empty and none
+    is longer than `largest_share` says.
+    """
+    _check_rank(world, rank)
+    cuts = _cuts(count, batch_per_device, world)
+    order = epoch_order(count, seed, epoch, shuffle)
+    for first, last in pairwise(cuts[start_step:]):
+        size = last - first
+        mine = slice(first + size * rank // world, first + size * (rank + 1) // world)
+        yield Share(indices=order[mine], global_count=size)
+
+
+def largest_share(count: int, *, batch_per_device: int, world: int) -> int:
+    """The most samples one rank gets in one step: the batch asked for, or 2 where a batch of 1 leaves a remainder."""
+    cuts = _cuts(count, batch_per_device, world)
+    return max(-(-(last - first) // world) for first, last in pairwise(cuts))
+
+
+def rank_share(count: int, *, batch_per_device: int, world: int, rank: int) -> Iterator[Share]:
+    """This rank's batches for evaluation: each sample once over all ranks, in file order.
+
+    A rank may have one batch fewer than another, or none, because evaluation only adds up counts at its end.
+    """
+    _check_rank(world, rank)
+    first, last = count * rank // world, count * (rank + 1) // world
+    larger = count % world  # this many ranks hold one sample more than the others
+    for done in range(0, last - first, batch_per_device):
+        start = first + done
+        left = max(0, count // world - done)
+        yield Share(
+            indices=np.arange(start, min(start + batch_per_device, last), dtype=np.int64),
+            global_count=(world - larger) * min(batch_per_device, left) + larger * min(batch_per_device, left + 1),
+        )
+
+
+def _cuts(count: int, batch_per_device: int, world: int) -> list[int]:
+    """Where global batches begin and end within the epoch's order."""
+    if batch_per_device < 1 or world < 1:
+        raise ValueError(f"a batch of {batch_per_device} on {world} devices cannot be split; both must be at least 1")
+    if count < world:
+        raise NotReadyError(
+            f"the training set holds {count} samples for {world} devices; every device needs at least one"
+        )
+    cuts = [*range(0, count, batch_per_device * world), count]
+    if len(cuts) > 2 and cuts[-1] - cuts[-2] < world:
+        # the remainder cannot feed every rank: the last two batches share what they have, or, where even that leaves
+        # a rank without a sample (a batch of 1), become one
+        before, after = cuts[-3], cuts[-1]
+        middle = (before + after + 1) // 2
+        cuts[-2:] = [middle, after] if after - middle >= world else [after]
+    return cuts
+
+
+def _check_rank(world: int, rank: int) -> None:
+    if not 0 <= rank < world:
+        raise ValueError(f"rank {rank} is not one of {world} ranks (0 to {world - 1})")

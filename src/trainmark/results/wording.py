@@ -1,0 +1,92 @@
+"""How values are written for people: digits that mean something, units, verdicts, short device names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmark.spec.metrics import Quantity
+    from trainmark.spec.record import Quality, Record
+
+NOTHING = "—"
+"""Stands where there is no number; a note says why."""
+
+VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
+
+
+def number(value: float, digits: int = 3) -> str:
+    """As many digits as mean something: 5.83, 797, 11 874."""
+    if not math.isfinite(value):
+        return str(value)
+    rounded = float(f"{value:.{digits}g}")
+    if abs(rounded) < 1e-4:
+        return f"{value:.{digits}g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
+    if decimals <= 0 or abs(rounded) >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.{decimals}f}"
+
+
+def with_unit(value: float, unit: str, digits: int = 3) -> str:
+    return f"{number(value, digits)} {unit}" if unit not in ("", "-") else number(value, digits)
+
+
+def half_width_percent(quantity: Quantity) -> float | None:
+    """Half the 95 % interval as a share of the value."""
+    if quantity.interval is None or not quantity.value:
+        return None
+    low, high = quantity.interval
+    return 100 * (high - low) / 2 / abs(quantity.value)
+
+
+def shown_quality(quality: Quality) -> str:
+    """The value with enough digits that one just short of the target is not rounded onto it."""
+    if quality.value is None:
+        return NOTHING
+    for digits in range(4, 9):
+        shown = f"{quality.value:.{digits}g}"
+        if (float(shown) >= quality.goal) == (quality.value >= quality.goal):
+            break
+    return with_unit(quality.value, quality.unit, digits)
+
+
+def quality_word(quality: Quality) -> str:
+    """The word the tables use."""
+    return {"acc1": "acc"}.get(quality.name, quality.name)
+
+
+def goal(quality: Quality) -> str:
+    unit = f" {quality.unit}" if quality.unit not in ("", "-") else ""
+    return f"{'≥' if quality.better == 'higher' else '≤'} {quality.goal:g}{unit}"
+
+
+def verdict(record: Record) -> str:
+    """Whether the target was reached; a run that was cut to so many steps or seconds is not held to it."""
+    if record.quality.value is None:
+        return "not evaluated"
+    if record.quality.reached:
+        return "reached"
+    return "missed" if record.plan.limits.full else "short run"
+
+
+VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
+
+
+def device_name(record: Record) -> str:
+    device = record.environment.get("device")
+    return short_device(str(device.get("name") or "") if isinstance(device, dict) else "") or record.plan.platform
+
+
+def short_device(name: str) -> str:
+    """A device's name without what vendors add to it: `Intel Xeon Platinum 8370C`, `AMD EPYC 7763`."""
+    name = re.sub(r"\((?:R|TM|C)\)|®|™|\s@.*$|\bCPU\b|\b\d+-Core\b|\bProcessor\b", " ", name, flags=re.IGNORECASE)
+    return " ".join(name.split())
+
+
+def stability_percent(values: Sequence[float]) -> float | None:
+    """How far repeats of one run lie apart: (max - min) / median, in percent."""
+    return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmark.data.order import Share, epoch_order, largest_share, rank_batches, rank_share, steps_per_epoch
+from trainmark.spec.errors import NotReadyError
+
+steady = settings(deadline=None, derandomize=True)
+worlds = st.integers(1, 9)
+batches = st.integers(1, 7)
+counts = st.integers(0, 300)
+
+
+def all_ranks(count: int, batch: int, world: int, **changes: int) -> list[list[Share]]:
+    settings = {"seed": 3, "epoch": 1, "shuffle": True, **changes}
+    return [
+        list(rank_batches(count, batch_per_device=batch, world=world, rank=rank, **settings)) for rank in range(world)
+    ]
+
+
+@steady
+@given(count=counts, batch=batches, world=worlds)
+def test_every_training_sample_is_used_once_and_no_rank_is_ever_without_one(count: int, batch: int, world: int) -> None:
+    count += world
+    ranks = all_ranks(count, batch, world)
+    used = np.concatenate([share.indices for shares in ranks for share in shares])
+    assert sorted(used) == list(range(count))
+    assert {len(shares) for shares in ranks} == {steps_per_epoch(count, batch_per_device=batch, world=world)}
+    longest = largest_share(count, batch_per_device=batch, world=world)
+    assert longest <= max(batch, 2)
+    for step in zip(*ranks, strict=True):
+        sizes = [len(share.indices) for share in step]
+        assert min(sizes) >= 1
+        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) <= longest
+        assert {share.global_count for share in step} == {sum(sizes)}
+
+
+@steady
+@given(count=counts, per_device=batches, world=st.sampled_from([2, 3, 4, 6]))
+def test_a_global_batch_holds_the_same_samples_whatever_the_number_of_devices(
+    count: int, per_device: int, world: int
+) -> None:
+    count += world
+    [alone] = all_ranks(count, per_device * world, 1)
+    together = [
+        np.concatenate([share.indices for share in step])
+        for step in zip(*all_ranks(count, per_device, world), strict=True)
+    ]
+    # the last two may differ: a remainder smaller than the number of devices has to be shared differently
+    for one, many in zip(alone[:-2], together[:-2], strict=False):
+        assert one.indices.tolist() == many.tolist()
+
+
+@steady
+@given(count=counts, batch=batches, world=worlds, start=st.integers(0, 50))
+def test_an_epoch_resumed_at_a_step_goes_on_as_if_never_stopped(count: int, batch: int, world: int, start: int) -> None:
+    count += world
+    whole = all_ranks(count, batch, world)
+    rest = all_ranks(count, batch, world, start_step=start)
+    for a, b in zip(whole, rest, strict=True):
+        assert [share.indices.tolist() for share in a[start:]] == [share.indices.tolist() for share in b]
+
+
+def test_the_order_depends_on_seed_and_epoch_only() -> None:
+    order = epoch_order(1000, 0, 0, True)
+    assert (order == epoch_order(1000, 0, 0, True)).all()
+    assert (order != epoch_order(1000, 0, 1, True)).any()
+    assert (order != epoch_order(1000, 1, 0, True)).any()
+    assert epoch_order(5, 0, 7, False).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_fewer_training_samples_than_devices_are_refused_with_both_counts() -> None:
+    with pytest.raises(NotReadyError, match="3 samples for 8 devices"):
+        steps_per_epoch(3, batch_per_device=4, world=8)
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_outside_the_world_is_refused(rank: int) -> None:
+    with pytest.raises(ValueError, match="not one of 2 ranks"):
+        next(rank_share(10, batch_per_device=2, world=2, rank=rank))
+
+
+@steady
+@given(count=counts, batch=batches, world=worlds)
+def test_every_evaluation_sample_is_seen_once_and_in_order(count: int, batch: int, world: int) -> None:
+    ranks = [list(rank_share(count, batch_per_device=batch, world=world, rank=rank)) for rank in range(world)]
+    seen = [index for shares in ranks for share in shares for index in share.indices.tolist()]
+    assert seen == list(range(count))
+    for shares in ranks:
+        assert all(1 <= len(share.indices) <= batch for share in shares)
+        assert all(len(share.indices) == batch for share in shares[:-1])
+    for step in range(max(map(len, ranks))):
+        present = [shares[step] for shares in ranks if step < len(shares)]
+        assert {share.global_count for share in present} == {sum(len(share.indices) for share in present)}
