@@ -108,7 +108,7 @@ def _resumed(args: argparse.Namespace, store: Store) -> Plan:
 
     if args.workloads:
         raise UsageError("--resume takes the workload of the run it resumes; leave the workload's name out")
-    folder = store.runs / store.find(args.resume).stem
+    folder = store.run_folder(args.resume)
     plan = Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
     return planning.resumed(plan, folder, spoken(args))
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmark.results.store import Store
+    from trainmark.spec.record import Record
 
 HELP = "Show one run in full: plan, metrics, phases, quality, doubts."
 EXAMPLES = """\
@@ -25,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console
     from trainmark.results import escape
-    from trainmark.results.store import Store, default_folder, read_record
+    from trainmark.results.store import Store, default_folder
 
-    path = Store(args.store or default_folder()).find(args.run)
-    record = read_record(path)
+    store = Store(args.store or default_folder())
+    record, path = _found(store, args.run)
     screen = console()
     if args.json:
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
@@ -43,3 +48,20 @@ def run(args: argparse.Namespace) -> int:
         text = describe(record, path=path, width=screen.width, color=color, encoding=screen.encoding)
     screen.file.write(text)
     return 0
+
+
+def _found(store: Store, word: str | None) -> tuple[Record, Path]:
+    """The record meant; for a run that was cut off before it could leave one, what its events tell."""
+    from trainmark.results.store import read_record
+    from trainmark.run import gather
+    from trainmark.spec.errors import UsageError
+
+    try:
+        path = store.find(word)
+    except UsageError as missing:
+        try:
+            folder = store.run_folder(word)
+        except UsageError:
+            raise missing from None
+        return gather.record(folder), folder
+    return read_record(path), path

@@ -99,6 +99,18 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+def _only_match(word: str, names: Iterable[str]) -> str | None:
+    """The one name that is the word, or begins or ends with it; None if there is none."""
+    names = sorted(names)
+    if word in names:
+        return word
+    matches = [name for name in names if name.startswith(word) or name.endswith(word)]
+    if len(matches) > 1:
+        shown = ", ".join(matches[:5]) + (f" and {len(matches) - 5} more" if len(matches) > 5 else "")
+        raise UsageError(f"{word!r} could be any of {len(matches)} runs: {shown}")
+    return matches[0] if matches else None
+
+
 def default_folder() -> Path:
     """$TRAINMARK_STORE, else trainmark's folder among the user's data."""
     if chosen := os.environ.get("TRAINMARK_STORE"):
@@ -228,18 +240,25 @@ class Store:
             return Path(word)
         if os.sep in word or word.endswith(".json"):
             raise UsageError(f"there is no record file {word}")
-        matches = sorted(run_id for run_id in run_ids if run_id.startswith(word) or run_id.endswith(word))
-        if len(matches) == 1:
-            return self.path(matches[0])
-        if matches:
-            shown = ", ".join(matches[:5]) + (f" and {len(matches) - 5} more" if len(matches) > 5 else "")
-            raise UsageError(f"{word!r} could be any of {len(matches)} runs: {shown}")
-        folders = [path for path in self._folders() if path.name.startswith(word) or path.name.endswith(word)]
-        if len(folders) == 1:
+        if match := _only_match(word, run_ids):
+            return self.path(match)
+        if folder := _only_match(word, [path.name for path in self._folders()]):
             raise UsageError(
-                f"run {folders[0].name} has no record: it still runs, or ended too early; its folder is {folders[0]}"
+                f"run {folder} has no record: it still runs, or ended too early; its folder is {self.runs / folder}"
             )
         raise UsageError(f"no run {word!r} in the store {self.folder}; {self._nearest(word)}")
+
+    def run_folder(self, word: str | None = None) -> Path:
+        """The folder a run worked in, by the same words as its record, whether or not it left one."""
+        names = [row.run_id for row in newest_first(_folder_row(folder) for folder in self._folders())]
+        if not names:
+            raise UsageError(f"the store {self.folder} holds no runs yet; 'trainmark run' makes one")
+        match = names[0] if not word or word == "last" else _only_match(word, names)
+        if not match:
+            close = difflib.get_close_matches(word or "", names, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"the newest is {names[0]!r}"
+            raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
+        return self.runs / match
 
     def record(self, word: str | None = None) -> Record:
         """The record `find` finds."""
