@@ -1,6 +1,6 @@
 """What the harness costs a step: trainmark's loop beside a bare PyTorch loop doing the same work, in one run.
 
-    python bench/overhead.py [--steps 500] [--passes 40]
+    python bench/overhead.py [--steps 3000] [--passes 20]
 
 A tiny network makes the step as short as it can be, so that all that is left is overhead. Short passes alternate, and
 the median over pairs of passes is reported, on the wall clock and in the thread's CPU time: the wall clock of a shared
@@ -28,6 +28,7 @@ from trainmark.run import loop, pace
 from trainmark.run.agreement import Alone
 from trainmark.run.clock import Clock
 from trainmark.run.events import EventWriter
+from trainmark.run.losses import losses_on
 from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe
@@ -60,6 +61,14 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch.x), batch.y)
 
 
+LOSS = torch.tensor(1.0)
+
+
+def idle_step(batch: Batch) -> Tensor:
+    """A step that trains nothing: what is left around it is the harness alone, and far less noisy to measure."""
+    return LOSS
+
+
 def now() -> tuple[float, float]:
     return time.perf_counter(), time.thread_time()
 
@@ -68,11 +77,15 @@ def since(began: tuple[float, float]) -> tuple[float, float]:
     return time.perf_counter() - began[0], time.thread_time() - began[1]
 
 
-def bare_loop(steps: int) -> tuple[float, float]:
+def bare_loop(steps: int, *, idle: bool = False) -> tuple[float, float]:
     """Wall and CPU seconds for the steps of the plainest loop a person would write."""
     model = network()
     updates = optimizer(model.parameters())
     began = now()
+    if idle:
+        for step in range(steps):
+            idle_step(BATCHES[step % len(BATCHES)])
+        return since(began)
     for step in range(steps):
         batch = BATCHES[step % len(BATCHES)]
         loss(model, batch).backward()  # type: ignore[no-untyped-call]
@@ -104,13 +117,14 @@ class Work:
     limits: Mapping[str, Limits] = {}
 
 
-def our_loop(steps: int, device: Device, folder: Path) -> tuple[float, float]:
+def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) -> tuple[float, float]:
     """Wall and CPU seconds for the same steps through the clock, the pace and the event file."""
     stepper = Stepper(network(), optimizer=optimizer, loss=loss, precision=Precision.parse("fp32"), device=device)
+    if idle:
+        stepper.step = idle_step  # type: ignore[method-assign]
     clock = Clock(device.marks, device.synchronize)
     events = EventWriter(folder / "rank0.jsonl")
-    buffer = device.host_buffer(pace.LOSSES_KEPT)
-    watch = pace.Pace(clock=clock, events=events, limits=Limits(), agreement=Alone(), losses=buffer)
+    watch = pace.Pace(clock=clock, events=events, limits=Limits(), agreement=Alone(), losses=losses_on(device))
     job: Any = loop.Job(
         workload=Work(),  # type: ignore[arg-type]
         recipe=RECIPE,
@@ -131,16 +145,24 @@ def our_loop(steps: int, device: Device, folder: Path) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--passes", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--passes", type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(1)
     device = Platform(files.load("cpu")).open(0)
     pairs = []
     with tempfile.TemporaryDirectory() as folder:
         bare_loop(args.steps), our_loop(args.steps, device, Path(folder))  # warms both up
-        for _ in range(args.passes):
-            pairs.append((bare_loop(args.steps), our_loop(args.steps, device, Path(folder))))
+        for number in range(args.passes):
+            if number % 2:  # whoever comes second finds warmer caches
+                ours = our_loop(args.steps, device, Path(folder))
+                pairs.append((bare_loop(args.steps), ours))
+            else:
+                pairs.append((bare_loop(args.steps), our_loop(args.steps, device, Path(folder))))
+        idle_bare = min(bare_loop(args.steps, idle=True)[1] for _ in range(args.passes))
+        idle_ours = min(our_loop(args.steps, device, Path(folder), idle=True)[1] for _ in range(args.passes))
+    idle = 1e6 * (idle_ours - idle_bare) / args.steps
+    print(f"around a step that does nothing the harness adds {idle:.1f} us (best pass)")
     print(f"median of {args.passes} pairs of passes, {args.steps} steps each")
     for kind, name in enumerate(("wall clock", "CPU time")):
         bare = statistics.median(1e6 * bare[kind] / args.steps for bare, _ in pairs)

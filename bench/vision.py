@@ -2,7 +2,7 @@
 
     python bench/vision.py [--precisions fp32,amp-bf16,bf16] [--batch 16] [--rounds 5] [--seconds 6]
 
-Two processes hold the same network: `plain` is contiguous NCHW tensors, torch's default optimizer and the default memory
+Two processes hold the same network: `plain` is contiguous NCHW tensors, torch's default optimizer and the default
 allocator; `ours` is what a trainmark worker does, pixel normalisation included. They take turns, so that both see the
 same machine; the ratio is that of the medians. The peak is the best of several large matrix products in the same type.
 """
@@ -126,7 +126,7 @@ def flops_an_image(name: str) -> float:
 
 def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
     batch = args.batch if precision.computes_in == "float32" or not emulated(precision) else min(2, args.batch)
-    tuned = {**os.environ, **files.load("cpu").allocator}
+    tuned = {**os.environ, **files.load("cpu").host_settings}
     command = [sys.executable, __file__, "--workload", name, "--precisions", precision.name, "--batch", str(batch)]
     children = {
         kind: subprocess.Popen(

@@ -16,6 +16,7 @@ from trainmark.run import loop, pace
 from trainmark.run.agreement import Alone
 from trainmark.run.clock import Clock
 from trainmark.run.events import EventWriter
+from trainmark.run.losses import losses_on
 from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe
@@ -131,7 +132,7 @@ def job(
         events=events,
         limits=limits,
         agreement=Alone(),
-        losses=device.host_buffer(pace.LOSSES_KEPT),
+        losses=losses_on(device),
         first_step=position.step if position else 0,
     )
     return loop.Job(

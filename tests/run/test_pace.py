@@ -11,6 +11,7 @@ from trainmark.run import pace
 from trainmark.run.agreement import Alone
 from trainmark.run.clock import Clock
 from trainmark.run.events import EventTail, EventWriter
+from trainmark.run.losses import MOST_KEPT, QueuedLosses
 from trainmark.spec.recipe import Limits
 
 MS = 1_000_000
@@ -29,7 +30,7 @@ class Course:
             events=EventWriter(self.path),
             limits=limits,
             agreement=Alone(),
-            losses=torch.zeros(pace.LOSSES_KEPT),
+            losses=QueuedLosses(torch.zeros(MOST_KEPT)),
             now_s=lambda: self.hand.ns / 1e9,
         )
         self.looks = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-SCALE = (0.08, 1.0)
-"""The share of the picture's area a random crop covers, drawn uniformly."""
+LEAST_AREA = 0.08
+"""The usual least share of the picture's area that a random crop covers; up to all of it, drawn uniformly."""
 RATIO = (3 / 4, 4 / 3)
 """Width over height of a random crop, drawn uniformly in the logarithm."""
 TRIES = 10
@@ -31,11 +31,21 @@ class Crop:
     """Mirror left and right, last."""
 
 
-def train_crop(width: int, height: int, *, size: int, seed: int, epoch: int, index: int, view: int = 0) -> Crop:
+def train_crop(
+    width: int,
+    height: int,
+    *,
+    size: int,
+    seed: int,
+    epoch: int,
+    index: int,
+    view: int = 0,
+    least_area: float = LEAST_AREA,
+) -> Crop:
     """The usual random resized crop and flip, a function of (seed, epoch, index, view) and nothing else."""
     draw = _Draws(seed, epoch, index, view)
     flip = draw.uniform() < 0.5
-    box_width, box_height = _random_shape(width, height, draw)
+    box_width, box_height = _random_shape(width, height, draw, least_area)
     if box_width:
         top, left = draw.below(height - box_height + 1), draw.below(width - box_width + 1)
     else:
@@ -78,12 +88,12 @@ def eval_crop(width: int, height: int, *, size: int, resize_to: int) -> Crop:
     )
 
 
-def _random_shape(width: int, height: int, draw: _Draws) -> tuple[int, int]:
+def _random_shape(width: int, height: int, draw: _Draws, least_area: float) -> tuple[int, int]:
     """The first random (width, height) that fits the picture, or (0, 0) when no try did."""
     area = width * height
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
     for _ in range(TRIES):
-        target = area * (SCALE[0] + (SCALE[1] - SCALE[0]) * draw.uniform())
+        target = area * (least_area + (1 - least_area) * draw.uniform())
         ratio = math.exp(low + (high - low) * draw.uniform())
         box_width, box_height = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
         if 0 < box_width <= width and 0 < box_height <= height:

@@ -107,35 +107,52 @@ OUTLINES: dict[str, Outline] = {
     "bottle": Outline((_mirrored((0.2, -1.1), (0.2, -0.5), (0.52, -0.15), (0.52, 1)),)),
     "fish": Outline((_ellipse(0.75, 0.5, 0.3, 0), ((-0.25, 0), (-1, 0.55), (-0.8, 0), (-1, -0.55)))),
     "frame": Outline((_box(0.9, 0.9),), (_box(0.48, 0.48),)),
-    "bolt": Outline((((0.1, -1.1), (-0.6, 0.15), (-0.05, 0.15), (-0.25, 1.1), (0.6, -0.25), (0.05, -0.25), (0.45, -1.1)),)),
+    "bolt": Outline(
+        (((0.1, -1.1), (-0.6, 0.15), (-0.05, 0.15), (-0.25, 1.1), (0.6, -0.25), (0.05, -0.25), (0.45, -1.1)),)
+    ),
     "oval": Outline((_ellipse(1.1, 0.58),)),
-    "drop": Outline((_mirrored((0, -1.1), (0.25, -0.5)), _ellipse(0.62, 0.62, 0, 0.35), _mirrored((0, -1.1), (0.6, 0.2)))),
+    "drop": Outline((_mirrored((0, -1.1), (0.6, 0.2)), _ellipse(0.62, 0.62, 0, 0.35))),
     "clover": Outline((_petals(3, 0.36),)),
     "hook": Outline((_box(0.3, 1, -0.5, 0), _box(0.8, 0.3, 0, 0.7))),
     "hammer": Outline((_box(0.95, 0.32, 0, -0.65), _box(0.24, 0.9, 0, 0.1))),
     "hexagon": Outline((_polygon(6),)),
     "sun": Outline((_star(12, 0.66),)),
     "plank": Outline((_box(1.15, 0.38),)),
-    "spiral": Outline(
-        (_band(lambda t: (t / 11.5 * math.cos(t), t / 11.5 * math.sin(t)), 1.2, 11, 0.15),)
-    ),
+    "spiral": Outline((_band(lambda t: (t / 11.5 * math.cos(t), t / 11.5 * math.sin(t)), 1.2, 11, 0.15),)),
     "snake": Outline((_band(lambda t: (t, 0.45 * math.sin(4.5 * t)), -1, 1, 0.2),)),
     "mushroom": Outline((_box(0.28, 0.5, 0, 0.5), _mirrored((0, -1), (0.6, -0.8), (1, -0.2), (0.95, 0.1)))),
     "hourglass": Outline((_mirrored((0.8, -1), (0.14, 0), (0.8, 1)),)),
     "butterfly": Outline((_around(lambda t: 0.3 + 0.7 * abs(math.sin(2 * t))),)),
     "house": Outline((_mirrored((0, -1), (0.95, -0.2), (0.68, -0.2), (0.68, 0.9)),)),
     "dumb-bell": Outline((_ellipse(0.5, 0.5, 0, -0.65), _ellipse(0.5, 0.5, 0, 0.65), _box(0.16, 0.6))),
-    "fork": Outline((_box(0.85, 0.2, 0, 0.1), _box(0.16, 0.5, -0.69, -0.5), _box(0.16, 1), _box(0.16, 0.5, 0.69, -0.5))),
+    "fork": Outline(
+        (_box(0.85, 0.2, 0, 0.1), _box(0.16, 1), _box(0.16, 0.5, -0.69, -0.5), _box(0.16, 0.5, 0.69, -0.5))
+    ),
     "horseshoe": Outline((_band(lambda t: (0.75 * math.sin(t), 0.85 * math.cos(t)), 0.55, 5.75, 0.22),)),
     "eye": Outline((_ellipse(1.1, 0.62),), (_ellipse(0.3, 0.3),)),
     "bowl": Outline((_curve(lambda t: (math.cos(t), math.sin(t) - 0.45), 0, math.pi),)),
     "kite": Outline((_mirrored((0, -1.1), (0.68, -0.3), (0, 1.1)),)),
     "spark": Outline((_star(4, 0.33),)),
     "fir": Outline((_mirrored((0, -1.1), (0.5, -0.35), (0.28, -0.35), (0.8, 0.5), (0.2, 0.5), (0.2, 1)),)),
-    "ladder": Outline((_box(0.62, 1.05),), (_box(0.34, 0.26, 0, -0.5), _box(0.34, 0.26, 0, 0.5))),
-    "zigzag": Outline((_band(lambda t: (abs((t % 1) - 0.5) * 2 - 0.5, t - 0.75), -0.25, 1.75, 0.22),)),
+    "window": Outline((_box(0.62, 1.05),), (_box(0.34, 0.26, 0, -0.5), _box(0.34, 0.26, 0, 0.5))),
+    "zigzag": Outline(
+        (
+            (
+                (-0.8, -0.95),
+                (0.8, -0.95),
+                (0.8, -0.5),
+                (-0.1, 0.5),
+                (0.8, 0.5),
+                (0.8, 0.95),
+                (-0.8, 0.95),
+                (-0.8, 0.5),
+                (0.1, -0.5),
+                (-0.8, -0.5),
+            ),
+        )
+    ),
     "pie": Outline(((*_curve(lambda t: (math.cos(t), math.sin(t)), 0.6, 2 * math.pi - 0.6), (0.0, 0.0)),)),
-}  # fmt: skip
+}
 
 
 # Surfaces
@@ -143,62 +160,73 @@ OUTLINES: dict[str, Outline] = {
 
 def _wave(x: Floats) -> Floats:
     """A triangle wave of period 1: 0.5 at whole numbers, -0.5 half-way."""
-    return abs(x - np.floor(x) - np.float32(0.5)) * 2 - np.float32(0.5)
+    wave: Floats = np.abs(_cell(x)) * 2 - np.float32(0.5)
+    return wave
 
 
 def _cell(x: Floats) -> Floats:
     """The place within a cell of width 1, -0.5 to 0.5."""
-    return x - np.floor(x) - np.float32(0.5)
+    place: Floats = x - np.floor(x) - np.float32(0.5)
+    return place
 
 
 def _odd(x: Floats) -> Floats:
     """1 in every second cell of width 1, else 0."""
-    half = x * np.float32(0.5)
-    return np.floor((half - np.floor(half)) * 2)
+    pairs = x * np.float32(0.5)
+    odd: Floats = np.floor((pairs - np.floor(pairs)) * 2)
+    return odd
 
 
 def _radius(u: Floats, v: Floats) -> Floats:
-    return np.sqrt(u * u + v * v)
+    radius: Floats = np.sqrt(u * u + v * v)
+    return radius
 
 
 def _turn(u: Floats, v: Floats) -> Floats:
-    """The direction of (u, v) as a fraction of a turn, to a thousandth; no arctan, so that every machine agrees."""
-    across, along = abs(u), abs(v)
+    """The direction of (u, v) as a fraction of a turn, to a few thousandths; by hand, so that every machine agrees."""
+    across, along = np.abs(u), np.abs(v)
     ratio = np.minimum(across, along) / np.maximum(np.maximum(across, along), np.float32(1e-6))
     eighth = ratio * (np.float32(0.1585) - np.float32(0.0335) * ratio * ratio)
     quarter = np.where(across > along, np.float32(0.25) - eighth, eighth)
     half = np.where(v < 0, np.float32(0.5) - quarter, quarter)
-    return np.where(u < 0, 1 - half, half)
+    turn: Floats = np.where(u < 0, 1 - half, half)
+    return turn
 
 
 def _dots(u: Floats, v: Floats, radius: float) -> Floats:
     """Round dots, one a cell, every second row shifted by half a cell."""
-    x, y = _cell(u + _odd(v) * np.float32(0.5)), _cell(v)
-    return (np.float32(radius) - _radius(x, y)) * 2
-
-
-def _bricks(u: Floats, v: Floats) -> Floats:
-    x, y = _cell(u * np.float32(0.6) + _odd(v) * np.float32(0.5)), _cell(v)
-    return np.minimum(np.float32(0.42) - abs(x), np.float32(0.36) - abs(y)) * 2
-
-
-def _noughts(u: Floats, v: Floats) -> Floats:
-    return np.float32(0.16) - abs(_radius(_cell(u), _cell(v)) - np.float32(0.3)) * 2
-
-
-def _plus_signs(u: Floats, v: Floats) -> Floats:
-    x, y = abs(_cell(u)), abs(_cell(v))
-    return np.minimum(np.float32(0.14) - np.minimum(x, y), np.float32(0.4) - np.maximum(x, y)) * 2
+    dots: Floats = (np.float32(radius) - _radius(_cell(u + _odd(v) * np.float32(0.5)), _cell(v))) * 2
+    return dots
 
 
 def _scales(u: Floats, v: Floats) -> Floats:
+    """Rounded tiles that overlap downward, every second row shifted by half a cell."""
     x, y = _cell(u + _odd(v) * np.float32(0.5)), _cell(v) + np.float32(0.5)
-    return (np.float32(0.62) - _radius(x, y)) * 2
+    scales: Floats = (np.float32(0.62) - _radius(x, y)) * 2
+    return scales
+
+
+def _bricks(u: Floats, v: Floats) -> Floats:
+    x, y = np.abs(_cell(u * np.float32(0.6) + _odd(v) * np.float32(0.5))), np.abs(_cell(v))
+    bricks: Floats = np.minimum(np.float32(0.42) - x, np.float32(0.36) - y) * 2
+    return bricks
+
+
+def _noughts(u: Floats, v: Floats) -> Floats:
+    noughts: Floats = np.float32(0.16) - np.abs(_radius(_cell(u), _cell(v)) - np.float32(0.3)) * 2
+    return noughts
+
+
+def _plus_signs(u: Floats, v: Floats) -> Floats:
+    x, y = np.abs(_cell(u)), np.abs(_cell(v))
+    signs: Floats = np.minimum(np.float32(0.14) - np.minimum(x, y), np.float32(0.4) - np.maximum(x, y)) * 2
+    return signs
 
 
 def _weave(u: Floats, v: Floats) -> Floats:
-    over = abs(_odd(u) - _odd(v))
-    return np.where(over > np.float32(0.5), _wave(u * 3), _wave(v * 3)) + np.float32(0.1)
+    """Three threads a cell, lying across in one cell and along in the next."""
+    threads: Floats = np.where(_odd(u) == _odd(v), _wave(v * 3), _wave(u * 3)) + np.float32(0.1)
+    return threads
 
 
 SURFACES: dict[str, Surface] = {
@@ -220,11 +248,11 @@ SURFACES: dict[str, Surface] = {
     "diamonded": lambda u, v, n: _wave(u * 2) + _wave(v * 2),
     "swirled": lambda u, v, n: _wave(_radius(u, v) * 2 + _turn(u, v) * 2),
     "quartered": lambda u, v, n: u * v * 10,
-    "wavy": lambda u, v, n: _wave(v * 3 + _wave(u * 2) * (1 - abs(_wave(u * 2))) * np.float32(0.9)),
-    "boxed": lambda u, v, n: _wave(np.maximum(abs(u), abs(v)) * 3),
+    "wavy": lambda u, v, n: _wave(v * 3 + _wave(u * 2) * (1 - np.abs(_wave(u * 2))) * np.float32(0.9)),
+    "boxed": lambda u, v, n: _wave(np.maximum(np.abs(u), np.abs(v)) * 3),
     "noughted": lambda u, v, n: _noughts(u * 3, v * 3),
     "tartan": lambda u, v, n: _wave(u * 2) + _wave(v * 2) - np.float32(0.35) + _wave(u * 8) * np.float32(0.6),
-    "banded": lambda u, v, n: np.float32(0.2) - abs(v),
+    "banded": lambda u, v, n: np.float32(0.2) - np.abs(v),
     "woven": lambda u, v, n: _weave(u * 2, v * 2),
     "grained": lambda u, v, n: _wave(u * 5 + n + v * np.float32(0.3)),
     "petalled": lambda u, v, n: _wave(_turn(u, v) * 5) - _radius(u, v) + np.float32(0.4),

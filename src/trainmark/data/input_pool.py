@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainmark.data.crops import Crop, eval_crop, train_crop
+from trainmark.data.crops import LEAST_AREA, Crop, eval_crop, train_crop
 from trainmark.data.imagenet import ImageSet
 from trainmark.data.jpeg import BadImage, Decoder
 from trainmark.data.order import Share
@@ -80,6 +80,7 @@ class InputPool:
         batch_capacity: int,
         image_px: int = 224,
         eval_resize_px: int = 256,
+        crop_area_least: float = LEAST_AREA,
         depth: int = 2,
         hold: int = 0,
         skip_bad: int = 0,
@@ -100,7 +101,9 @@ class InputPool:
         self._skip_bad = skip_bad
         self._ring = _Ring(depth + 1 + hold, batch_capacity, image_px)
         self._slots = [_Slot(number) for number in range(depth + 1 + hold)]
-        self._job = _Job(sets=tuple(self._sets.values()), ring=self._ring, resize_to=eval_resize_px)
+        self._job = _Job(
+            sets=tuple(self._sets.values()), ring=self._ring, resize_to=eval_resize_px, least_area=crop_area_least
+        )
         self._lent: deque[_Slot] = deque()
         self._generation = 0
         self._decoder = Decoder()
@@ -332,6 +335,7 @@ class _Job:
     sets: tuple[ImageSet, ...]
     ring: _Ring
     resize_to: int
+    least_area: float
 
 
 def _decode_rows(
@@ -350,7 +354,13 @@ def _decode_rows(
         index = int(ring.indices[slot, row])
         if at_random:
             choose = functools.partial(
-                train_crop, size=size, seed=seed, epoch=epoch, index=index, view=int(ring.views[slot, row])
+                train_crop,
+                size=size,
+                seed=seed,
+                epoch=epoch,
+                index=index,
+                view=int(ring.views[slot, row]),
+                least_area=job.least_area,
             )
         try:
             decoder.decode(_read(image_set.path(index)), choose, ring.pixels[slot, row])

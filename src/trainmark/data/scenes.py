@@ -1,29 +1,38 @@
 """Draws a photo-like picture of one form: only outline and surface tell its class, all else is chance.
 
-Colours, backdrop, clutter, light, focus, noise, size, place, rotation and squash are drawn anew for every picture.
+Colours, backdrop, clutter, light, focus, noise, size, place, tilt and squash are drawn anew for every picture.
 Pixels are computed with additions, multiplications, divisions, square roots and integer filters only, whose results
-do not depend on the vector unit, so that machines with the same libraries draw the same bytes.
+do not depend on the processor's vector unit, so that machines with the same libraries draw the same bytes.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from trainmark.data.forms import Floats, Outline, Points, form
+from trainmark.data.forms import Floats, Outline, Points, Surface, form
 
 Pixels = NDArray[np.uint8]
 Rng = np.random.Generator
+Colour = tuple[float, float, float]
+"""Red, green and blue, 0 to 255."""
 
 ASPECTS = ((1.0, 0.75, 0.60), (0.75, 1.0, 0.16), (1.0, 0.667, 0.12), (1.0, 1.0, 0.06), (0.667, 1.0, 0.06))
 """Width and height as shares of the long side, and the share of pictures shaped so; most are landscape 4:3."""
 
-MAX_TURN, MAX_SQUASH = 0.6, 0.25
-"""How far an object leans from upright, in radians, and the share of its length that perspective may take."""
+RADIUS = (0.33, 0.46)
+"""The object's radius as a share of the picture's short side, least and most."""
+OFF_CENTRE = 0.12
+"""How far the object's middle may be from the picture's, both ways, as a share of the short side."""
+TURN = 0.6
+"""How far it may lean from upright, either way, in radians."""
+SQUASH = 0.25
+"""The share of its length that perspective may take along some direction."""
 
 POOL_SIDE = 1024
 """Side of the square noise tiles every picture takes random windows of; no picture may be larger."""
@@ -32,235 +41,262 @@ POOL_SIDE = 1024
 def draw(index: int, rng: Rng, *, long_side: int = 500) -> Pixels:
     """One picture (height, width, RGB) of class `index`; everything but the class comes from `rng`."""
     _, outline, surface = form(index)
-    pick = int(np.searchsorted(np.cumsum([share for *_, share in ASPECTS])[:-1], rng.random(), side="right"))
-    width, height = (round(long_side * share) for share in ASPECTS[pick][:2])
-    short = min(width, height)
-    light = _direction(rng)
-
+    width_share, height_share, _ = ASPECTS[rng.choice(len(ASPECTS), p=[share for *_, share in ASPECTS])]
+    width, height = round(long_side * width_share), round(long_side * height_share)
     picture = _backdrop(width, height, rng)
-
-    # the object: where it is and how it lies
-    radius = short * rng.uniform(0.33, 0.46)
-    middle_x = width / 2 + short * rng.uniform(-0.12, 0.12)
-    middle_y = height / 2 + short * rng.uniform(-0.12, 0.12)
-    place = _pose(rng, radius)
-    left, top = max(0, int(middle_x - radius * 1.3)), max(0, int(middle_y - radius * 1.3))
-    right, bottom = min(width, int(middle_x + radius * 1.3)), min(height, int(middle_y + radius * 1.3))
-    window = picture[:, top:bottom, left:right]
-    origin = (middle_x - left, middle_y - top)
-
-    mask = _mask(outline, place, origin, (right - left, bottom - top))
-    soft = mask.filter(ImageFilter.BoxBlur(radius * 0.10))
-    cover = _floats(mask) * np.float32(1 / 255)
-
-    # its shadow on what lies behind
-    reach = radius * rng.uniform(0.06, 0.16)
-    shadow = _floats(_shifted(soft, -light[0] * reach, -light[1] * reach))
-    window *= 1 - shadow * np.float32(rng.uniform(0.3, 0.6) / 255)
-
-    # its surface, in its own coordinates, bent a little
-    u, v = _object_coordinates(place, origin, (right - left, bottom - top))
-    bend = _window(_smooth_pool(), right - left, bottom - top, rng) * np.float32(rng.uniform(0.02, 0.09))
-    scale = np.float32(rng.uniform(0.85, 1.15))
-    blotches = _window(_blotch_pool(short), right - left, bottom - top, rng)
-    pattern = surface((u + bend) * scale, (v - bend) * scale, blotches)
-    amount = np.clip(pattern * 8 + np.float32(0.5), 0, 1)
-
-    # lit from one side: the blurred mask is a height map, its slope turns light into shade
-    relief = _floats(soft.filter(ImageFilter.BoxBlur(radius * 0.06)))
-    slope = np.zeros_like(relief)
-    slope[:, 1:-1] += (relief[:, 2:] - relief[:, :-2]) * np.float32(-light[0])
-    slope[1:-1] += (relief[2:] - relief[:-2]) * np.float32(-light[1])
-    shade = 1 + slope * np.float32(rng.uniform(0.25, 0.5) * radius / 2550)
-    shade += _window(_grain_pool(), right - left, bottom - top, rng) * np.float32(rng.uniform(0.04, 0.12))
-    np.clip(shade, 0.2, 1.9, out=shade)
-    for channel, (low, high) in enumerate(zip(*_two_colours(rng), strict=True)):
-        paint = (amount * np.float32(high - low) + np.float32(low)) * shade
-        window[channel] += (paint - window[channel]) * cover
-
+    _add_object(picture, outline, surface, rng)
     return _develop(picture, rng)
 
 
+# The picture's three layers; until developed, a picture is (RGB, height, width)
+
+
 def _backdrop(width: int, height: int, rng: Rng) -> Floats:
-    """What is behind the object, out of focus: uneven colour, perhaps a horizon, clutter of plain things."""
-    near, far = _colour(rng, vivid=0.5), _colour(rng, vivid=0.5)
+    """What lies behind the object, out of focus: uneven colour, perhaps a horizon, clutter of no particular form."""
     small = (max(8, width // 3), max(8, height // 3))
-    patches = np.stack([rng.integers(0, 256, (4, 5)) for _ in range(3)], axis=-1)
-    mix = rng.uniform(0.08, 0.3)
-    tint = [near[c] * (1 - mix) for c in range(3)]
-    grid = np.clip(patches * (mix * 0.9) + np.array(tint), 0, 255).astype(np.uint8)
-    canvas = Image.fromarray(grid).resize(small, Image.Resampling.BICUBIC)
+    uneven = rng.uniform(0.08, 0.3)
+    patches = rng.integers(0, 256, (4, 5, 3)) * uneven + np.array(_colour(rng, vivid=0.5)) * (1 - uneven)
+    canvas = Image.fromarray(patches.astype(np.uint8)).resize(small, Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(canvas, "RGBA")
     if rng.random() < 0.5:
         line, tilt = small[1] * rng.uniform(0.35, 0.75), small[1] * rng.uniform(-0.08, 0.08)
-        fill = (*(int(c) for c in far), int(rng.integers(120, 220)))
-        pen.polygon([(0, line - tilt), (small[0], line + tilt), small, (0, small[1])], fill=fill)
+        ground = [(0, line - tilt), (small[0], line + tilt), small, (0, small[1])]
+        pen.polygon(ground, fill=_ink(_colour(rng, vivid=0.5), rng.uniform(0.5, 0.85)))
     for _ in range(int(rng.integers(3, 9))):
-        fill = (*(int(c) for c in _colour(rng, vivid=0.6)), int(rng.integers(60, 180)))
-        pen.polygon(_pebble(rng, small), fill=fill)
+        pen.polygon(_pebble(small, rng), fill=_ink(_colour(rng, vivid=0.6), rng.uniform(0.25, 0.7)))
     canvas = canvas.filter(ImageFilter.BoxBlur(small[0] * rng.uniform(0.003, 0.02)))
-    picture = np.ascontiguousarray(
-        np.asarray(canvas.resize((width, height), Image.Resampling.BICUBIC), np.float32).transpose(2, 0, 1)
-    )
-    picture *= 1 + _window(_grain_pool(), width, height, rng) * np.float32(rng.uniform(0.05, 0.18))
+    canvas = canvas.resize((width, height), Image.Resampling.BILINEAR)
+    relief = 1 + _window(_grain(), width, height, rng) * np.float32(rng.uniform(0.05, 0.18))
+    picture = np.empty((3, height, width), np.float32)
+    for plane, channel in zip(picture, canvas.split(), strict=True):
+        np.multiply(_floats(channel), relief, out=plane)
     return picture
 
 
-def _develop(picture: Floats, rng: Rng) -> Pixels:
-    """The camera: uneven light, white balance, exposure, sensor noise, eight bits."""
+def _add_object(picture: Floats, outline: Outline, surface: Surface, rng: Rng) -> None:
     height, width = picture.shape[1:]
-    lamp = Image.fromarray(rng.integers(96, 256, (3, 4), np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
-    lit = _floats(lamp) * np.float32(0.4 / 176) + np.float32(rng.uniform(0.5, 0.8))
-    noise = np.float32(rng.uniform(3.0, 9.0))
-    out = np.empty((height, width, 3), np.uint8)
-    luma_noise = _window(_sensor_pool(), width, height, rng) * noise
-    for channel in range(3):
-        plane = picture[channel] * lit
+    pose = _pose(width, height, rng)
+    across, down = _box(pose, width, height)
+    window = picture[:, down, across]
+    size = (across.stop - across.start, down.stop - down.start)
+    pose = pose.moved(-across.start, -down.start)
+
+    mask = _mask(outline, pose, size)
+    blurred = mask.filter(ImageFilter.BoxBlur(pose.radius * 0.1))
+    light = rng.uniform(0, 2 * math.pi)
+    light_x, light_y = math.cos(light), math.sin(light)
+
+    reach = pose.radius * rng.uniform(0.06, 0.16)
+    shadow = _floats(_shifted(blurred, -light_x * reach, -light_y * reach))
+    window *= 1 - shadow * np.float32(rng.uniform(0.3, 0.6) / 255)
+
+    # the blurred mask is a height map: edges facing the light are bright, the others dark
+    heights = _floats(blurred.filter(ImageFilter.BoxBlur(pose.radius * 0.06)))
+    slope = np.zeros_like(heights)
+    slope[:, 1:-1] += (heights[:, :-2] - heights[:, 2:]) * np.float32(light_x)
+    slope[1:-1] += (heights[:-2] - heights[2:]) * np.float32(light_y)
+    shade = 1 + slope * np.float32(rng.uniform(0.25, 0.5) * pose.radius / 2550)
+    shade += _window(_grain(), *size, rng) * np.float32(rng.uniform(0.04, 0.12))
+    np.clip(shade, 0.2, 1.9, out=shade)
+
+    # the pattern is bent and stretched a little, as on no two things alike
+    u, v = pose.object_coordinates(*size)
+    bend = _window(_swell(), *size, rng) * np.float32(rng.uniform(0.02, 0.09))
+    stretch = np.float32(rng.uniform(0.85, 1.15))
+    blotches = _window(_blotches(min(width, height)), *size, rng)
+    pattern = surface((u + bend) * stretch, (v - bend) * stretch, blotches)
+    mixture = np.clip(pattern * 8 + np.float32(0.5), 0, 1)
+
+    cover = _floats(mask) * np.float32(1 / 255)
+    for plane, first, second in zip(window, *_two_colours(rng), strict=True):
+        paint = (mixture * np.float32(second - first) + np.float32(first)) * shade
+        plane += (paint - plane) * cover
+
+
+def _develop(picture: Floats, rng: Rng) -> Pixels:
+    """The camera: light falling off to one side and to the corners, white balance, sensor noise, eight bits."""
+    height, width = picture.shape[1:]
+    corner = rng.uniform(0, 0.15)
+    x, y = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
+    light_x = x * np.float32(rng.uniform(-0.2, 0.2)) - x * x * np.float32(corner) + np.float32(rng.uniform(0.9, 1.2))
+    light_y = y * np.float32(rng.uniform(-0.2, 0.2)) - y * y * np.float32(corner)
+    light = light_x + light_y
+    noise = rng.uniform(3, 9)
+    grey_noise = _window(_sensor(), width, height, rng) * np.float32(noise)
+    pixels = np.empty((height, width, 3), np.uint8)
+    for channel, plane in enumerate(picture):
+        plane *= light
         plane *= np.float32(rng.uniform(0.88, 1.12))
-        plane += luma_noise
-        plane += _window(_sensor_pool(), width, height, rng) * (noise * np.float32(0.5))
-        out[..., channel] = np.clip(plane, 0, 255, out=plane)
-    return out
+        plane += grey_noise
+        plane += _window(_sensor(), width, height, rng) * np.float32(noise / 2)
+        pixels[..., channel] = np.clip(plane, 0, 255, out=plane)
+    return pixels
 
 
-# Form and pose
+# Pose and outline
 
 
-Pose = tuple[float, float, float, float]
-"""Takes object coordinates to pixels about the object's middle: x = a u + b v, y = c u + d v."""
+@dataclass(frozen=True)
+class _Pose:
+    """Where an object lies: (u, v) of its own coordinates is the pixel (x + a u + b v, y + c u + d v)."""
+
+    x: float
+    y: float
+    radius: float
+    a: float
+    b: float
+    c: float
+    d: float
+
+    def moved(self, right: float, down: float) -> _Pose:
+        return _Pose(self.x + right, self.y + down, self.radius, self.a, self.b, self.c, self.d)
+
+    def placed(self, points: Points, scale: int) -> list[tuple[float, float]]:
+        return [
+            ((self.x + self.a * u + self.b * v) * scale, (self.y + self.c * u + self.d * v) * scale) for u, v in points
+        ]
+
+    def object_coordinates(self, width: int, height: int) -> tuple[Floats, Floats]:
+        """The u and v of every pixel."""
+        x = np.arange(width, dtype=np.float32) - np.float32(self.x)
+        y = (np.arange(height, dtype=np.float32) - np.float32(self.y))[:, None]
+        area = self.a * self.d - self.b * self.c
+        u = x * np.float32(self.d / area) - y * np.float32(self.b / area)
+        v = y * np.float32(self.a / area) - x * np.float32(self.c / area)
+        return u, v
 
 
-def _pose(rng: Rng, radius: float) -> Pose:
-    """Perhaps mirrored, turned up to a third of a right angle either way, then squashed along any direction."""
-    mirror = 1.0 if rng.random() < 0.5 else -1.0
-    turn, lean = rng.uniform(-MAX_TURN, MAX_TURN), rng.uniform(0, math.pi)
-    cos_turn, sin_turn = math.cos(turn), math.sin(turn)
-    lost, cos_lean, sin_lean = rng.uniform(0, MAX_SQUASH), math.cos(lean), math.sin(lean)
+def _pose(width: int, height: int, rng: Rng) -> _Pose:
+    """Somewhere about the middle; perhaps mirrored, then turned, then squashed along any direction."""
+    short = min(width, height)
+    x, y = (side / 2 + short * rng.uniform(-OFF_CENTRE, OFF_CENTRE) for side in (width, height))
+    radius = short * rng.uniform(*RADIUS)
+    mirror = 1 if rng.random() < 0.5 else -1
+    turn, lean = rng.uniform(-TURN, TURN), rng.uniform(0, math.pi)
+    cos_turn, sin_turn, cos_lean, sin_lean = math.cos(turn), math.sin(turn), math.cos(lean), math.sin(lean)
+    lost = rng.uniform(0, SQUASH)
     xx, xy, yy = 1 - lost * cos_lean * cos_lean, -lost * cos_lean * sin_lean, 1 - lost * sin_lean * sin_lean
-    return (
-        radius * mirror * (xx * cos_turn + xy * sin_turn),
-        radius * (xy * cos_turn - xx * sin_turn),
-        radius * mirror * (xy * cos_turn + yy * sin_turn),
-        radius * (yy * cos_turn - xy * sin_turn),
+    return _Pose(
+        x,
+        y,
+        radius,
+        a=radius * mirror * (xx * cos_turn + xy * sin_turn),
+        b=radius * (xy * cos_turn - xx * sin_turn),
+        c=radius * mirror * (xy * cos_turn + yy * sin_turn),
+        d=radius * (yy * cos_turn - xy * sin_turn),
     )
 
 
-def _mask(outline: Outline, pose: Pose, origin: tuple[float, float], size: tuple[int, int]) -> Image.Image:
+def _box(pose: _Pose, width: int, height: int) -> tuple[slice, slice]:
+    """The columns and rows an object and its shadow can touch."""
+    reach = pose.radius * 1.3
+    across = slice(max(0, int(pose.x - reach)), min(width, int(pose.x + reach)))
+    down = slice(max(0, int(pose.y - reach)), min(height, int(pose.y + reach)))
+    return across, down
+
+
+def _mask(outline: Outline, pose: _Pose, size: tuple[int, int]) -> Image.Image:
     """Where the object is, 0 to 255, drawn at twice the size for smooth edges."""
     canvas = Image.new("L", (size[0] * 2, size[1] * 2))
     pen = ImageDraw.Draw(canvas)
-
-    def placed(points: Points) -> list[tuple[float, float]]:
-        a, b, c, d = pose
-        return [((a * x + b * y + origin[0]) * 2, (c * x + d * y + origin[1]) * 2) for x, y in points]
-
     for part in outline.parts:
-        pen.polygon(placed(part), fill=255)
+        pen.polygon(pose.placed(part, 2), fill=255)
     for hole in outline.holes:
-        pen.polygon(placed(hole), fill=0)
+        pen.polygon(pose.placed(hole, 2), fill=0)
     return canvas.reduce(2)
 
 
-def _object_coordinates(pose: Pose, origin: tuple[float, float], size: tuple[int, int]) -> tuple[Floats, Floats]:
-    a, b, c, d = pose
-    determinant = a * d - b * c
-    x = np.arange(size[0], dtype=np.float32) - np.float32(origin[0])
-    y = (np.arange(size[1], dtype=np.float32) - np.float32(origin[1]))[:, None]
-    u = x * np.float32(d / determinant) - y * np.float32(b / determinant)
-    v = y * np.float32(a / determinant) - x * np.float32(c / determinant)
-    return u, v
-
-
-def _pebble(rng: Rng, size: tuple[int, int]) -> list[tuple[float, float]]:
-    """A rounded thing of no particular form, from pebble to stick."""
-    middle_x, middle_y = rng.uniform(0, size[0]), rng.uniform(0, size[1])
-    long, thin = size[0] * rng.uniform(0.04, 0.3), rng.uniform(0.1, 1.0)
+def _pebble(size: tuple[int, int], rng: Rng) -> list[tuple[float, float]]:
+    """A rounded thing anywhere in the picture, from pebble to stick."""
+    x, y = rng.uniform(0, size[0]), rng.uniform(0, size[1])
+    length, slimness = size[0] * rng.uniform(0.04, 0.3), rng.uniform(0.1, 1)
     turn = rng.uniform(0, math.pi)
-    bumps = rng.uniform(0.8, 1.2, 12)
-    points = []
-    for i, bump in enumerate(bumps):
-        t = 2 * math.pi * i / 12
-        x, y = long * bump * math.cos(t), long * thin * bump * math.sin(t)
-        points.append(
-            (middle_x + x * math.cos(turn) - y * math.sin(turn), middle_y + x * math.sin(turn) + y * math.cos(turn))
-        )
-    return points
+    along, across = length * math.cos(turn), length * math.sin(turn)
+    corners = []
+    for i, bump in enumerate(rng.uniform(0.8, 1.2, 12)):
+        u, v = bump * math.cos(math.pi * i / 6), bump * slimness * math.sin(math.pi * i / 6)
+        corners.append((x + u * along - v * across, y + u * across + v * along))
+    return corners
 
 
-# Colour and light
+# Colour
 
 
-def _colour(rng: Rng, *, vivid: float = 0.75) -> tuple[float, float, float]:
-    """Any hue, saturation up to `vivid`, any brightness but the extremes; channels 0 to 255."""
+def _colour(rng: Rng, *, vivid: float) -> Colour:
+    """Any hue, saturation up to `vivid`, any brightness but the extremes."""
     hue, saturation, value = rng.uniform(0, 6), rng.uniform(0.03, vivid), rng.uniform(45, 245)
-    channels = [min(1.0, max(0.0, abs((hue + shift) % 6 - 3) - 1)) for shift in (0, 4, 2)]
-    red, green, blue = (value * (1 - saturation * (1 - level)) for level in channels)
-    return red, green, blue
+    red, green, blue = (min(1.0, max(0.0, abs((hue + shift) % 6 - 3) - 1)) for shift in (0, 4, 2))
+    return (
+        value * (1 - saturation * (1 - red)),
+        value * (1 - saturation * (1 - green)),
+        value * (1 - saturation * (1 - blue)),
+    )
 
 
-def _brightness(colour: tuple[float, float, float]) -> float:
-    return 0.3 * colour[0] + 0.6 * colour[1] + 0.1 * colour[2]
-
-
-def _two_colours(rng: Rng) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def _two_colours(rng: Rng) -> tuple[Colour, Colour]:
     """Two colours far enough apart in brightness for a pattern to show."""
-    first = _colour(rng)
+    first = _colour(rng, vivid=0.75)
     while True:
-        second = _colour(rng)
+        second = _colour(rng, vivid=0.75)
         if abs(_brightness(first) - _brightness(second)) > 70:
             return first, second
 
 
-def _direction(rng: Rng) -> tuple[float, float]:
-    turn = rng.uniform(0, 2 * math.pi)
-    return math.cos(turn), math.sin(turn)
+def _brightness(colour: Colour) -> float:
+    return 0.3 * colour[0] + 0.6 * colour[1] + 0.1 * colour[2]
+
+
+def _ink(colour: Colour, opacity: float) -> tuple[int, int, int, int]:
+    red, green, blue = (int(channel) for channel in colour)
+    return red, green, blue, int(255 * opacity)
 
 
 # Noise, made once a process
 
 
 @cache
-def _sensor_pool() -> Floats:
-    """Near-normal noise of unit spread, slightly smeared as a camera's is."""
-    rng = np.random.default_rng(1)
-    parts = rng.integers(-128, 128, (4, POOL_SIDE, POOL_SIDE), np.int16).astype(np.float32)
+def _sensor() -> Floats:
+    """Near-normal noise of about unit spread, smeared a little as a camera's is."""
+    parts = np.random.default_rng(1).integers(-128, 128, (4, POOL_SIDE, POOL_SIDE), np.int16).astype(np.float32)
     noise = parts[0] + parts[1] + parts[2] + parts[3]
-    noise = noise + np.float32(0.5) * (np.roll(noise, 1, 0) + np.roll(noise, 1, 1))
-    return noise * np.float32(1 / 181)
+    noise += np.float32(0.5) * (np.roll(noise, 1, 0) + np.roll(noise, 1, 1))
+    scaled: Floats = noise * np.float32(1 / 181)
+    return scaled
 
 
 @cache
-def _grain_pool() -> Floats:
-    """Noise with structure at every size, as surfaces in nature have, about -1 to 1."""
-    return _octaves(2, (4, 8, 16, 32, 64, 128, 256), falloff=0.72)
+def _grain() -> Floats:
+    """Structure at every size, as surfaces in nature have."""
+    return _octaves(2, cells=4, octaves=7)
 
 
 @cache
-def _smooth_pool() -> Floats:
-    return _octaves(3, (8,), falloff=1.0)
+def _swell() -> Floats:
+    """Slow undulation, to bend patterns with."""
+    return _octaves(3, cells=8, octaves=1)
 
 
 @cache
-def _blotch_pool(short: int) -> Floats:
-    return _octaves(4, (round(POOL_SIDE / (short * 0.12)),), falloff=1.0)
+def _blotches(short_side: int) -> Floats:
+    """Patches an eighth of a picture wide, for surfaces that are irregular."""
+    return _octaves(4, cells=max(2, round(POOL_SIDE / (0.12 * short_side))), octaves=1)
 
 
-def _octaves(seed: int, cells: tuple[int, ...], *, falloff: float) -> Floats:
+def _octaves(seed: int, *, cells: int, octaves: int) -> Floats:
+    """A tile of smooth noise with `cells` bumps a side, and weaker noise of half the size, and so on."""
     rng = np.random.default_rng(seed)
-    total = np.zeros((POOL_SIDE, POOL_SIDE), np.float32)
-    gain = 1.0
-    for count in cells:
-        grid = Image.fromarray(rng.integers(0, 256, (count, count), np.uint8))
-        layer = _floats(grid.resize((POOL_SIDE, POOL_SIDE), Image.Resampling.BICUBIC))
-        total += (layer - 128) * np.float32(gain / 128)
-        gain *= falloff
-    return total
+    tile = np.zeros((POOL_SIDE, POOL_SIDE), np.float32)
+    for octave in range(octaves):
+        bumps = rng.integers(0, 256, (cells << octave, cells << octave), np.uint8)
+        layer = Image.fromarray(bumps).resize((POOL_SIDE, POOL_SIDE), Image.Resampling.BICUBIC)
+        tile += (_floats(layer) - 128) * np.float32(0.72**octave / 128)
+    return tile
 
 
-def _window(pool: Floats, width: int, height: int, rng: Rng) -> Floats:
-    x = int(rng.integers(0, POOL_SIDE - width + 1))
-    y = int(rng.integers(0, POOL_SIDE - height + 1))
-    return pool[y : y + height, x : x + width]
+def _window(tile: Floats, width: int, height: int, rng: Rng) -> Floats:
+    """A part of the tile, from anywhere."""
+    x, y = int(rng.integers(0, POOL_SIDE - width + 1)), int(rng.integers(0, POOL_SIDE - height + 1))
+    return tile[y : y + height, x : x + width]
 
 
 def _floats(image: Image.Image) -> Floats:

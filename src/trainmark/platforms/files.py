@@ -29,8 +29,8 @@ class PlatformFile:
     """Module whose import teaches torch the device."""
     visible_devices: str | None = None
     """Variable that limits which devices a process sees."""
-    allocator: Mapping[str, str] = field(default_factory=dict)
-    """Variables the workers get where the recipe says allocator=tuned."""
+    host_settings: Mapping[str, str] = field(default_factory=dict)
+    """Variables the workers get where the recipe says host_settings=tuned."""
 
 
 def names() -> list[str]:
@@ -58,7 +58,7 @@ def _checked(path: Path, document: dict[str, object]) -> PlatformFile:
         if key not in document:
             raise UsageError(f"platform file {path}: key {key!r} is missing")
     for key, value in document.items():
-        wanted: type = {"precisions": list, "allocator": dict}.get(key, str)
+        wanted: type = {"precisions": list, "host_settings": dict}.get(key, str)
         if not isinstance(value, wanted):
             raise UsageError(f"platform file {path}: {key} must be a {wanted.__name__}, not {value!r}")
     precisions = document.pop("precisions")

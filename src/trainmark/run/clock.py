@@ -6,8 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trainmark.platforms.marks import Marks
 
@@ -17,8 +16,7 @@ MOST_STEPS_IN_FLIGHT = 4
 Batch = TypeVar("Batch")
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(NamedTuple):
     """A step the device has finished."""
 
     items: int
@@ -125,7 +123,7 @@ class Clock:
         between = self._marks.between_ns
         while self._queue and (everything or self._marks.reached(self._queue[0][2])):
             wait_from, ready, end, items = self._queue.popleft()
-            step = StepTime(items=items, wait_ns=between(wait_from, ready), compute_ns=between(ready, end))
+            step = StepTime(items, between(wait_from, ready), between(ready, end))
             self._segment_ns += step.wait_ns + step.compute_ns
             self._done.append(step)
 

@@ -197,8 +197,10 @@ def _judge(current: Run, returncode: int) -> None:
         first = min(failures, key=lambda failure: failure["at_ns"])
         current.fault(first["exit_code"], first["sentence"])
     elif current.signals:
-        name = signal.Signals(current.signals[0]).name
-        current.fault(128 + current.signals[0], f"the run was ended by {name}")
+        if all(story.end for story in current.ranks):
+            current.exit_code = 128 + current.signals[0]  # they finished their step and said so themselves
+        else:
+            current.fault(128 + current.signals[0], f"the run was ended by {signal.Signals(current.signals[0]).name}")
     elif returncode != 0 or any(story.end is None for story in current.ranks):
         silent = next((story for story in current.ranks if story.end is None), current.ranks[0])
         how = f"was killed by {signal.Signals(-returncode).name}" if returncode < 0 else f"exited with {returncode}"
@@ -259,8 +261,8 @@ def _environment(plan: Plan, launched_ns: int) -> dict[str, str]:
         environment["TRAINMARK_PARENT"] = str(os.getpid())
     else:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // devices)))
-    if plan.recipe["allocator"] == "tuned":
-        for name, value in files.load(plan.platform).allocator.items():
+    if plan.recipe["host_settings"] == "tuned":
+        for name, value in files.load(plan.platform).host_settings.items():
             environment.setdefault(name, value)
     return environment
 

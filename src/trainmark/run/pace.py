@@ -12,11 +12,11 @@ import torch
 from trainmark.run.agreement import Agreement
 from trainmark.run.clock import Clock
 from trainmark.run.events import EventWriter
+from trainmark.run.losses import MOST_KEPT, Losses
 from trainmark.spec import series
 from trainmark.spec.recipe import Limits
 
 LOOK_EVERY_S = 0.5
-LOSSES_KEPT = 4096
 FEWEST_STEPS_FOR_INTERVAL = 12
 
 STEPS, SETTLED, SECONDS, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 7)
@@ -42,7 +42,7 @@ class Pace:
         events: EventWriter,
         limits: Limits,
         agreement: Agreement,
-        losses: torch.Tensor,
+        losses: Losses,
         first_step: int = 0,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -52,7 +52,6 @@ class Pace:
         self._agreement = agreement
         self._now_s = now_s
         self._losses = losses
-        self._slots = list(losses.unbind(0))
         self._step = self._written = first_step
         self._first_step = first_step
         self._next_look = first_step + 1
@@ -67,8 +66,8 @@ class Pace:
         self.bad_step: int | None = None
 
     def note(self, loss: torch.Tensor) -> None:
-        """Keeps a step's loss without waiting for it: the device writes it to host memory when it gets there."""
-        self._slots[self._step % LOSSES_KEPT].copy_(loss, non_blocking=True)
+        """Keeps a step's loss without waiting for the device."""
+        self._losses.note(loss)
         self._step += 1
 
     def stop(self) -> int:
@@ -81,7 +80,7 @@ class Pace:
         if not done:
             return
         first, self._written = self._written, self._written + len(done)
-        losses = [float(self._slots[step % LOSSES_KEPT]) for step in range(first, self._written)]
+        losses = self._losses.take(len(done))
         self._compute_s.extend(step.compute_ns / 1e9 for step in done)
         self._items.extend(step.items for step in done)
         if self.bad_step is None:
@@ -109,7 +108,7 @@ class Pace:
         self._looked_at_s, self._looked_at_step = now, self._step
         reason, rate = self._agreement.largest(self._local_reason(now), rate)
         # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
-        stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, LOSSES_KEPT // 4)
+        stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MOST_KEPT // 4)
         self._next_look = self._step + stride
         if self._limits.steps is not None:
             self._next_look = min(self._next_look, max(self._first_step + self._limits.steps, self._step + 1))

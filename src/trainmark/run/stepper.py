@@ -54,7 +54,8 @@ class Stepper:
         """Trains on one batch and returns its loss, still on the device."""
         with self.device.autocast(self.precision):
             loss = self._loss(self.model, batch)
-        share = loss if batch.count * self._world == batch.global_count else loss * self._weight(batch)
+        even = self._world == 1 or batch.count * self._world == batch.global_count
+        share = loss if even else loss * self._weight(batch)
         if not self.precision.scales_loss:
             share.backward()  # type: ignore[no-untyped-call]
             if self._narrow_weights:

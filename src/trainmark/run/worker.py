@@ -90,6 +90,7 @@ def work(folder: Path, ranks: Ranks, events: Any) -> None:
     from trainmark.run import checkpoint, environment, loop, pace
     from trainmark.run.agreement import Agreement, Alone, Together
     from trainmark.run.clock import Clock
+    from trainmark.run.losses import losses_on
     from trainmark.run.stepper import Stepper
     from trainmark.spec.errors import InvalidResultError, NotReadyError
     from trainmark.spec.plan import Plan
@@ -152,7 +153,7 @@ def work(folder: Path, ranks: Ranks, events: Any) -> None:
         events=events,
         limits=plan.limits,
         agreement=agreement,
-        losses=device.host_buffer(pace.LOSSES_KEPT),
+        losses=losses_on(device),
         first_step=position.step,
     )
     _on_signal(watch, pace.INTERRUPTED, pace.TERMINATED)

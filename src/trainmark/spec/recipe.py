@@ -71,8 +71,8 @@ class Recipe:
     memory_format: str = knob("channels_last", words=("channels_last", "contiguous"))
     optimizer_kind: str = knob("fused", words=("fused", "foreach", "plain"))
     """How the optimizer walks the parameters; the arithmetic is the same."""
-    allocator: str = knob("tuned", words=("tuned", "default"))
-    """`tuned` gives the worker the memory-allocator settings its platform file lists."""
+    host_settings: str = knob("tuned", words=("tuned", "default"))
+    """`tuned` starts the workers with the allocator and thread settings their platform file lists."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,9 +43,15 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images (N, 3, H, W) to class scores (N, classes); any H and W from 32 up."""
+    """Images (N, 3, H, W) to class scores (N, classes); any H and W from 32 up.
 
-    def __init__(self, blocks: Sequence[int], *, width: int = 64, classes: int = 1000) -> None:
+    With `zero_init_residual` every bottleneck starts as its shortcut alone, so that even a run of a few hundred steps
+    learns; the reference network starts without.
+    """
+
+    def __init__(
+        self, blocks: Sequence[int], *, width: int = 64, classes: int = 1000, zero_init_residual: bool = False
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -61,6 +67,8 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif zero_init_residual and isinstance(module, Bottleneck):
+                nn.init.zeros_(module.bn3.weight)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
@@ -78,6 +86,6 @@ def _stage(inputs: int, planes: int, blocks: int, *, stride: int) -> nn.Sequenti
     return nn.Sequential(first, *others)
 
 
-def resnet50(*, width: int = 64, classes: int = 1000) -> ResNet:
+def resnet50(*, width: int = 64, classes: int = 1000, zero_init_residual: bool = False) -> ResNet:
     """ResNet-50; `width` below 64 gives the same network with fewer channels, for machines that are small."""
-    return ResNet(RESNET50_BLOCKS, width=width, classes=classes)
+    return ResNet(RESNET50_BLOCKS, width=width, classes=classes, zero_init_residual=zero_init_residual)

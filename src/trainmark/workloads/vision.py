@@ -66,6 +66,7 @@ class ImageData:
             batch_capacity=max(order.largest_share(len(self._train), **self._batching), self._eval_batch),
             image_px=recipe.image_px,
             eval_resize_px=recipe.eval_resize_px,
+            crop_area_least=recipe.crop_area_least,
             skip_bad=skip_bad,
         )
 
