@@ -27,7 +27,7 @@ class Progress:
         self._live: Any = None
         self._task: Any = None
         self._said_at_s = 0.0
-        self._phase = ""
+        self._seen: set[str] = set()
         self._evaluations = 0
         self._began_s = time.monotonic()
 
@@ -71,11 +71,12 @@ class Progress:
                 facts=facts,
             )
         now = time.monotonic()
-        news = story.phase != self._phase or len(story.evaluations) > self._evaluations
+        news = story.phase not in self._seen or len(story.evaluations) > self._evaluations
         if not self._live and (news or now - self._said_at_s >= PLAIN_LINE_EVERY_S):
             self._said_at_s = now
             say(f"{self._plan.workload} [{now - self._began_s:5.0f} s] {story.phase:8} {facts}")
-        self._phase, self._evaluations = story.phase, len(story.evaluations)
+        self._seen.add(story.phase)
+        self._evaluations = len(story.evaluations)
 
     def _facts(self, ranks: list[RankStory]) -> str:
         story = ranks[0]

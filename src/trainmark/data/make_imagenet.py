@@ -27,7 +27,7 @@ from trainmark.spec.errors import NotReadyError, UsageError
 VERSION = 1
 """Counts up whenever the same seed gives other pictures."""
 
-CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE = 10, 100, 40, 0, 500
+CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE = 10, 96, 40, 0, 500
 MAX_CLASSES = 1000
 SPLITS = ("train", "val")
 

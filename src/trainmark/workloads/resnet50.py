@@ -17,6 +17,8 @@ from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 @dataclass(frozen=True, kw_only=True)
 class ResNet50Recipe(VisionRecipe):
     momentum: float = knob(0.9, least=0)
+    zero_init_residual: bool = knob(False)
+    """Every bottleneck starts as its shortcut alone, without which a deep and narrow network barely starts to learn."""
     schedule: str = knob("steps", words=("steps", "cosine"))
     decay_every_epochs: float = knob(30.0, least=0.01)
     """For `steps`: how often the learning rate is multiplied by `decay_factor`."""
@@ -46,16 +48,14 @@ QUICK = replace(
 )
 SMOKE = replace(
     REFERENCE,
-    batch_per_device=32,
-    learning_rate=0.1,
-    weight_decay=5e-4,
-    epochs=12,
+    epochs=14,
     target=90.0,
-    width=16,
+    width=8,
+    zero_init_residual=True,
     classes=10,
     image_px=64,
     eval_resize_px=73,
-    crop_area_least=0.35,
+    crop_area_least=0.5,
     schedule="cosine",
     warmup_epochs=1.0,
     evaluate_first=False,
@@ -73,7 +73,12 @@ class ResNet50(ImageClassifier):
     reference_global_batch = 256
 
     def build(self, recipe: ResNet50Recipe) -> nn.Module:
-        return ResNet(RESNET50_BLOCKS, width=recipe.width, classes=recipe.classes)
+        return ResNet(
+            RESNET50_BLOCKS,
+            width=recipe.width,
+            classes=recipe.classes,
+            zero_init_residual=recipe.zero_init_residual,
+        )
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: ResNet50Recipe) -> torch.optim.Optimizer:
         return sgd(parameters, recipe, recipe.momentum)
