@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -36,6 +39,9 @@ Progress = Callable[[int, int], None]
 
 _CHUNK = 10
 _MAX_PROCESSES = 16
+_WORTH_PROCESSES = 128
+"""Pictures from which on drawing takes longer than starting processes to draw them."""
+_LEFT_OVER_S = 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +57,10 @@ class _Contents:
 
     def per_class(self, split: str) -> int:
         return self.train_per_class if split == "train" else self.val_per_class
+
+    @property
+    def total(self) -> int:
+        return self.classes * (self.train_per_class + self.val_per_class)
 
     @property
     def name(self) -> str:
@@ -92,10 +102,13 @@ def make(
     Several processes may make the same set at once. `processes` does not change a byte; left out, every core draws.
     """
     contents = _checked(classes, train_per_class, val_per_class, seed, long_side)
+    if processes is not None and processes < 1:
+        raise UsageError(f"{processes} processes were asked for; give 1 or more")
     if _holds(out, contents):
         return
     _refuse_what_is_not_ours(out, contents)
-    unfinished = out.parent / f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}"
+    _sweep(out)
+    unfinished = _beside(out)
     try:
         unfinished.mkdir(parents=True)
         written = _write_pictures(unfinished, contents, processes, progress)
@@ -164,12 +177,13 @@ def _write_pictures(
         for index in range(contents.classes):
             (root / split / class_folder(index)).mkdir(parents=True)
     chunks = list(_chunks(contents))
-    total = contents.classes * (contents.train_per_class + contents.val_per_class)
     written: list[_Written] = []
-    for part in _drawn(root, contents, chunks, processes):
-        written += part
-        if progress is not None:
-            progress(len(written), total)
+    # closed at once if `progress` raises: nobody may still be writing when the folder is removed
+    with contextlib.closing(_drawn(root, contents, chunks, processes)) as parts:
+        for part in parts:
+            written += part
+            if progress is not None:
+                progress(len(written), contents.total)
     return sorted(written, key=lambda file: file.path)
 
 
@@ -181,16 +195,18 @@ def _chunks(contents: _Contents) -> Iterator[_Chunk]:
                 yield _Chunk(split, index, start, min(count, start + _CHUNK))
 
 
-def _drawn(root: Path, contents: _Contents, chunks: list[_Chunk], processes: int | None) -> Iterator[list[_Written]]:
-    wanted = min(_MAX_PROCESSES, len(os.sched_getaffinity(0))) if processes is None else processes
-    if processes is None and len(chunks) < 8:
-        wanted = 1  # starting a process takes as long as drawing some dozens of pictures
-    if wanted <= 1:
+def _drawn(
+    root: Path, contents: _Contents, chunks: list[_Chunk], processes: int | None
+) -> Generator[list[_Written], None, None]:
+    if processes is None:
+        worth_it = contents.total >= _WORTH_PROCESSES
+        processes = min(_MAX_PROCESSES, len(os.sched_getaffinity(0))) if worth_it else 1
+    if processes == 1:
         for chunk in chunks:
             yield _draw_chunk(root, contents, chunk)
         return
     # spawned, not forked: whoever calls may have threads running
-    with ProcessPoolExecutor(min(wanted, len(chunks)), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(processes, len(chunks)), mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(_draw_chunk, root, contents, chunk) for chunk in chunks]
         try:
             for future in as_completed(futures):
@@ -260,8 +276,11 @@ def _holds(folder: Path, contents: _Contents) -> bool:
     manifest = _manifest(folder)
     if manifest is None or not _identity(contents).items() <= manifest.items():
         return False
-    sizes = [file.stat().st_size for split in SPLITS for file in (folder / split).glob("*/*.JPEG")]
-    return (len(sizes), sum(sizes)) == (manifest["train"] + manifest["val"], manifest["bytes"])
+    try:
+        sizes = [file.stat().st_size for split in SPLITS for file in (folder / split).glob("*/*.JPEG")]
+    except OSError:
+        return False
+    return (len(sizes), sum(sizes)) == (contents.total, manifest.get("bytes"))
 
 
 def _refuse_what_is_not_ours(folder: Path, contents: _Contents) -> None:
@@ -274,19 +293,37 @@ def _refuse_what_is_not_ours(folder: Path, contents: _Contents) -> None:
 
 
 def _install(unfinished: Path, out: Path, contents: _Contents) -> None:
-    try:
-        unfinished.rename(out)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
+    """Renames the set to where it belongs, over a damaged one if need be; leaves a whole one that is there alone."""
+    for _ in range(3):
+        try:
+            unfinished.rename(out)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        else:
+            _sync_folder(out.parent)
+            return
         if _holds(out, contents):
-            return  # another process was faster, and its bytes are ours
+            return  # another process was faster, and its bytes are the same
         _refuse_what_is_not_ours(out, contents)
-        damaged = unfinished.with_name(unfinished.name + "-damaged")
-        out.rename(damaged)
-        unfinished.rename(out)
+        damaged = _beside(out)
+        with contextlib.suppress(FileNotFoundError):  # another process moves it too
+            out.rename(damaged)
         shutil.rmtree(damaged, ignore_errors=True)
-    _sync_folder(out.parent)
+    raise NotReadyError(f"{out} keeps changing under other processes' hands; try again when they have ended")
+
+
+def _beside(out: Path) -> Path:
+    """A hidden name in the same folder, so that renaming is one step; no two are alike."""
+    return out.parent / f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _sweep(out: Path) -> None:
+    """Removes what makers killed long ago left behind."""
+    for folder in out.parent.glob(f".{glob.escape(out.name)}.*-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _LEFT_OVER_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -19,6 +19,8 @@ FOREIGN_LOAD = 0.10
 """Share of the machine that others may use before it is worth a word."""
 RANK_SKEW = 0.05
 WANTED_HALF_WIDTH = 0.01
+MOST_MORE = 50
+"""Times as many steps as were made: beyond that, more steps are no advice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +73,9 @@ def few_steps(f: Facts) -> Found:
         yield "few-steps", f"{compute_s.size} counted steps are too few for a 95 % interval"
     elif found.relative_half_width > WANTED_HALF_WIDTH:
         more = series.steps_needed(compute_s, items, WANTED_HALF_WIDTH)
-        yield (
-            "few-steps",
-            f"p_core is known to ±{100 * found.relative_half_width:.1f} %, not ±1 %: about {more} more steps would do",
-        )
+        enough = more < MOST_MORE * compute_s.size
+        remedy = f"about {more} more steps would do" if enough else "a quieter machine would help"
+        yield "few-steps", f"p_core is known to ±{100 * found.relative_half_width:.1f} %, not ±1 %: {remedy}"
 
 
 def drifting(f: Facts) -> Found:

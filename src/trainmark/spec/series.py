@@ -250,7 +250,7 @@ def _long_run_variance(residual: Series, *, line_removed: bool = False) -> tuple
         return 0.0, degrees
     correlation = float(folded[1:] @ folded[:-1]) / square
     unbiased = (n * correlation + 1 + line_removed) / (n - 4)  # short series look less correlated than they are
-    kept = min(max(unbiased, 0.0), _HIGHEST_CORRELATION)
+    kept = min(max(unbiased, 0.0), _HIGHEST_CORRELATION, 1 - 3 / n)  # a short series cannot tell a higher one
     white = folded[1:] - kept * folded[:-1]
     points = (np.arange(n - 1) + 0.5) / (n - 1)
     cosines = math.sqrt(2 / (n - 1)) * np.cos(np.pi * np.outer(np.arange(1, degrees + 1), points))

@@ -1,0 +1,190 @@
+"""The network is the ResNet-50 v1.5 that public checkpoints are for, name by name and shape by shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from trainmark.workloads.resnet_model import Bottleneck, ResNet, resnet50
+
+Shape = tuple[int, ...]
+STAGES = ((1, 3), (2, 4), (3, 6), (4, 3))
+
+
+def expected_entries(width: int = 64, classes: int = 1000) -> dict[str, Shape]:
+    """Names and shapes of the state_dict, from the network's published definition."""
+
+    def norm(name: str, channels: int) -> Iterator[tuple[str, Shape]]:
+        for entry in ("weight", "bias", "running_mean", "running_var"):
+            yield f"{name}.{entry}", (channels,)
+        yield f"{name}.num_batches_tracked", ()
+
+    def entries() -> Iterator[tuple[str, Shape]]:
+        yield "conv1.weight", (width, 3, 7, 7)
+        yield from norm("bn1", width)
+        inputs = width
+        for stage, blocks in STAGES:
+            planes = width << (stage - 1)
+            for block in range(blocks):
+                prefix = f"layer{stage}.{block}"
+                shapes = ((planes, inputs, 1, 1), (planes, planes, 3, 3), (4 * planes, planes, 1, 1))
+                for number, shape in enumerate(shapes, start=1):
+                    yield f"{prefix}.conv{number}.weight", shape
+                    yield from norm(f"{prefix}.bn{number}", shape[0])
+                if block == 0:
+                    yield f"{prefix}.downsample.0.weight", (4 * planes, inputs, 1, 1)
+                    yield from norm(f"{prefix}.downsample.1", 4 * planes)
+                inputs = 4 * planes
+        yield "fc.weight", (classes, 32 * width)
+        yield "fc.bias", (classes,)
+
+    return dict(entries())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small gain nothing from threads, and lose much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def full() -> ResNet:
+    torch.manual_seed(0)
+    return resnet50()
+
+
+def test_resnet50_has_the_published_number_of_parameters(full: ResNet) -> None:
+    assert sum(parameter.numel() for parameter in full.parameters()) == 25_557_032
+    assert len(list(full.parameters())) == 161
+    assert len(full.state_dict()) == 320
+
+
+def test_names_shapes_and_their_order_are_the_published_ones(full: ResNet) -> None:
+    found = {name: tuple(value.shape) for name, value in full.state_dict().items()}
+    assert list(found.items()) == list(expected_entries().items())
+
+
+def test_well_known_entries_are_where_everyone_expects_them(full: ResNet) -> None:
+    state = full.state_dict()
+    assert state["layer1.0.downsample.0.weight"].shape == (256, 64, 1, 1)
+    assert state["layer3.5.conv2.weight"].shape == (256, 256, 3, 3)
+    assert state["layer4.0.downsample.0.weight"].shape == (2048, 1024, 1, 1)
+    assert state["fc.weight"].shape == (1000, 2048)
+    assert "layer2.1.downsample.0.weight" not in state
+
+
+def test_a_public_checkpoint_loads_strictly() -> None:
+    shapes = expected_entries(width=8, classes=10)
+    checkpoint = {
+        name: torch.tensor(7) if name.endswith("num_batches_tracked") else torch.rand(shape)
+        for name, shape in shapes.items()
+    }
+    model = resnet50(width=8, classes=10)
+    model.load_state_dict(checkpoint, strict=True)
+    assert all(torch.equal(value, checkpoint[name]) for name, value in model.state_dict().items())
+    del checkpoint["layer2.3.bn2.running_var"]
+    with pytest.raises(RuntimeError, match=r"layer2\.3\.bn2\.running_var"):
+        model.load_state_dict(checkpoint, strict=True)
+
+
+def test_the_3x3_carries_the_stride(full: ResNet) -> None:
+    strided = {
+        name for name, module in full.named_modules() if isinstance(module, nn.Conv2d) and module.stride == (2, 2)
+    }
+    assert strided == {
+        "conv1",
+        *(f"layer{stage}.0.{part}" for stage in (2, 3, 4) for part in ("conv2", "downsample.0")),
+    }
+
+
+def test_no_convolution_has_a_bias_and_only_the_3x3_and_7x7_pad(full: ResNet) -> None:
+    for module in full.modules():
+        if isinstance(module, nn.Conv2d):
+            assert module.bias is None
+            assert module.padding == (module.kernel_size[0] // 2, module.kernel_size[0] // 2)
+
+
+def test_convolutions_start_he_normal_by_fan_out(full: ResNet) -> None:
+    for name, module in full.named_modules():
+        if isinstance(module, nn.Conv2d):
+            expected = math.sqrt(2 / (module.out_channels * module.kernel_size[0] ** 2))
+            # a sample's spread is known to 1 / sqrt(2 n); five of those never fail by chance
+            slack = 5 / math.sqrt(2 * module.weight.numel())
+            assert float(module.weight.detach().std()) == pytest.approx(expected, rel=slack), name
+            assert abs(float(module.weight.detach().mean())) < 5 * expected / math.sqrt(module.weight.numel()), name
+
+
+def test_norms_start_neutral_and_the_last_layer_uniform(full: ResNet) -> None:
+    for module in full.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert torch.equal(module.weight, torch.ones_like(module.weight))
+            assert torch.equal(module.bias, torch.zeros_like(module.bias))
+            assert (module.eps, module.momentum) == (1e-5, 0.1)
+    bound = 1 / math.sqrt(2048)
+    assert 0.99 * bound < float(full.fc.weight.detach().abs().max()) <= bound
+    assert float(full.fc.weight.detach().std()) == pytest.approx(bound / math.sqrt(3), rel=0.01)
+
+
+def test_the_same_seed_gives_the_same_network() -> None:
+    def weights() -> torch.Tensor:
+        torch.manual_seed(3)
+        return torch.cat([parameter.detach().flatten() for parameter in resnet50(width=4, classes=3).parameters()])
+
+    assert torch.equal(weights(), weights())
+
+
+def test_zero_init_residual_makes_every_bottleneck_start_as_its_shortcut() -> None:
+    model = resnet50(width=4, classes=3, zero_init_residual=True).eval()
+    x = torch.rand(1, 16, 8, 8)
+    assert torch.equal(model.layer1[1](x), x)
+    for module in model.modules():
+        if isinstance(module, Bottleneck):
+            assert not module.bn3.weight.any()
+            assert module.bn2.weight.all()
+
+
+@pytest.mark.parametrize(("width", "classes", "pixels"), [(4, 10, 64), (8, 3, 96), (4, 1000, 33)])
+def test_reduced_networks_score_every_class(width: int, classes: int, pixels: int) -> None:
+    model = resnet50(width=width, classes=classes)
+    assert list(model.state_dict()) == list(expected_entries())
+    assert model(torch.rand(2, 3, pixels, pixels)).shape == (2, classes)
+
+
+def test_the_full_network_halves_the_picture_five_times(full: ResNet) -> None:
+    sizes: dict[str, Shape] = {}
+    hooks = [
+        getattr(full, name).register_forward_hook(
+            lambda module, inputs, output, name=name: sizes.update({name: tuple(output.shape)})
+        )
+        for name in ("conv1", "maxpool", "layer1", "layer2", "layer3", "layer4")
+    ]
+    with torch.no_grad():
+        assert full.eval()(torch.rand(1, 3, 224, 224)).shape == (1, 1000)
+    for hook in hooks:
+        hook.remove()
+    assert sizes == {
+        "conv1": (1, 64, 112, 112),
+        "maxpool": (1, 64, 56, 56),
+        "layer1": (1, 256, 56, 56),
+        "layer2": (1, 512, 28, 28),
+        "layer3": (1, 1024, 14, 14),
+        "layer4": (1, 2048, 7, 7),
+    }
+
+
+def test_memory_layout_changes_no_score_and_every_parameter_learns() -> None:
+    torch.manual_seed(0)
+    model, images = resnet50(width=4, classes=5), torch.rand(4, 3, 64, 64)
+    plain = model(images)
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    swapped = model(images.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(plain, swapped, rtol=1e-3, atol=1e-4)
+    swapped.square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
