@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,10 +37,9 @@ def test_a_real_allocation_that_cannot_be_had_is_out_of_memory() -> None:
 
 
 @pytest.mark.parametrize(("batch", "hint"), [(256, "try --set batch_per_device=128"), (1, "the model does not fit")])
-def test_the_sentence_names_the_batch_and_the_next_to_try(tmp_path: Path, batch: int, hint: str) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps({"recipe": {"batch_per_device": batch}}), encoding="utf-8")
-    said = out_of_memory_sentence(tmp_path, RuntimeError("no room\nand a long story"))
-    assert said == f"out of memory with batch_per_device={batch}: no room; {hint}"
+def test_the_sentence_names_the_batch_the_peak_and_the_next_to_try(batch: int, hint: str) -> None:
+    said = out_of_memory_sentence(batch, 3 * 2**30, RuntimeError("no room\nand a long story"))
+    assert said == f"out of memory with batch_per_device={batch} after holding 3.00 GiB: no room; {hint}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -70,8 +72,6 @@ def _reporting_failure(folder: Path, ranks: Ranks) -> int:
         traceback.print_exc()
         if isinstance(error, TrainmarkError):
             code, sentence = error.exit_code, str(error)
-        elif is_out_of_memory(error):
-            code, sentence = 4, out_of_memory_sentence(folder, error)
         else:
             code, sentence = 1, f"unexpected {type(error).__name__}: {error}"
         try:
@@ -165,23 +165,22 @@ def work(folder: Path, ranks: Ranks, events: Any) -> None:
     gc.collect()
     gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
     clock.charge("init")
+    job = loop.Job(
+        workload=workload,
+        recipe=recipe,
+        limits=plan.limits,
+        data=data,
+        device=device,
+        stepper=stepper,
+        clock=clock,
+        pace=watch,
+        events=events,
+        agreement=agreement,
+        save=save,
+    )
     try:
-        ended = loop.train(
-            loop.Job(
-                workload=workload,
-                recipe=recipe,
-                limits=plan.limits,
-                data=data,
-                device=device,
-                stepper=stepper,
-                clock=clock,
-                pace=watch,
-                events=events,
-                agreement=agreement,
-                save=save,
-            ),
-            position,
-        )
+        with _explaining_memory(recipe.batch_per_device, device):
+            ended = loop.train(job, position)
     finally:
         clock.charge("other")
         watch.write_down()
@@ -209,11 +208,23 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def out_of_memory_sentence(folder: Path, error: BaseException) -> str:
-    recipe = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["recipe"]
-    batch = recipe["batch_per_device"]
+def out_of_memory_sentence(batch: int, peak_bytes: int | None, error: BaseException) -> str:
+    held = "" if peak_bytes is None else f" after holding {peak_bytes / 2**30:.2f} GiB"
     hint = f"try --set batch_per_device={batch // 2}" if batch > 1 else "the model does not fit"
-    return f"out of memory with batch_per_device={batch}: {str(error).partition(chr(10))[0]}; {hint}"
+    return f"out of memory with batch_per_device={batch}{held}: {str(error).partition(chr(10))[0]}; {hint}"
+
+
+@contextmanager
+def _explaining_memory(batch: int, device: Any) -> Iterator[None]:
+    """The batch is never changed silently: the user is told which to try."""
+    from trainmark.spec.errors import WorkloadError
+
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise WorkloadError(out_of_memory_sentence(batch, device.peak_memory_bytes(), error)) from error
+        raise
 
 
 def _distributed(model: Any, device: Any) -> Any:
