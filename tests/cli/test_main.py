@@ -38,7 +38,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--steps", "5", "--epochs", "1"], "argument --epochs: not allowed with argument --steps"),
         (["run", "--repeat", "0"], "--repeat must be at least 1, not 0"),
         (["run", "--skip-bad", "-1"], "--skip-bad must be at least 0, not -1"),
-        (["run", "--resume", "never-ran"], "no run 'never-ran' in the store"),
+        (["run", "--resume", "never-ran"], "holds no runs yet; 'trainmark run' makes one"),
         (["explain", "p_cor"], "did you mean 'p_core'?"),
         (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
         (["data", "make", "imagenet", "--out", "x", "--classes", "0"], "a set needs at least one class"),
