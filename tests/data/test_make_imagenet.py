@@ -89,27 +89,11 @@ def test_progress_is_told_up_to_the_last_picture(tmp_path: Path) -> None:
 
 
 def test_a_set_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    folder = make_imagenet.ensure(tmp_path / "cache", **SMALL)
+    folder = tmp_path / "set"
+    make_imagenet.make(folder, **SMALL)
     before = folder.stat().st_ino
-    assert make_imagenet.ensure(tmp_path / "cache", **SMALL) == folder
+    make_imagenet.make(folder, **SMALL)
     assert folder.stat().st_ino == before
-
-
-def test_different_sets_have_different_folders_and_the_default_one_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(make_imagenet, "make", lambda out, **_: None)
-    changes: list[dict[str, Any]] = [
-        {},
-        {"classes": 20},
-        {"train_per_class": 7},
-        {"val_per_class": 7},
-        {"seed": 7},
-        {"long_side": 100},
-    ]
-    folders = {make_imagenet.ensure(tmp_path, **change).name for change in changes}
-    assert len(folders) == 6
-    assert make_imagenet.default_name() in folders
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -159,7 +143,8 @@ def test_two_makers_at_once_both_succeed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", ["cut", "lost", "split"])
 def test_a_damaged_set_is_made_again(tmp_path: Path, harm: str) -> None:
-    folder = make_imagenet.ensure(tmp_path, **SMALL)
+    folder = tmp_path / "set"
+    make_imagenet.make(folder, **SMALL)
     whole = contents(folder)
     victim = folder / "train/n90000001/n90000001_0.JPEG"
     if harm == "cut":
@@ -168,7 +153,7 @@ def test_a_damaged_set_is_made_again(tmp_path: Path, harm: str) -> None:
         victim.unlink()
     else:
         (folder / "val").rename(folder / "value")
-    make_imagenet.ensure(tmp_path, **SMALL)
+    make_imagenet.make(folder, **SMALL)
     assert contents(folder) == whole
     assert names(tmp_path) == [folder.name]
 

@@ -56,7 +56,8 @@ class Folder:
             events.write("failed", rank=rank, at_ns=5, **failed)
         if ended:
             phases = {"startup": 2 * MS, "init": 3 * MS, "evaluate": 100 * MS, "other": 5 * MS}
-            events.write("end", ended=ended, phases_ns=phases, memory_peak_bytes=2**30 * (rank + 1), skipped=[])
+            events.write("phases", phases_ns=phases, memory_peak_bytes=2**30 * (rank + 1))
+            events.write("end", ended=ended, skipped=[])
 
     def record(self) -> Record:
         record = gather.record(self.path)

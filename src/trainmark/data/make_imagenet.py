@@ -125,24 +125,6 @@ def make(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def ensure(
-    cache_dir: Path,
-    *,
-    classes: int = CLASSES,
-    train_per_class: int = TRAIN_PER_CLASS,
-    val_per_class: int = VAL_PER_CLASS,
-    seed: int = SEED,
-    long_side: int = LONG_SIDE,
-    processes: int | None = None,
-    progress: Progress | None = None,
-) -> Path:
-    """The folder of such a set below `cache_dir`, made now if it is not there, or there and damaged."""
-    contents = _checked(classes, train_per_class, val_per_class, seed, long_side)
-    folder = cache_dir / contents.name
-    make(folder, **asdict(contents), processes=processes, progress=progress)
-    return folder
-
-
 def default_name() -> str:
     """What the folder of the default set is called."""
     return _checked(CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE).name

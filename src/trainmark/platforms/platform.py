@@ -16,6 +16,7 @@ import torch
 from trainmark.platforms import files
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.marks import EventMarks, HostMarks, Marks
+from trainmark.platforms.wide_arithmetic import WideArithmetic
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import Precision
 
@@ -119,6 +120,12 @@ class Device:
         if precision.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.torch.type, dtype=getattr(torch, precision.autocast))
+
+    def arithmetic(self, precision: Precision) -> contextlib.AbstractContextManager[Any]:
+        """What forward and backward run in: nothing special, unless the precision has to be emulated."""
+        if not self.emulates(precision):
+            return contextlib.nullcontext()
+        return WideArithmetic()  # type: ignore[no-untyped-call]
 
     def refuses(self, precision: Precision) -> str | None:
         """Why this device cannot train in a precision, or None: one tiny layer is really trained to find out."""

@@ -20,6 +20,9 @@ class Agreement(Protocol):
 
     def barrier(self) -> None: ...
 
+    def leave(self) -> None:
+        """Ends the world in good order; nothing may be asked of it afterwards."""
+
 
 class Alone:
     """A world of one."""
@@ -34,6 +37,9 @@ class Alone:
         return values
 
     def barrier(self) -> None:
+        pass
+
+    def leave(self) -> None:
         pass
 
 
@@ -58,3 +64,6 @@ class Together:
 
     def barrier(self) -> None:
         distributed.barrier(group=self._group)
+
+    def leave(self) -> None:
+        distributed.destroy_process_group()

@@ -104,7 +104,7 @@ def emulated_precision(f: Facts) -> Found:
     if f.environment.get("emulated_precision"):
         yield (
             "emulated-precision",
-            f"this CPU has no instructions for {f.plan.precision}: it is emulated, and slow for that",
+            f"this CPU has no instructions for {f.plan.precision}: products are computed in float32 and rounded",
         )
 
 

@@ -36,6 +36,8 @@ class RankStory:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     resumed: dict[str, Any] | None = None
+    phases_ns: dict[str, int] = field(default_factory=dict)
+    memory_peak_bytes: int | None = None
     end: dict[str, Any] | None = None
     failed: dict[str, Any] | None = None
     phase: str = "startup"
@@ -60,21 +62,22 @@ class RankStory:
             self.phase = event["phase"]
         elif kind == "evaluation":
             self.evaluations.append(event)
+        elif kind == "phases":
+            self.phases_ns, self.memory_peak_bytes = event["phases_ns"], event["memory_peak_bytes"]
         elif kind == "end":
             self.end, self.phase = event, "end"
         elif kind == "failed":
             self.failed = event
 
     def trace(self) -> RankTrace:
-        end = self.end or {}
         return RankTrace(
             rank=self.rank,
             host=self.host,
-            phases_ns=end.get("phases_ns") or {"startup": self.startup_ns},
+            phases_ns=self.phases_ns or {"startup": self.startup_ns},
             wait_ns=self.wait_ns,
             compute_ns=self.compute_ns,
             items=self.items,
-            memory_peak_bytes=end.get("memory_peak_bytes"),
+            memory_peak_bytes=self.memory_peak_bytes,
         )
 
 

@@ -104,7 +104,7 @@ def evaluate(job: Job, position: Position) -> bool:
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
         samples = 0
         for batch in feed.on_device(job.data.evaluation(), job.device):
-            with job.device.autocast(job.stepper.precision):
+            with job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
                 scores = workload.score(model, batch)
             sums = {name: sums[name] + scores[name] for name in sums}
             samples += batch.count

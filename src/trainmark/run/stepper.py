@@ -42,6 +42,7 @@ class Stepper:
         wide = {id(p): w for p, w in zip(self._narrow_weights, self._wide_weights, strict=True)}
         self.optimizer = optimizer([wide.get(id(p), p) for p in parameters])
         self.scaler = torch.amp.GradScaler(device.torch.type, enabled=precision.scales_loss)
+        self.arithmetic = device.arithmetic(precision)
         self._learning_rate: float | None = None
 
     def set_learning_rate(self, value: float) -> None:
@@ -52,6 +53,10 @@ class Stepper:
 
     def step(self, batch: Any) -> Tensor:
         """Trains on one batch and returns its loss, still on the device."""
+        with self.arithmetic:
+            return self._step(batch)
+
+    def _step(self, batch: Any) -> Tensor:
         with self.device.autocast(self.precision):
             loss = self._loss(self.model, batch)
         even = self._world == 1 or batch.count * self._world == batch.global_count

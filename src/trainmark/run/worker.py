@@ -15,34 +15,21 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
+
+from trainmark.run.events import EventWriter
+from trainmark.run.ranks import Ranks
+from trainmark.spec.errors import InvalidResultError, TrainmarkError, WorkloadError
+from trainmark.spec.plan import Plan
+
+if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
+    from trainmark.platforms.platform import Device
+    from trainmark.run.pace import Pace
 
 FIRST_LINE_NS = time.perf_counter_ns()
 """Where start-up ends and the worker's own work begins: before torch is imported, which counts as init."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranks:
-    """This process's place in the run, as its launcher says."""
-
-    rank: int
-    world: int
-    local_rank: int
-    local_ranks: int
-
-    @classmethod
-    def from_environment(cls) -> Ranks:
-        read = os.environ.get
-        return cls(
-            rank=int(read("RANK", "0")),
-            world=int(read("WORLD_SIZE", "1")),
-            local_rank=int(read("LOCAL_RANK", "0")),
-            local_ranks=int(read("LOCAL_WORLD_SIZE", "1")),
-        )
 
 
 def main() -> int:
@@ -60,9 +47,6 @@ def main() -> int:
 
 def _reporting_failure(folder: Path, ranks: Ranks) -> int:
     """Runs the worker; whatever goes wrong ends up in the event file as a sentence, and in the log as a traceback."""
-    from trainmark.run.events import EventWriter
-    from trainmark.spec.errors import TrainmarkError
-
     events = EventWriter(folder / f"rank{ranks.rank}.jsonl")
     events.write("begin", rank=ranks.rank, host=socket.gethostname(), pid=os.getpid(), startup_ns=_startup_ns())
     try:
@@ -72,6 +56,8 @@ def _reporting_failure(folder: Path, ranks: Ranks) -> int:
         traceback.print_exc()
         if isinstance(error, TrainmarkError):
             code, sentence = error.exit_code, str(error)
+        elif isinstance(error, KeyboardInterrupt):
+            code, sentence = 130, "interrupted before the first step"
         else:
             code, sentence = 1, f"unexpected {type(error).__name__}: {error}"
         try:
@@ -81,124 +67,31 @@ def _reporting_failure(folder: Path, ranks: Ranks) -> int:
         return code
 
 
-def work(folder: Path, ranks: Ranks, events: Any) -> None:
-    import torch
-
-    from trainmark import workloads
-    from trainmark.platforms import files
-    from trainmark.platforms.platform import Platform
-    from trainmark.run import checkpoint, environment, loop, pace
-    from trainmark.run.agreement import Agreement, Alone, Together
-    from trainmark.run.clock import Clock
-    from trainmark.run.losses import losses_on
-    from trainmark.run.stepper import Stepper
-    from trainmark.spec.errors import InvalidResultError, NotReadyError
-    from trainmark.spec.plan import Plan
-    from trainmark.spec.precision import Precision
-    from trainmark.spec.recipe import from_values
-    from trainmark.spec.record import Evaluation
-    from trainmark.spec.topology import Topology
-    from trainmark.workloads.workload import Share
+def work(folder: Path, ranks: Ranks, events: EventWriter) -> None:
+    from trainmark.run import loop, opening, pace
 
     plan = Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
-    workload = workloads.load(plan.workload)
-    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
-    precision = Precision.parse(plan.precision)
-    if ranks.world != Topology.parse(plan.topology).devices:
-        raise NotReadyError(f"{plan.topology} asked, {ranks.world} ranks joined")
-
-    # the data's helper processes are forked before any device is open or any thread has started
-    share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks)
-    data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
-    platform = Platform(files.load(plan.platform))
-    if platform.is_cpu:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks.local_ranks))
-    device = platform.open(ranks.local_rank)
-    device.set_precision(precision)
-    clock = Clock(device.marks, device.synchronize, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
-    agreement: Agreement = Alone()
-    if ranks.world > 1:
-        torch.distributed.init_process_group(platform.file.collectives)
-        agreement = Together()
-
-    torch.manual_seed(recipe.seed)
-    model = workload.build(recipe).to(device.torch)
-    model = model.to(memory_format=_memory_format(recipe.memory_format))  # type: ignore[call-overload]
-    stepper = Stepper(
-        model,
-        optimizer=partial(workload.optimizer, recipe=recipe),
-        loss=workload.loss,
-        precision=precision,
-        device=device,
-        wrap=partial(_distributed, device=device) if ranks.world > 1 else lambda bare: bare,
-        world=ranks.world,
-    )
-    position = loop.Position()
-    if plan.resume_from:
-        state, damaged = checkpoint.load_newest(Path(plan.resume_from))
-        for sentence in damaged:
-            print(sentence, file=sys.stderr)
-        stepper.load_state(state["stepper"])
-        history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]
-        position = loop.Position(history=history, **state["position"])
-        events.write("resumed", step=position.step, epoch=position.epoch, damaged=damaged)
-
-    def save(at: loop.Position) -> None:
-        if agreement.rank == 0:
-            checkpoint.save(folder / "checkpoints", at.step, {"stepper": stepper.state(), "position": asdict(at)})
-        agreement.barrier()
-
-    watch = pace.Pace(
-        clock=clock,
-        events=events,
-        limits=plan.limits,
-        agreement=agreement,
-        losses=losses_on(device),
-        first_step=position.step,
-    )
-    _on_signal(watch, pace.INTERRUPTED, pace.TERMINATED)
-    if ranks.rank == 0:
-        details = environment.collect(device)
-        details["emulated_precision"] = device.emulates(precision)
-        events.write("environment", **details)
-    events.write("ready", steps_per_epoch=data.steps_per_epoch, first_step=position.step)
+    job, position = opening.open_job(plan, ranks, folder, events, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
+    _on_signal(job.pace, pace.INTERRUPTED, pace.TERMINATED)
+    events.write("ready", steps_per_epoch=job.data.steps_per_epoch, first_step=position.step)
     gc.collect()
     gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
-    clock.charge("init")
-    job = loop.Job(
-        workload=workload,
-        recipe=recipe,
-        limits=plan.limits,
-        data=data,
-        device=device,
-        stepper=stepper,
-        clock=clock,
-        pace=watch,
-        events=events,
-        agreement=agreement,
-        save=save,
-    )
+    job.clock.charge("init")
     try:
-        with _explaining_memory(recipe.batch_per_device, device):
+        with _explaining_memory(job.recipe.batch_per_device, job.device):
             ended = loop.train(job, position)
     finally:
-        clock.charge("other")
-        watch.write_down()
-        data.close()
-    events.write(
-        "end",
-        ended=ended,
-        phases_ns=clock.phases_ns,
-        memory_peak_bytes=device.peak_memory_bytes(),
-        skipped=[f"{path}: {reason}" for path, reason in data.skipped],
-    )
-    if watch.bad_step is not None:
+        job.clock.charge("other")
+        job.pace.write_down()
+        job.data.close()
+        events.write("phases", phases_ns=job.clock.phases_ns, memory_peak_bytes=job.device.peak_memory_bytes())
+    events.write("end", ended=ended, skipped=[f"{path}: {reason}" for path, reason in job.data.skipped])
+    job.agreement.leave()
+    if job.pace.bad_step is not None:
         raise InvalidResultError(
-            f"the loss was not finite at step {watch.bad_step} on rank {ranks.rank}; no throughput is published. "
-            f"Try a smaller learning rate than {recipe.learning_rate:g}"
+            f"the loss was not finite at step {job.pace.bad_step} on rank {ranks.rank}; no throughput is published. "
+            f"Try a smaller learning rate than {job.recipe.learning_rate:g}"
         )
-    if ranks.world > 1:
-        torch.distributed.destroy_process_group()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -215,10 +108,8 @@ def out_of_memory_sentence(batch: int, peak_bytes: int | None, error: BaseExcept
 
 
 @contextmanager
-def _explaining_memory(batch: int, device: Any) -> Iterator[None]:
+def _explaining_memory(batch: int, device: Device) -> Iterator[None]:
     """The batch is never changed silently: the user is told which to try."""
-    from trainmark.spec.errors import WorkloadError
-
     try:
         yield
     except Exception as error:
@@ -227,27 +118,13 @@ def _explaining_memory(batch: int, device: Any) -> Iterator[None]:
         raise
 
 
-def _distributed(model: Any, device: Any) -> Any:
-    from torch.nn.parallel import DistributedDataParallel
-
-    return DistributedDataParallel(
-        model, device_ids=None if device.is_cpu else [device.torch.index], gradient_as_bucket_view=True
-    )
-
-
-def _memory_format(word: str) -> Any:
-    import torch
-
-    return torch.channels_last if word == "channels_last" else torch.contiguous_format
-
-
 def _startup_ns() -> int:
     """Time since the launcher started this worker; the monotonic clock is one for all processes of a host."""
     launched = os.environ.get("TRAINMARK_LAUNCHED_NS")
     return max(0, FIRST_LINE_NS - int(launched)) if launched else 0
 
 
-def _on_signal(watch: Any, interrupted: int, terminated: int) -> None:
+def _on_signal(watch: Pace, interrupted: int, terminated: int) -> None:
     """The first signal lets the running step finish; the launcher decides about a second one."""
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,45 @@
+"""Narrow arithmetic on a CPU that has no instructions for it: products in float32, rounded where hardware would round.
+
+Multiplying bfloat16 or float16 numbers and adding up in float32 is what units with such instructions do. Without them
+torch falls back to loops ten times slower than its float32 kernels; this takes the float32 kernels instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+_NARROW = (torch.bfloat16, torch.float16)
+_PRODUCTS = {
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.convolution_backward.default,
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+}
+
+
+class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, products of narrow tensors are computed in float32 and rounded once to the narrow type."""
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if operation not in _PRODUCTS or args[0].dtype not in _NARROW:
+            return operation(*args, **kwargs)
+        narrow = args[0].dtype
+        result = operation(*tree_map(_cast(narrow, torch.float32), args), **kwargs)
+        return tree_map(_cast(torch.float32, narrow), result)
+
+
+def _cast(source: torch.dtype, target: torch.dtype) -> Callable[[Any], Any]:
+    def cast(value: Any) -> Any:
+        return value.to(target) if isinstance(value, torch.Tensor) and value.dtype == source else value
+
+    return cast

@@ -1,0 +1,132 @@
+"""Opens everything a plan names - data, device, process group, model - and hands the loop a job that is ready."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainmark import workloads
+from trainmark.platforms import files
+from trainmark.platforms.platform import Device, Platform
+from trainmark.run import checkpoint, environment, loop
+from trainmark.run.agreement import Agreement, Alone, Together
+from trainmark.run.clock import Clock
+from trainmark.run.events import EventWriter
+from trainmark.run.losses import losses_on
+from trainmark.run.pace import Pace
+from trainmark.run.ranks import Ranks
+from trainmark.run.stepper import Stepper
+from trainmark.spec.errors import NotReadyError
+from trainmark.spec.plan import Plan
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import Recipe, from_values
+from trainmark.spec.record import Evaluation
+from trainmark.spec.topology import Topology
+from trainmark.workloads.workload import Share, Workload
+
+
+def open_job(
+    plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int
+) -> tuple[loop.Job, loop.Position]:
+    """The job of one rank and where it begins: at the first step, or where an earlier run was left."""
+    if ranks.world != Topology.parse(plan.topology).devices:
+        raise NotReadyError(f"{plan.topology} asked, {ranks.world} ranks joined")
+    workload = workloads.load(plan.workload)
+    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+
+    # the data's helper processes are forked before any device is open or any thread has started
+    share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks)
+    data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
+
+    device = open_device(plan, ranks)
+    clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
+    agreement = join(device, ranks)
+    stepper = open_stepper(workload, recipe, Precision.parse(plan.precision), device, agreement.world)
+    position = resumed(plan.resume_from, stepper, events) if plan.resume_from else loop.Position()
+
+    def save(at: loop.Position) -> None:
+        if agreement.rank == 0:
+            checkpoint.save(folder / "checkpoints", at.step, {"stepper": stepper.state(), "position": asdict(at)})
+        agreement.barrier()
+
+    if ranks.rank == 0:
+        emulated = device.emulates(stepper.precision)
+        events.write("environment", **environment.collect(device), emulated_precision=emulated)
+    job = loop.Job(
+        workload=workload,
+        recipe=recipe,
+        limits=plan.limits,
+        data=data,
+        device=device,
+        stepper=stepper,
+        clock=clock,
+        pace=Pace(
+            clock=clock,
+            events=events,
+            limits=plan.limits,
+            agreement=agreement,
+            losses=losses_on(device),
+            first_step=position.step,
+        ),
+        events=events,
+        agreement=agreement,
+        save=save,
+    )
+    return job, position
+
+
+def open_device(plan: Plan, ranks: Ranks) -> Device:
+    platform = Platform(files.load(plan.platform))
+    if platform.is_cpu:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks.local_ranks))
+    device = platform.open(ranks.local_rank)
+    device.set_precision(Precision.parse(plan.precision))
+    return device
+
+
+def join(device: Device, ranks: Ranks) -> Agreement:
+    if ranks.world == 1:
+        return Alone()
+    distributed.init_process_group(device.platform.file.collectives)
+    return Together()
+
+
+def open_stepper(workload: Workload, recipe: Recipe, precision: Precision, device: Device, world: int) -> Stepper:
+    """The model with its optimizer; all ranks draw the same weights from the seed."""
+    torch.manual_seed(recipe.seed)
+    model = workload.build(recipe).to(device.torch)
+    form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
+    model = model.to(memory_format=form)  # type: ignore[call-overload]
+    return Stepper(
+        model,
+        optimizer=partial(workload.optimizer, recipe=recipe),
+        loss=workload.loss,
+        precision=precision,
+        device=device,
+        wrap=partial(exchanging_gradients, device=device) if world > 1 else lambda bare: bare,
+        world=world,
+    )
+
+
+def exchanging_gradients(model: nn.Module, device: Device) -> nn.Module:
+    indices = None if device.is_cpu else [device.torch.index]
+    return DistributedDataParallel(model, device_ids=indices, gradient_as_bucket_view=True)
+
+
+def resumed(checkpoints: str, stepper: Stepper, events: EventWriter) -> loop.Position:
+    """Loads the newest whole checkpoint and says where it stood."""
+    state, damaged = checkpoint.load_newest(Path(checkpoints))
+    for sentence in damaged:
+        print(sentence, file=sys.stderr)
+    stepper.load_state(state["stepper"])
+    history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]
+    position = loop.Position(history=history, **state["position"])
+    events.write("resumed", step=position.step, epoch=position.epoch, damaged=damaged)
+    return position
