@@ -106,7 +106,7 @@ def deviations(actual: Recipe, reference: Recipe) -> tuple[Deviation, ...]:
     )
 
 
-def fix_hp(found: Sequence[Deviation], most: int = 4) -> str:
+def fix_hp(found: Sequence[Deviation], most: int = 2) -> str:
     """The tables' word for what differs from the reference recipe: `/` where nothing does."""
     shown = ",".join(str(deviation) for deviation in found[:most])
     return (shown + (f",+{len(found) - most} more" if len(found) > most else "")) or "/"

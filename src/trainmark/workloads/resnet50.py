@@ -39,8 +39,8 @@ REFERENCE = ResNet50Recipe(
 FILL = replace(REFERENCE, batch_per_device=256, learning_rate=0.8)
 QUICK = replace(
     REFERENCE,
-    batch_per_device=16,
-    learning_rate=0.00625,
+    batch_per_device=8,
+    learning_rate=0.003125,
     eval_batch_per_device=50,
     evaluate_first=False,
     evaluate_after_limit=True,
@@ -66,7 +66,7 @@ SMOKE = replace(
 class ResNet50(ImageClassifier):
     name = "resnet50"
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=75)}
+    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=90)}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
         "quick": {"batch_per_device": 128, "learning_rate": 0.05, "eval_batch_per_device": 256}
     }
