@@ -52,13 +52,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def cli(environment: dict[str, str]) -> Cli:
     """Runs `trainmark WORDS...` in a process of its own."""
 
-    def call(*words: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    def call(*words: str | Path, minutes: float = 2, **changes: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "trainmark", *map(str, words)],
             env={**environment, **changes},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=60 * minutes,
             stdin=subprocess.DEVNULL,
         )
 

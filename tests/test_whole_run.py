@@ -139,3 +139,17 @@ def test_a_terminal_shows_live_progress_and_no_colour_where_none_is_wanted(
     assert b"resnet50 train" in said or b"resnet50 evaluate" in said or b"resnet50 end" in said
     assert b"\x1b[3" not in said
     assert "\x1b" not in out
+
+
+def test_the_smoke_recipe_learns_the_embedded_pictures(cli: Cli, tmp_path: Path) -> None:
+    """What a new user runs first: nothing given, the set is made, and accuracy passes 90 % by learning alone."""
+    ended = cli("run", "resnet50", "--recipe", "smoke", "--platform", "cpu", "--json", "--quiet", minutes=5)
+    assert ended.returncode == 0, ended.stderr
+    record = Record.from_json(json.loads(ended.stdout))
+    assert record.status == "valid"
+    assert record.ended == "the target is reached"
+    assert record.quality.value is not None
+    assert record.quality.value > 90
+    assert record.quality.history[0].values["acc1"] < 60
+    assert record.metrics["p_core"].interval is not None
+    assert list((tmp_path / "cache").iterdir())

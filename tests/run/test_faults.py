@@ -197,6 +197,17 @@ def test_a_corrupt_picture_can_be_left_out_and_is_on_the_record(cli: Cli, damage
     assert sum(count * items for count, items in record["series"]["ranks"][0]["items"]) == 47
 
 
+def with_own_mounts(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a shell script in a mount namespace of its own, where it may mount what it likes."""
+    return subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
 def test_a_full_disk_ends_in_a_sentence_and_leaves_readable_events(
     environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
@@ -212,13 +223,7 @@ def test_a_full_disk_ends_in_a_sentence_and_leaves_readable_events(
         f"'{sys.executable}' -m trainmark {words}; code=$?; "
         f"cat {disk}/store/runs/*/rank0.jsonl | head -c 200 >&2; exit $code"
     )
-    ended = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    ended = with_own_mounts(script, environment)
     assert ended.returncode == 4, ended.stderr
     assert "No space left on device" in ended.stderr
     assert '{"event": "begin"' in ended.stderr
@@ -231,13 +236,7 @@ def test_too_little_room_is_refused_before_the_start(
     disk.mkdir()
     words = " ".join(f"'{word}'" for word in (*LONG, "--data", pictures, "--store", disk))
     script = f"mount -t tmpfs -o size=2m tmpfs '{disk}' && '{sys.executable}' -m trainmark {words}"
-    ended = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    ended = with_own_mounts(script, environment)
     assert ended.returncode == 3, ended.stderr
     assert "MiB free and this run may need" in ended.stderr
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import fcntl
 import functools
 import json
@@ -15,7 +14,6 @@ import os
 import selectors
 import signal
 import struct
-import sys
 import traceback
 import warnings
 import weakref
@@ -34,6 +32,7 @@ import torch
 from trainmark.data.crops import LEAST_AREA, Crop, eval_crop, train_crop
 from trainmark.data.imagenet import ImageSet
 from trainmark.data.jpeg import BadImage, Decoder
+from trainmark.data.lifeline import end_with_parent
 from trainmark.data.order import Share
 from trainmark.spec.errors import NotReadyError, WorkloadError
 
@@ -42,7 +41,6 @@ Transform = Literal["train", "eval"]
 _TASK = struct.Struct("<iiii")  # generation, slot, first row, last row; 16 bytes, so a pipe never tears one
 _TASKS_A_WRITE = 4096 // _TASK.size  # a pipe takes this much whole or not at all
 _MAX_CHUNK = 16
-_PR_SET_PDEATHSIG = 1
 _JOIN_TIMEOUT_S = 5.0
 _TRAINERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -491,7 +489,7 @@ def _pipe() -> tuple[int, int]:
 
 def _work(job: _Job, tasks: int, answers: int, not_mine: list[int], parent_pid: int) -> None:
     """A worker's life: take a task, decode it into place, say so; ends when the trainer does."""
-    _die_with(parent_pid)
+    end_with_parent(parent_pid)
     # the trainer decides what these mean, and may want one more batch to finish its step; it ends us with SIGKILL
     for number in _TRAINERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -510,10 +508,3 @@ def _work(job: _Job, tasks: int, answers: int, not_mine: list[int], parent_pid: 
             except Exception:
                 crash = traceback.format_exc()
             answer.send_bytes(json.dumps([slot, bad, crash]).encode())
-
-
-def _die_with(parent_pid: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent_pid:
-        os._exit(0)  # the parent was gone before we could ask to go with it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import secrets
@@ -19,6 +18,7 @@ import numpy as np
 import psutil
 
 from trainmark import workloads
+from trainmark.data.lifeline import end_with_parent
 from trainmark.platforms import files
 from trainmark.run import gather
 from trainmark.run.events import EventTail, EventWriter
@@ -102,7 +102,7 @@ def run(
         stdout=(folder / "launcher.log").open("wb"),
         stderr=subprocess.STDOUT,
         start_new_session=True,  # a terminal's Ctrl-C reaches the launcher only, which passes it on when it is time
-        preexec_fn=_die_with_me if sys.platform == "linux" else None,  # noqa: PLW1509 - this process has one thread
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
     )
     with _forwarding_signals(current):
         try:
@@ -265,10 +265,6 @@ def _environment(plan: Plan, launched_ns: int) -> dict[str, str]:
         for name, value in files.load(plan.platform).host_settings.items():
             environment.setdefault(name, value)
     return environment
-
-
-def _die_with_me() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
 
 
 @contextmanager

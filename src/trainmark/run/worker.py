@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import json
@@ -19,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from trainmark.data.lifeline import end_with_parent
 from trainmark.run.events import EventWriter
 from trainmark.run.ranks import Ranks
 from trainmark.spec.errors import InvalidResultError, TrainmarkError, WorkloadError
@@ -35,7 +35,8 @@ FIRST_LINE_NS = time.perf_counter_ns()
 def main() -> int:
     folder = Path(sys.argv[1])
     ranks = Ranks.from_environment()
-    _die_with_the_launcher()
+    launcher = os.environ.get("TRAINMARK_PARENT")
+    end_with_parent(int(launcher) if launcher else None)
     log = os.open(folder / f"rank{ranks.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -132,14 +133,6 @@ def _on_signal(watch: Pace, interrupted: int, terminated: int) -> None:
 
     signal.signal(signal.SIGINT, handle)
     signal.signal(signal.SIGTERM, handle)
-
-
-def _die_with_the_launcher() -> None:
-    """Asks the kernel to end this process when its parent is gone, however it went."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
-        if os.environ.get("TRAINMARK_PARENT", str(os.getppid())) != str(os.getppid()):
-            os._exit(1)  # it was gone before we could ask
 
 
 if __name__ == "__main__":
