@@ -62,6 +62,7 @@ class RankStory:
             self.phase = event["phase"]
         elif kind == "evaluation":
             self.evaluations.append(event)
+            self.phase = "train"
         elif kind == "phases":
             self.phases_ns, self.memory_peak_bytes = event["phases_ns"], event["memory_peak_bytes"]
         elif kind == "end":
