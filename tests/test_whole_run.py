@@ -153,3 +153,11 @@ def test_the_smoke_recipe_learns_the_embedded_pictures(cli: Cli, tmp_path: Path)
     assert record.quality.history[0].values["acc1"] < 60
     assert record.metrics["p_core"].interval is not None
     assert list((tmp_path / "cache").iterdir())
+
+
+def test_devices_that_are_not_there_are_counted_before_the_start(cli: Cli, pictures: Path) -> None:
+    ended = cli(
+        "run", "resnet50", "--recipe", "reference", "--topology", "1x8", "--platform", "nvidia", "--data", pictures
+    )
+    assert ended.returncode == 3
+    assert "topology 1x8 needs 8 NVIDIA devices on this machine, 0 are visible; try --platform cpu" in ended.stderr

@@ -24,9 +24,10 @@ def machine(plan: Plan, store: Path) -> None:
     platform = Platform(files.load(plan.platform))
     wanted = Topology.parse(plan.topology).devices_per_node
     if platform.device_count < (1 if platform.is_cpu else wanted):
+        remedy = f"--topology 1x{platform.device_count}" if platform.device_count else "--platform cpu"
         raise NotReadyError(
             f"topology {plan.topology} needs {wanted} {platform.file.title} devices on this machine, "
-            f"{platform.device_count} are visible; try --topology 1x{max(1, platform.device_count)} or --platform cpu"
+            f"{platform.device_count} are visible; try {remedy}"
         )
     device = platform.open(0)
     if reason := device.refuses(Precision.parse(plan.precision)):
