@@ -118,6 +118,16 @@ def test_a_rank_cut_off_one_step_early_does_not_spoil_the_record(tmp_path: Path)
     assert values(record)["p_core"] == pytest.approx(2 * 8 / 0.010, rel=0.03)
 
 
+def test_a_torn_last_line_is_dropped_and_said_on_the_record(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(limits=Limits()))
+    folder.rank(0, [10] * 50, ended=None)
+    with (tmp_path / "rank0.jsonl").open("ab") as file:
+        file.write(b'{"event": "steps", "first": 50, "wait_ns": [1')
+    record = folder.record()
+    assert record.timeline.steps == 50
+    assert any("rank 0 end in the middle of a line" in doubt.text for doubt in record.doubts)
+
+
 def test_no_throughput_is_published_from_an_invalid_run(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan())
     folder.rank(0, [10] * 50, exit_code=5, sentence="the loss was not finite at step 49")

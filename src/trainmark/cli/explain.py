@@ -62,6 +62,7 @@ DOUBTS = {
     "emulated-precision": "The processor has no instructions for the precision asked for.",
     "foreign-load": "Other programs, or other guests of the host, used more than 10 % of the machine meanwhile.",
     "skip-bad": "Unreadable data files were allowed to be left out; the record lists those that were.",
+    "torn-events": "A rank's event file ended in the middle of a line: what that line held is not counted.",
     "resumed": "The run went on from a checkpoint: times cover only the part after it.",
 }
 """By the code programs read on the record."""

@@ -35,6 +35,8 @@ class Facts:
     environment: Mapping[str, Any]
     reference_global_batch: int
     resumed: Mapping[str, Any] | None = None
+    torn_ranks: tuple[int, ...] = ()
+    """Ranks whose event file ends in the middle of a line."""
 
 
 def collect(facts: Facts) -> tuple[Doubt, ...]:
@@ -124,7 +126,14 @@ def skipped_files(f: Facts) -> Found:
 
 def resumed(f: Facts) -> Found:
     if f.resumed:
-        yield "resumed", f"resumed at step {f.resumed['step']}: times cover only the part after it"
+        said = [f"resumed at step {f.resumed['step']}: times cover only the part after it", *f.resumed["damaged"]]
+        yield "resumed", "; ".join(said)
+
+
+def torn_events(f: Facts) -> Found:
+    if f.torn_ranks:
+        ranks = ", ".join(str(rank) for rank in f.torn_ranks)
+        yield "torn-events", f"the events of rank {ranks} end in the middle of a line, which was dropped"
 
 
 def incomplete(f: Facts) -> Found:
@@ -144,4 +153,5 @@ CHECKS = (
     foreign_load,
     skipped_files,
     resumed,
+    torn_events,
 )

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import trainmark
 from trainmark.run.doubts import Facts, collect
@@ -16,6 +16,7 @@ from trainmark.spec.errors import NotReadyError
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Evaluation, Quality, Record, Status
+from trainmark.spec.target import Target
 from trainmark.spec.timeline import RankTrace, Timeline
 
 
@@ -40,6 +41,8 @@ class RankStory:
     memory_peak_bytes: int | None = None
     end: dict[str, Any] | None = None
     failed: dict[str, Any] | None = None
+    torn: bool = False
+    """The event file ends in the middle of a line, which was dropped."""
     phase: str = "startup"
     """What this rank was last seen doing."""
 
@@ -85,14 +88,15 @@ class RankStory:
 def read_ranks(folder: Path) -> list[RankStory]:
     stories = []
     for path in sorted(folder.glob("rank*.jsonl"), key=lambda path: int(path.stem.removeprefix("rank"))):
-        story = RankStory()
-        for event in EventTail(path).new_events():
+        story, tail = RankStory(), EventTail(path)
+        for event in tail.new_events():
             story.add(event)
+        story.torn = tail.torn
         stories.append(story)
     return stories
 
 
-def record(folder: Path, *, group: str | None = None) -> Record:
+def record(folder: Path) -> Record:
     """The record of a run folder. A run that did not reach its end gives an incomplete one, with all it measured."""
     try:
         head = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -107,14 +111,15 @@ def record(folder: Path, *, group: str | None = None) -> Record:
     steady_from = series.steady_start(whole.compute_s) if whole.steps else 0
     warmup = 0 if plan.limits.full else steady_from
     timeline = Timeline(ranks=traces, warmup_steps=warmup, steady_from=steady_from)
-    quality = _quality(head["target"], plan, first)
+    target = Target(**head["target"])
+    quality = _quality(target, plan, first)
     status, ended = _status(ranks, launcher)
     measured = Measured(
         item=head["item"],
         timeline=timeline,
         memory_capacity_bytes=first.environment.get("device", {}).get("memory_bytes"),
         steps_planned=_planned(plan, first, reached=quality.reached and plan.limits.full),
-        target_reached_ns=_reached_ns(head["target"], plan, first),
+        target_reached_ns=_reached_ns(target, plan, first),
     )
     metrics = measure(measured)
     if status == "invalid":
@@ -126,7 +131,7 @@ def record(folder: Path, *, group: str | None = None) -> Record:
         trainmark=trainmark.__version__,
         status=status,
         ended=ended,
-        group=group or head.get("group"),
+        group=head["group"],
         plan=plan,
         item=head["item"],
         metrics=metrics,
@@ -147,6 +152,7 @@ def record(folder: Path, *, group: str | None = None) -> Record:
                 environment=environment,
                 reference_global_batch=head["reference_global_batch"],
                 resumed=first.resumed,
+                torn_ranks=tuple(story.rank for story in ranks if story.torn),
             )
         ),
         skipped_files=tuple((first.end or {}).get("skipped", ())),
@@ -174,31 +180,28 @@ def _status(ranks: list[RankStory], launcher: dict[str, Any]) -> tuple[Status, s
     return ("incomplete" if ended in ("interrupted", "terminated") else "valid"), ended
 
 
-def _quality(target: dict[str, Any], plan: Plan, story: RankStory) -> Quality:
+def _quality(target: Target, plan: Plan, story: RankStory) -> Quality:
     history = tuple(
         Evaluation(step=event["step"], epoch=event["epoch"], values=event["values"], samples=event["samples"])
         for event in story.evaluations
     )
     goal = float(plan.recipe["target"])
-    value = history[-1].values.get(target["name"]) if history else None
-    better: Literal["higher", "lower"] = target["better"]
-    reached = value is not None and (value >= goal if better == "higher" else value <= goal)
+    value = history[-1].values.get(target.name) if history else None
     return Quality(
-        name=target["name"],
-        unit=target["unit"],
+        name=target.name,
+        unit=target.unit,
         goal=goal,
-        better=better,
+        better=target.better,
         value=value,
-        reached=reached,
+        reached=value is not None and target.reached(value, goal),
         history=history,
     )
 
 
-def _reached_ns(target: dict[str, Any], plan: Plan, story: RankStory) -> int | None:
-    goal, higher = float(plan.recipe["target"]), target["better"] == "higher"
+def _reached_ns(target: Target, plan: Plan, story: RankStory) -> int | None:
     for event in story.evaluations:
-        value = event["values"].get(target["name"])
-        if value is not None and (value >= goal if higher else value <= goal):
+        value = event["values"].get(target.name)
+        if value is not None and target.reached(value, float(plan.recipe["target"])):
             return int(event["elapsed_ns"])
     return None
 

@@ -15,9 +15,3 @@ class Target:
 
     def reached(self, value: float, goal: float) -> bool:
         return value >= goal if self.better == "higher" else value <= goal
-
-    def best(self, values: list[float]) -> float:
-        return max(values) if self.better == "higher" else min(values)
-
-    def sign(self) -> str:
-        return ">=" if self.better == "higher" else "<="
