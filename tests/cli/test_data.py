@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import wave
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from trainmark.cli.main import main
+from trainmark.data import archives, embedded, make_ljspeech
+from trainmark.spec.errors import UsageError
 
 
 def test_a_made_set_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,8 +48,8 @@ def test_a_damaged_picture_is_named_and_exits_3(
     assert report["problems"][0]["path"] == str(victim.relative_to(tmp_path))
 
 
-def archive(path: Path, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as tar:
+def archive(path: Path, files: dict[str, bytes], mode: Literal["w", "w:bz2"] = "w") -> Path:
+    with tarfile.open(path, mode) as tar:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
@@ -72,3 +76,109 @@ def test_archives_become_a_set_that_can_be_read(
     assert said.out == f"{out}\n"
     assert "2 classes, 2 train and 2 val pictures" in said.err
     assert (out / "val" / "n00000002" / "ILSVRC2012_val_00000002.JPEG").read_bytes() == picture
+
+
+def sound() -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(22_050)
+        file.writeframes(bytes(44_100))
+    return buffer.getvalue()
+
+
+def speech_archive(path: Path) -> Path:
+    lines = "".join(f"LJ001-000{number}|Number {number}.|a number\n" for number in range(1, 4))
+    files = {f"LJSpeech-1.1/wavs/LJ001-000{number}.wav": sound() for number in range(1, 4)}
+    return archive(path, {**files, "LJSpeech-1.1/metadata.csv": lines.encode()}, "w:bz2")
+
+
+def test_a_speech_archive_becomes_a_set_that_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tar, out = speech_archive(tmp_path / "LJSpeech-1.1.tar.bz2"), tmp_path / "ljspeech"
+    words = ["data", "prepare", "ljspeech", "--tar", str(tar), "--out", str(out)]
+    assert main([*words, "--no-md5"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{out}\n"
+    assert "3 clips, 4 files written now" in said.err
+    assert main(["data", "verify", "ljspeech", str(out)]) == 0
+    assert capsys.readouterr().out == "3 clips, 0:00:03 of sound\n"
+
+
+def test_another_archive_than_the_published_one_is_refused_and_exits_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_free_bytes", lambda _: 10**12)
+    tar = speech_archive(tmp_path / "LJSpeech-1.1.tar.bz2")
+    assert main(["data", "prepare", "ljspeech", "--tar", str(tar), "--out", str(tmp_path / "out")]) == 3
+    assert "not c4763be9595ddfa79c2fc6eaeb3b6c8e; it is another file or was damaged" in capsys.readouterr().err
+
+
+def test_a_damaged_clip_is_named_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tar, out = speech_archive(tmp_path / "tar"), tmp_path / "out"
+    assert main(["data", "prepare", "ljspeech", "--tar", str(tar), "--out", str(out), "--no-md5"]) == 0
+    capsys.readouterr()
+    (out / "wavs" / "LJ001-0002.wav").write_bytes(sound()[:-10])
+    (out / "wavs" / "LJ001-0003.wav").unlink()
+    assert main(["data", "verify", "ljspeech", str(out), "--decode", "full", "--json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["expected"], report["found"]) == (False, None, {"clips": 2, "seconds": 1.0})
+    assert [finding["path"] for finding in report["problems"]] == ["wavs/LJ001-0003.wav", "wavs/LJ001-0002.wav"]
+    assert main(["data", "verify", "ljspeech", str(out)]) == 3
+    assert "wavs/LJ001-0002.wav: it is cut short" in capsys.readouterr().out
+
+
+def test_a_made_speech_set_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "made"
+    assert main(["data", "make", "ljspeech", "--out", str(out), "--clips", "9", "--seed", "5"]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    assert main(["data", "verify", "ljspeech", str(out), "--decode", "full"]) == 0
+    assert capsys.readouterr().out.startswith("9 clips, 0:00:")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["make", "ljspeech", "--out", "x", "--classes", "3"], "--classes belongs to 'trainmark data make imagenet'"),
+        (["make", "imagenet", "--clips", "3", "--out", "x"], "--clips belongs to 'trainmark data make ljspeech'"),
+        (["prepare", "ljspeech", "--devkit", "x"], "--devkit belongs to 'trainmark data prepare imagenet'"),
+        (["prepare", "imagenet", "--tar=x", "--out", "x"], "--tar belongs to 'trainmark data prepare ljspeech'"),
+        (["prepare", "ljspeech", "--out", "x"], "the following arguments are required: --tar"),
+        (["prepare", "ljspeech", "--tar", "x"], "the following arguments are required: --out"),
+        (["make", "ljspeech"], "the following arguments are required: --out"),
+        (["verify", "ljspeech"], "the following arguments are required: DIR"),
+        (["verify", "ljspeech", "x", "--decode", "ful"], "did you mean 'full'?"),
+        (["verify", "ljspech", "x"], "set 'ljspech' is not known; did you mean 'ljspeech'?"),
+        (["make"], "the following arguments are required: set"),
+    ],
+)
+def test_a_word_out_of_place_is_one_sentence_and_exit_2(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", *words]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
+
+
+def test_the_help_gives_the_makers_own_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["data", "make", "ljspeech", "--help"])
+    assert f"(default: {make_ljspeech.CLIPS})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("make", "--clips"), ("prepare", "--tar"), ("verify", "--decode")])
+def test_the_help_of_a_set_shows_its_own_words_only(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["data", words[0], "ljspeech", "--help"])
+    said = capsys.readouterr().out
+    assert words[1] in said
+    assert not [word for word in ("--classes", "--devkit", "--train-tar", "--val-per-class") if word in said]
+
+
+def test_the_embedded_sets_are_known_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path))
+    assert embedded.folder("imagenet").parent == embedded.folder("ljspeech").parent == tmp_path
+    assert embedded.folder("imagenet") != embedded.folder("ljspeech")
+    with pytest.raises(UsageError, match="data set 'ljspech' is not known; did you mean 'ljspeech'"):
+        embedded.folder("ljspech")

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from trainmark.data.set_counts import MANIFEST
 from trainmark.spec.errors import UsageError, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Maker:
+    """Who makes a set, and how long that takes."""
+
+    module: str
+    """Has `make(folder)` and `default_name()`; loaded only when asked, for it brings numpy."""
+    takes: str
+
+
+_MAKERS = {
+    "imagenet": _Maker(module="trainmark.data.make_imagenet", takes="about 10 s on two cores"),
+    "ljspeech": _Maker(module="trainmark.data.make_ljspeech", takes="about 10 s on two cores"),
+}
 
 
 def cache_folder() -> Path:
@@ -19,11 +37,8 @@ def cache_folder() -> Path:
 
 def folder(data_set: str) -> Path:
     """Where the embedded set of this name lies, or will lie."""
-    if data_set != "imagenet":
-        raise UsageError(f"data set {data_set!r} is not known; {nearest(data_set, ['imagenet'])}")
-    from trainmark.data import make_imagenet
-
-    return cache_folder() / make_imagenet.default_name()
+    name: str = _loaded(_maker(data_set)).default_name()
+    return cache_folder() / name
 
 
 def is_generated(root: Path, given: str | None) -> bool:
@@ -33,8 +48,17 @@ def is_generated(root: Path, given: str | None) -> bool:
 
 def ensure(data_set: str, root: Path, say: Callable[[str], None]) -> None:
     """Makes the embedded set if it is not there yet, and again if it was damaged."""
-    from trainmark.data import make_imagenet
-
+    maker = _maker(data_set)
     if not (root / MANIFEST).exists():
-        say(f"making the embedded {data_set} set in {root} (once, about 10 s on two cores)")
-    make_imagenet.make(root)
+        say(f"making the embedded {data_set} set in {root} (once, {maker.takes})")
+    _loaded(maker).make(root)
+
+
+def _maker(data_set: str) -> _Maker:
+    if data_set not in _MAKERS:
+        raise UsageError(f"data set {data_set!r} is not known; {nearest(data_set, _MAKERS)}")
+    return _MAKERS[data_set]
+
+
+def _loaded(maker: _Maker) -> Any:
+    return import_module(maker.module)

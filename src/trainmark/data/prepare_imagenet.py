@@ -7,31 +7,27 @@ labels come from the devkit archive or from a text file. The result is what the 
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import io
-import json
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from trainmark.data import archives
+from trainmark.data.archives import PROGRESS_EVERY_BYTES, STATE, Progress, Report
 from trainmark.data.unpack import Destination, Limits, Member, members, open_archive
 from trainmark.spec.errors import NotReadyError
-
-STATE = PurePosixPath(".trainmark-prepare")
-"""Below the prepared set: what is finished and which archives were checked. Removing it only costs time."""
 
 MOST_CLASSES = 30_000
 MOST_FILES = 20_000_000
 MOST_BYTES = 4 << 40
 """Larger than any set of this kind (ImageNet-21k has 21,841 classes, 14 million files and 1.3 TB)."""
 
-_MD5_OF_TASK_3 = "ccaf1013018ac1037801578038d370da"
-_PROGRESS_EVERY_BYTES = 64 << 20
+_MISTAKEN = {
+    "ccaf1013018ac1037801578038d370da": "the archive of task 3 (dogs); ILSVRC2012_img_train.tar, 138 GB, is needed"
+}
 _CLASS_LIMITS = Limits(files=MOST_CLASSES, total_bytes=MOST_BYTES)
 _DEVKIT_LIMITS = Limits(files=200, total_bytes=64 << 20)
 _GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -61,16 +57,6 @@ ILSVRC2012 = ArchiveSet(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far one phase is: `checksum`, `train` or `val`."""
-
-    phase: str
-    done_bytes: int
-    total_bytes: int
-    files: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Prepared:
     """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
 
@@ -78,9 +64,6 @@ class Prepared:
     train: int
     val: int
     written: int
-
-
-Report = Callable[[Progress], None]
 
 
 def prepare(
@@ -107,11 +90,13 @@ def prepare(
     labels = _labels(devkit, val_labels, expected.devkit_md5 if verify_md5 else None)
     classes = _class_names(train_tar, expected)
     _check_labels(labels, classes, expected)
-    with Destination(out) as destination, _sole_user(out):
-        _check_space(train_tar, val_tar, out, free_bytes or _free_bytes)
+    with Destination(out) as destination, archives.sole_user(out):
+        both_bytes = train_tar.stat().st_size + val_tar.stat().st_size
+        # files fill whole blocks: about 2 % more than their bytes
+        archives.check_space(out, 1.02 * both_bytes, ("train", "val"), free_bytes)
         if verify_md5:
-            _check_md5(train_tar, expected.train_md5, destination, progress)
-            _check_md5(val_tar, expected.val_md5, destination, progress)
+            archives.check_md5(train_tar, expected.train_md5, destination, progress, _MISTAKEN)
+            archives.check_md5(val_tar, expected.val_md5, destination, progress)
         train, train_written = _unpack_train(train_tar, destination, progress)
         val, val_written = _unpack_val(val_tar, labels, destination, progress)
     for split, found, wanted in (("train", train, expected.train), ("val", val, expected.val)):
@@ -176,9 +161,7 @@ def _labels(devkit: Path | None, val_labels: Path | None, devkit_md5: str | None
             "or a text file of labels (--val-labels FILE, lines 'ILSVRC2012_val_00000001.JPEG n01751748')"
         )
     if devkit_md5 is not None:
-        found = _md5_of(devkit, lambda _: None)
-        if found != devkit_md5:
-            raise _wrong_md5(devkit, found, devkit_md5)
+        archives.compare_md5(devkit, devkit_md5, lambda _: None)
     return read_devkit_labels(devkit)
 
 
@@ -236,7 +219,9 @@ def _unpack_train(train_tar: Path, destination: Destination, progress: Report) -
             if done is None:
                 done, new = _unpack_class(class_tar, folder, destination, MOST_FILES - files)
                 written += new
-                _write_json(destination, marker, {"files": done[0], "bytes": done[1], "archive_bytes": class_tar.size})
+                archives.write_json(
+                    destination, marker, {"files": done[0], "bytes": done[1], "archive_bytes": class_tar.size}
+                )
             files += done[0]
             done_bytes += class_tar.size
             progress(Progress(phase="train", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
@@ -264,7 +249,7 @@ def _finished(
 
     Counting again makes up for not syncing every file to disk: after a power cut a marker may be there and a file not.
     """
-    state = _read_json(destination, marker)
+    state = archives.read_json(destination, marker)
     found = destination.files(folder) if state else None
     if found and state == {"files": found[0], "bytes": found[1], "archive_bytes": archive_bytes}:
         return found
@@ -284,7 +269,7 @@ def _unpack_val(
             written += destination.write(PurePosixPath("val", labels[image.name], image.name), image, image.size)
             files += 1
             done_bytes += image.size
-            if done_bytes - reported >= _PROGRESS_EVERY_BYTES:
+            if done_bytes - reported >= PROGRESS_EVERY_BYTES:
                 reported = done_bytes
                 progress(Progress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     if files != len(labels):
@@ -293,93 +278,6 @@ def _unpack_val(
         )
     progress(Progress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     return files, written
-
-
-def _check_md5(archive: Path, wanted: str | None, destination: Destination, progress: Report) -> None:
-    if wanted is None:
-        return
-    status = archive.stat()
-    marker = STATE / f"{archive.name}.json"
-    seen = {"md5": wanted, "bytes": status.st_size, "modified_ns": status.st_mtime_ns}
-    if _read_json(destination, marker) == seen:  # read through once already, and not touched since
-        return
-    found = _md5_of(archive, progress)
-    if found != wanted:
-        raise _wrong_md5(archive, found, wanted)
-    _write_json(destination, marker, seen)
-
-
-def _wrong_md5(archive: Path, found: str, wanted: str) -> NotReadyError:
-    if found == _MD5_OF_TASK_3:
-        return NotReadyError(f"{archive} is the archive of task 3 (dogs); ILSVRC2012_img_train.tar, 138 GB, is needed")
-    return NotReadyError(f"{archive} has md5 {found}, not {wanted}; it is another file or was damaged, fetch it again")
-
-
-def _md5_of(path: Path, progress: Report) -> str:
-    digest = hashlib.md5(usedforsecurity=False)  # it is what the publisher gives; against damage, not against forgery
-    try:
-        with path.open("rb", buffering=0) as file:
-            total_bytes, done_bytes, reported = os.fstat(file.fileno()).st_size, 0, 0
-            while data := file.read(4 << 20):
-                digest.update(data)
-                done_bytes += len(data)
-                if done_bytes - reported >= _PROGRESS_EVERY_BYTES or done_bytes == total_bytes:
-                    reported = done_bytes
-                    progress(Progress(phase="checksum", done_bytes=done_bytes, total_bytes=total_bytes))
-    except OSError as error:
-        raise NotReadyError(f"cannot read {path}: {error.strerror}") from error
-    return digest.hexdigest()
-
-
-def _check_space(train_tar: Path, val_tar: Path, out: Path, free_bytes: Callable[[Path], int]) -> None:
-    archives = train_tar.stat().st_size + val_tar.stat().st_size
-    there = sum(_bytes_below(out / split) for split in ("train", "val"))
-    needed = max(0, int(1.02 * archives) - there)  # files fill whole blocks: about 2 % more than their bytes
-    free = free_bytes(out)
-    if free < needed:
-        raise NotReadyError(
-            f"{out} has {free / 1e9:.1f} GB free and {needed / 1e9:.1f} GB more are needed; "
-            "free some or choose another disk"
-        )
-
-
-def _free_bytes(folder: Path) -> int:
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
-
-
-def _bytes_below(folder: Path) -> int:
-    return sum(
-        (Path(where) / name).lstat().st_size for where, _, names in os.walk(folder, followlinks=False) for name in names
-    )
-
-
-@contextmanager
-def _sole_user(out: Path) -> Iterator[None]:
-    """Two preparations of one folder would take each other's unfinished files away."""
-    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise NotReadyError(f"another preparation is at work in {out}; wait for it or stop it") from error
-        except OSError:  # a file system without locks: go on without
-            pass
-        yield
-    finally:
-        os.close(folder)
-
-
-def _read_json(destination: Destination, path: PurePosixPath) -> object:
-    try:
-        return json.loads(destination.read(path) or b"null")
-    except ValueError:
-        return None  # damaged: as good as absent, the work is done again
-
-
-def _write_json(destination: Destination, path: PurePosixPath, value: object) -> None:
-    data = json.dumps(value).encode()
-    destination.write(path, io.BytesIO(data), len(data), keep=False)
 
 
 def _open_plain(archive: Path) -> BinaryIO:

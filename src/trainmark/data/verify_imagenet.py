@@ -6,65 +6,21 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
 from trainmark.data import set_counts
+from trainmark.data.findings import Decode, Finding, Report, in_parallel
 from trainmark.data.set_counts import Counts
 from trainmark.spec.errors import NotReadyError
 
 SPLITS = ("train", "val")
 
-Decode = Literal["none", "header", "full"]
-
 _HEAD = 64 << 10
 _TAIL = 4 << 10
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = b"\xff\xd9"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing to know about a file or a folder of the set."""
-
-    path: str
-    """Below the root, with forward slashes."""
-    text: str
-
-    def __str__(self) -> str:
-        path = self.path if self.path.isprintable() else repr(self.path)  # a file's name may move the cursor
-        return f"{path}: {self.text}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What was expected, what was found, and which files are not as they should be."""
-
-    expected: Counts | None
-    """None where nothing is known of the set."""
-    found: Counts
-    problems: tuple[Finding, ...]
-    """A run that reads these fails or learns the wrong thing."""
-    notes: tuple[Finding, ...]
-    """Unusual, and still read without loss: a PNG named .JPEG, stray bytes a decoder steps over."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the set can be trained on as it is."""
-        return not self.problems and self.expected in (None, self.found)
-
-    def sentence(self) -> str:
-        """The verdict in one sentence."""
-        found = str(self.found)
-        if self.expected not in (None, self.found):
-            found += f" where {self.expected} were expected"
-        if not self.problems:
-            return found
-        return f"{found}; {len(self.problems)} problems, the first: {self.problems[0]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +38,7 @@ def verify(
     expected: Counts | Literal["auto"] | None = "auto",
     decode: Decode = "header",
     processes: int | None = None,
-) -> Report:
+) -> Report[Counts]:
     """Looks at every file below `root/train` and `root/val`.
 
     `decode="none"` looks at names and sizes only; "header" also at the first and last bytes, which finds what a broken
@@ -94,7 +50,7 @@ def verify(
             raise NotReadyError(f"{root} has no folder {split!r}; an image set is laid out {split}/<class>/*.JPEG")
     classes = {split: _class_folders(root / split) for split in SPLITS}
     jobs = [(root, f"{split}/{name}", decode) for split in SPLITS for name in classes[split]]
-    folders = _in_parallel(jobs, processes or len(os.sched_getaffinity(0)))
+    folders = in_parallel(_look_at_folder, jobs, processes or len(os.sched_getaffinity(0)), "images")
     files: Counter[str] = Counter()
     for (_, path, _), folder in zip(jobs, folders, strict=True):
         files[path.partition("/")[0]] += folder.files
@@ -117,20 +73,6 @@ def _unshared(classes: dict[str, list[str]]) -> Iterable[Finding]:
         yield Finding(path=f"train/{name}", text="this class is in train and not in val")
     for name in sorted(val - train):
         yield Finding(path=f"val/{name}", text="this class is in val and not in train")
-
-
-def _in_parallel(jobs: list[tuple[Path, str, Decode]], processes: int) -> list[_Folder]:
-    if processes == 1 or len(jobs) < 2:
-        return [_look_at_folder(job) for job in jobs]
-    # started afresh, not forked: the caller may have threads, and a fork of those can hang
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
-        try:
-            return list(pool.map(_look_at_folder, jobs, chunksize=max(1, len(jobs) // (processes * 16))))
-        except BrokenProcessPool as error:
-            raise NotReadyError(
-                "a process died while looking at the images (out of memory, or a file that crashes the decoder); "
-                "try decode 'header', or one process to see where"
-            ) from error
 
 
 def _look_at_folder(job: tuple[Path, str, Decode]) -> _Folder:
