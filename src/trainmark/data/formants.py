@@ -1,0 +1,266 @@
+"""A small formant synthesizer that reads letters aloud: every letter has one sound, and letters alone decide durations.
+
+The voice is a train of pulses, each of which rings with the formants of its moment; breath is cut from tapes of shaped
+noise. One machine gives the same samples for the same text and seed; across machines the last bit may differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+RATE_HZ = 22050
+
+Floats = NDArray[np.float32]
+Times = NDArray[np.float64]
+Letters = list[tuple[str, float, float]]
+"""Characters, each with the seconds at which it begins and ends."""
+
+LEAD_S = 0.07
+"""Of near-silence before the first letter and after the last."""
+SPACE_S = 0.05
+PAUSE_S = 0.16
+"""Of a comma or any other sign that is no letter."""
+DRAWL = 1.25
+"""How much longer a letter before a pause sounds."""
+GLIDE_S = 0.016
+"""Formants of one letter become those of the next within this time, half of it on either side."""
+
+_VOICE, _BREATH = 25.0, 0.25
+"""Levels that put the loudest vowel at about 0.6 of full scale, and a hiss well below it."""
+_PEAK = 0.8
+_DIP = 0.45
+"""Of the loudness, lost where letters meet, so that a double letter is heard as two."""
+_RING = 512
+"""Samples that a pulse rings; all formants have died away by then."""
+_STEPS = 16
+"""To a sample, in which a pulse can be placed."""
+_TAPE = 1 << 16
+_FLOOR = 0.4
+"""Of the noise under everything, in units of the last bit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound:
+    """What a letter sounds like."""
+
+    seconds: float
+    voice: tuple[tuple[float, float], ...] = ()
+    """Formants: centre in Hz and strength in dB."""
+    breath: tuple[tuple[float, float, float], ...] = ()
+    """Noise: centre and width in Hz and strength in dB."""
+    stop: bool = False
+    """The breath is held for a moment, bursts out and fades, instead of flowing evenly."""
+
+
+SOUNDS: dict[str, Sound] = {
+    "a": Sound(seconds=0.096, voice=((760, 0), (1240, -3), (2500, -18), (3500, -26))),
+    "b": Sound(seconds=0.070, voice=((170, -4), (2900, -30)), breath=((900, 300, -14),), stop=True),
+    "c": Sound(seconds=0.078, breath=((3000, 260, -8),)),
+    "d": Sound(seconds=0.070, voice=((210, -3), (1700, -20), (2600, -26)), breath=((3700, 400, -14),), stop=True),
+    "e": Sound(seconds=0.088, voice=((480, 0), (1900, -8), (2600, -14), (3600, -24))),
+    "f": Sound(seconds=0.085, breath=((5000, 2200, -17), (1300, 500, -24))),
+    "g": Sound(seconds=0.074, voice=((220, -5), (1350, -22)), breath=((2200, 250, -14),), stop=True),
+    "h": Sound(seconds=0.072, breath=((900, 260, -14), (2500, 400, -20))),
+    "i": Sound(seconds=0.086, voice=((290, 0), (2350, -9), (3050, -11), (3900, -20))),
+    "j": Sound(seconds=0.082, voice=((350, -4), (1250, -16)), breath=((5900, 350, -10),)),
+    "k": Sound(seconds=0.076, breath=((1900, 220, -6),), stop=True),
+    "l": Sound(seconds=0.078, voice=((380, -2), (1000, -20), (2900, -12), (3700, -26))),
+    "m": Sound(seconds=0.080, voice=((220, 0), (1000, -26), (3300, -26))),
+    "n": Sound(seconds=0.078, voice=((270, -1), (1550, -18), (2700, -22))),
+    "o": Sound(seconds=0.092, voice=((480, 0), (780, -3), (2500, -26), (3400, -32))),
+    "p": Sound(seconds=0.074, breath=((750, 250, -6),), stop=True),
+    "q": Sound(seconds=0.082, breath=((1250, 150, -8), (3900, 300, -14)), stop=True),
+    "r": Sound(seconds=0.080, voice=((430, -1), (1250, -8), (1650, -8), (3300, -28))),
+    "s": Sound(seconds=0.090, breath=((6600, 700, -9),)),
+    "t": Sound(seconds=0.072, breath=((4500, 450, -5),), stop=True),
+    "u": Sound(seconds=0.086, voice=((310, 0), (1060, -9), (2250, -22), (3300, -32))),
+    "v": Sound(seconds=0.078, voice=((230, -3), (1200, -20)), breath=((5600, 1500, -24),)),
+    "w": Sound(seconds=0.078, voice=((340, -1), (620, -3), (2000, -30))),
+    "x": Sound(seconds=0.092, breath=((5300, 350, -10), (2400, 250, -14))),
+    "y": Sound(seconds=0.080, voice=((270, -1), (1750, -8), (2150, -10), (3300, -24))),
+    "z": Sound(seconds=0.086, voice=((250, -3), (1450, -24)), breath=((7000, 500, -14),)),
+}
+_SILENCE = Sound(seconds=0)
+
+_FORMANTS = 4
+_NEUTRAL_HZ = (500.0, 1500.0, 2500.0, 3500.0)
+"""Where the formants of a silent voice wait."""
+
+
+def letters_at(text: str) -> Letters:
+    """When every character of a text sounds, upper case as lower case."""
+    letters, now, text = [], LEAD_S, text.lower()
+    for letter, after in zip(text, text[1:] + ".", strict=True):
+        end = now + _seconds(letter) * (DRAWL if letter in SOUNDS and _is_pause(after) else 1)
+        letters.append((letter, now, end))
+        now = end
+    return letters
+
+
+def synthesize(text: str, seed: int) -> NDArray[np.int16]:
+    """The samples of a text read aloud; the seed chooses nothing but the noise."""
+    rng = np.random.default_rng(seed)
+    letters = letters_at(text)
+    length = round(RATE_HZ * (letters[-1][2] + LEAD_S))
+    sound = _VOICE * _voice(letters, length) + _BREATH * _breath(letters, length, rng)
+    sound *= _dips(letters, length)
+    samples = np.clip(sound, -_PEAK, _PEAK) * 32768 + _FLOOR * _cut(_tape(None), length, rng)
+    whole: NDArray[np.int16] = np.rint(samples).astype(np.int16)
+    return whole
+
+
+def _is_pause(sign: str) -> bool:
+    return sign not in SOUNDS and sign not in " -'"
+
+
+def _seconds(sign: str) -> float:
+    if sign in SOUNDS:
+        return SOUNDS[sign].seconds
+    return PAUSE_S if _is_pause(sign) else SPACE_S
+
+
+# The voice
+
+
+def _voice(letters: Letters, length: int) -> Floats:
+    pulses = _pulses(letters, length / RATE_HZ)
+    centres, strengths = _formants(letters, pulses)
+    heard = strengths.any(axis=1)
+    whole, part = np.divmod(pulses[heard] * RATE_HZ, 1)
+    rings = np.fft.irfft(_spectra(centres[heard], strengths[heard]) * _delays()[(part * _STEPS).astype(int)], _RING)
+    places = whole.astype(np.int64)[:, None] + np.arange(_RING)
+    voice: Floats = np.bincount(places.ravel(), rings.ravel(), length + _RING)[:length].astype(np.float32)
+    return voice
+
+
+def _spectra(centres: Floats, strengths: Floats) -> NDArray[np.complex64]:
+    """What each pulse rings with: resonances twice over, whose skirts fall fast and whose ringing sets in softly."""
+    pitch = _ring_hz()
+    spectra = np.zeros((len(centres), len(pitch)), np.complex64)
+    for centre, strength in zip(centres.T[..., None], strengths.T[..., None], strict=True):
+        detune = (pitch - centre) / (50 + np.float32(0.02) * centre)
+        square = detune * detune
+        size = strength / (1 + square) ** 2
+        # strength / (1 + 1j * detune) ** 2, in real numbers, which are faster
+        spectra.real += size * (1 - square)
+        spectra.imag -= 2 * size * detune
+    return spectra
+
+
+def _ring_hz() -> Floats:
+    return np.fft.rfftfreq(_RING, 1 / RATE_HZ).astype(np.float32)
+
+
+@cache
+def _delays() -> NDArray[np.complex64]:
+    """Factors of a spectrum that make it later by 0, 1, 2... steps: a pulse seldom falls on a sample."""
+    turns = np.arange(_STEPS)[:, None] / _STEPS * _ring_hz() / RATE_HZ
+    factors: NDArray[np.complex64] = np.exp(-2j * np.pi * turns).astype(np.complex64)
+    return factors
+
+
+def _pulses(letters: Letters, seconds: float) -> Times:
+    """When the vocal folds close."""
+    times = np.arange(0, seconds, 0.004)
+    turns = np.cumsum(_pitch_hz(letters, times)) * 0.004
+    pulses: Times = np.interp(np.arange(1, int(turns[-1])), turns, times)
+    return pulses
+
+
+def _pitch_hz(letters: Letters, times: Times) -> Times:
+    """Falls from the start of a phrase, begins anew a little lower after a pause, rises towards a question mark."""
+    pitch = 98 + 34 * np.exp(-times / 1.5)
+    for letter, start, end in letters:
+        if _is_pause(letter):
+            later = times >= end
+            pitch[later] = 98 + 24 * np.exp(-(times[later] - end) / 1.5)
+        if letter == "?":
+            pitch *= 1 + 0.3 * np.clip((times - start + 0.4) / 0.4, 0, 1) * (times < end)
+    return pitch
+
+
+def _formants(letters: Letters, times: Times) -> tuple[Floats, Floats]:
+    """Centres in Hz and strengths of the formants at some moments, (moments, formants) each."""
+    sounds = [_SILENCE, *(SOUNDS.get(letter, _SILENCE) for letter, _, _ in letters), _SILENCE]
+    targets = np.array([_target(sound) for sound in sounds], np.float32)
+    borders = np.array([start for _, start, _ in letters] + [letters[-1][2]])
+    nearest = np.abs(times[:, None] - borders).argmin(axis=1)
+    share = np.clip((times - borders[nearest]) / GLIDE_S + 0.5, 0, 1).astype(np.float32)[:, None, None]
+    mixed = targets[nearest] * (1 - share) + targets[nearest + 1] * share
+    return mixed[:, 0], mixed[:, 1]
+
+
+def _target(sound: Sound) -> tuple[list[float], list[float]]:
+    missing = _FORMANTS - len(sound.voice)
+    centres = [centre for centre, _ in sound.voice] + list(_NEUTRAL_HZ[_FORMANTS - missing :])
+    return centres, [_factor(strength) for _, strength in sound.voice] + [0.0] * missing
+
+
+def _factor(strength_db: float) -> float:
+    return float(10 ** (strength_db / 20))
+
+
+# The breath
+
+
+def _breath(letters: Letters, length: int, rng: np.random.Generator) -> Floats:
+    breath = np.zeros(length, np.float32)
+    for letter, start, end in letters:
+        if letter in SOUNDS and SOUNDS[letter].breath:
+            first, last = round(start * RATE_HZ), round(end * RATE_HZ)
+            swell = _swell(last - first, SOUNDS[letter].stop)
+            breath[first:last] += _cut(_tape(letter), last - first, rng) * swell
+    return breath
+
+
+@cache
+def _swell(length: int, stop: bool) -> Floats:
+    """How loud the breath is from a letter's first sample to its last."""
+    at = np.arange(length) / length
+    if stop:
+        loud = (
+            np.clip((at - 0.2) / 0.08, 0, 1) * np.exp(-1.2 * np.clip(at - 0.28, 0, 1)) * np.clip((1 - at) / 0.1, 0, 1)
+        )
+    else:
+        loud = np.clip(at / 0.12, 0, 1) * np.clip((1 - at) / 0.12, 0, 1)
+    swell: Floats = (loud * loud * (3 - 2 * loud)).astype(np.float32)
+    return swell
+
+
+@cache
+def _tape(letter: str | None) -> Floats:
+    """A long piece of a letter's noise, the same in every process; without a letter, of even noise."""
+    rng = np.random.default_rng(ord(letter) if letter else 0)
+    noise = rng.standard_normal(_TAPE)
+    if letter is None:
+        return noise.astype(np.float32)
+    pitch = np.fft.rfftfreq(_TAPE, 1 / RATE_HZ)
+    shape = np.zeros_like(pitch)
+    for centre, width, strength in SOUNDS[letter].breath:
+        bump = np.exp(-0.5 * ((pitch - centre) / width) ** 2)
+        shape += _factor(strength) * bump / np.sqrt((bump**2).mean())
+    tape: Floats = np.fft.irfft(np.fft.rfft(noise) * shape).astype(np.float32)
+    return tape
+
+
+def _cut(tape: Floats, length: int, rng: np.random.Generator) -> Floats:
+    """A piece of a tape from anywhere; the tape's ends are joined."""
+    start = int(rng.integers(len(tape)))
+    return np.resize(np.roll(tape, -start), length) if start + length > len(tape) else tape[start : start + length]
+
+
+def _dips(letters: Letters, length: int) -> Floats:
+    """Loudness over time: full within letters, less where they meet, none in pauses."""
+    times, levels = [LEAD_S - 0.012], [0.0]
+    for letter, start, end in letters:
+        edge, level = min(0.012, (end - start) / 4), float(letter in SOUNDS)
+        times += [start, start + edge, end - edge]
+        levels += [1 - _DIP, level, level]
+    times += [letters[-1][2], letters[-1][2] + 0.03]
+    levels += [1 - _DIP, 0.0]
+    dips: Floats = np.interp(np.arange(length) / RATE_HZ, times, levels).astype(np.float32)
+    return dips
