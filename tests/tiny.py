@@ -20,6 +20,7 @@ from trainmark.run.losses import losses_on
 from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 from trainmark.workloads.workload import Share
 
@@ -42,6 +43,7 @@ class PointData:
     """The step of an epoch whose batch is not finite."""
     steps_per_epoch: int = 3
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    facts: Mapping[str, float] = field(default_factory=dict)
     closed: bool = False
 
     def train(self, epoch: int, start_step: int) -> Iterator[Points]:
@@ -104,6 +106,9 @@ class LineFit:
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         return {"error": sums["error"] / sums["samples"]}
+
+    def leave_samples(self, model: nn.Module, recipe: Recipe, data: PointData, folder: Path) -> tuple[Artifact, ...]:
+        return ()
 
 
 def job(

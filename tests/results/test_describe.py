@@ -8,7 +8,7 @@ from records import a_vocoder_record, make_quality, make_record, make_timeline
 from rich.cells import cell_len
 
 from trainmark.results.describe import SPARKS, describe, spark
-from trainmark.spec.record import Doubt, Evaluation
+from trainmark.spec.record import Artifact, Doubt, Evaluation
 from trainmark.spec.timeline import PHASES, Timeline
 
 
@@ -66,6 +66,35 @@ def test_each_rank_is_shown_slowest_first() -> None:
 
 def test_many_ranks_are_cut_short() -> None:
     assert "and 4 faster ones" in describe(make_record(timeline=make_timeline(ranks=20)))
+
+
+def test_artifacts_are_listed_with_paths_that_can_be_copied() -> None:
+    left = (Artifact(file="samples/one.wav", caption="griffin-lim: one sentence"),)
+    record = a_vocoder_record(artifacts=left)
+    shown = describe(record, run_folder=Path("/a long/path" * 20))
+    assert "griffin-lim: one sentence" in shown
+    assert f"\n    {'/a long/path' * 20}/samples/one.wav\n" in shown
+    assert "\n    samples/one.wav\n" in describe(record)
+    assert "Artifacts" not in describe(a_vocoder_record())
+
+
+def test_how_the_data_was_read_and_what_steps_held_is_told() -> None:
+    timeline = make_timeline()
+    [trace] = timeline.ranks
+    uneven = dataclasses.replace(trace, items=[20_000 + 100 * step for step in range(60)])
+    varied = dataclasses.replace(timeline, ranks=(uneven,))
+    shown = describe(a_vocoder_record(timeline=varied, data_facts={"padding_share": 0.1875}))
+    assert "median 23 450 mel frames a step, from 21 000 to 25 900" in " ".join(shown.split())
+    assert "data: padding_share 0.1875" in " ".join(shown.split())
+    assert "a step, from" not in describe(a_vocoder_record())
+
+
+def test_the_quality_of_a_loss_and_given_weights_are_told() -> None:
+    record = a_vocoder_record()
+    begun = dataclasses.replace(record, plan=dataclasses.replace(record.plan, init_from="/there/w.pt"))
+    shown = describe(begun)
+    assert "val_loss 0.4774, target ≤ 0.4852: reached" in shown
+    assert "begins with  /there/w.pt" in shown
 
 
 def test_a_long_history_keeps_its_ends() -> None:

@@ -108,7 +108,33 @@ def test_in_markdown_different_items_are_tables_of_their_own() -> None:
     page = markdown([make_record(), a_vocoder_record()])
     assert "p_core (images/s)" in page
     assert "p_core (mel frames/s)" in page
-    assert "val_loss (≤ 0.5)" in page
+    assert "val_loss (≤ 0.4852)" in page
+
+
+def test_a_loss_is_shown_without_a_unit_and_with_the_digits_of_its_target() -> None:
+    page = markdown([a_vocoder_record()])
+    assert "| 0.4774 reached |" in page
+    assert "%" not in page.splitlines()[0]
+    short = dataclasses.replace(a_vocoder_record().quality, value=0.48524, reached=False)
+    assert "| 0.48524 missed |" in markdown([a_vocoder_record(quality=short)])
+
+
+def test_workloads_stand_in_tables_of_their_own_each_under_its_name() -> None:
+    records = [make_record(group="g1"), a_vocoder_record(group="g2"), make_record(group="g1")]
+    shown = render([*records, a_vocoder_record(group="g2")], width=120)
+    first, _, second = shown.partition("tacotron2\n")
+    assert first.startswith("resnet50\n")
+    assert first.count("AMD EPYC 1x1") == 2
+    assert "A100" not in first
+    assert "EPYC" not in second
+    assert "images/s" not in second.split("Repeats")[0]
+    assert "Repeats of resnet50, g1: 2 of 2 completed" in second
+    assert "Repeats of tacotron2, g2: 2 of 2 completed" in second
+
+
+def test_an_evaluation_that_was_not_finite_is_not_called_missing() -> None:
+    record = make_record(quality=make_quality(value=None))
+    assert "no acc: its last evaluation gave no finite value" in markdown([record])
 
 
 def test_a_full_run_reached_or_missed_its_target_and_a_short_one_is_not_held_to_it() -> None:

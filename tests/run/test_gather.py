@@ -14,7 +14,7 @@ from trainmark.run.events import EventWriter
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.plan import Plan
 from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Record
+from trainmark.spec.record import Artifact, Record
 
 MS = 1_000_000
 
@@ -22,7 +22,7 @@ MS = 1_000_000
 class Folder:
     """A run folder as a launcher and its workers leave it."""
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: Plan, **changes: Any) -> None:
         self.path = path
         head = {
             "run_id": "a-run",
@@ -31,13 +31,24 @@ class Folder:
             "item": "images",
             "target": {"name": "acc1", "unit": "%", "better": "higher"},
             "reference_global_batch": 256,
+            **changes,
         }
         (path / "plan.json").write_text(json.dumps(plan.to_json()), encoding="utf-8")
         (path / "run.json").write_text(json.dumps(head), encoding="utf-8")
 
     def rank(
-        self, rank: int, compute_ms: list[int], *, ended: str | None = "the target is reached", **failed: Any
+        self,
+        rank: int,
+        compute_ms: list[int],
+        *,
+        ended: str | None = "the target is reached",
+        items: int | list[int] = 8,
+        values: dict[str, float] | None = None,
+        facts: dict[str, float] | None = None,
+        also: dict[str, dict[str, Any]] | None = None,
+        **failed: Any,
     ) -> None:
+        every = [items] * len(compute_ms) if isinstance(items, int) else items
         events = EventWriter(self.path / f"rank{rank}.jsonl")
         events.write("begin", rank=rank, host="here", pid=1, startup_ns=2 * MS)
         events.write("ready", steps_per_epoch=100, first_step=0)
@@ -48,16 +59,19 @@ class Folder:
                 first=first,
                 wait_ns=[MS] * len(some),
                 compute_ns=[ms * MS for ms in some],
-                items=[8] * len(some),
+                items=every[first : first + 7],
                 loss=[1.0] * len(some),
             )
-        events.write("evaluation", step=50, epoch=0.5, values={"acc1": 80.0}, samples=100, elapsed_ns=77 * MS)
+        values = values or {"acc1": 80.0}
+        events.write("evaluation", step=50, epoch=0.5, values=values, samples=100, elapsed_ns=77 * MS)
         if failed:
             events.write("failed", rank=rank, at_ns=5, **failed)
         if ended:
             phases = {"startup": 2 * MS, "init": 3 * MS, "evaluate": 100 * MS, "other": 5 * MS}
             events.write("phases", phases_ns=phases, memory_peak_bytes=2**30 * (rank + 1))
-            events.write("end", ended=ended, skipped=[])
+            for kind, fields in (also or {}).items():
+                events.write(kind, **fields)
+            events.write("end", ended=ended, skipped=[], facts=facts or {})
 
     def record(self) -> Record:
         record = gather.record(self.path)
@@ -141,6 +155,89 @@ def test_a_run_that_never_got_to_a_step_still_has_a_record(tmp_path: Path) -> No
     record = Folder(tmp_path, make_plan()).record()
     assert record.status == "incomplete"
     assert values(record)["p_core"] is None
+
+
+SPEECH = {"item": "mel frames", "target": {"name": "val_loss", "unit": "-", "better": "lower"}}
+
+
+def doubts(record: Record) -> dict[str, str]:
+    return {doubt.code: doubt.text for doubt in record.doubts}
+
+
+def test_doubts_speak_of_the_quality_the_workload_has(tmp_path: Path) -> None:
+    plan = make_plan(limits=Limits(), recipe={"target": 0.4852})
+    folder = Folder(tmp_path, plan, **SPEECH)
+    folder.rank(0, [10] * 50, values={"val_loss": 0.48524})
+    said = doubts(folder.record())
+    assert said["generated-data"].endswith("set: val_loss only shows that training works")
+    assert said["target-missed"] == "target missed: val_loss <= 0.4852 asked, 0.48524 was reached"
+
+
+def test_an_evaluation_that_is_not_finite_has_no_value_and_breaks_no_record(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(limits=Limits()), **SPEECH)
+    folder.rank(0, [10] * 50, values={"val_loss": float("nan"), "gate_loss": 1.0})
+    record = folder.record()
+    assert record.quality.value is None
+    assert record.quality.history[0].values == {"gate_loss": 1.0}
+
+
+def test_steps_that_hold_more_take_longer_and_are_steady_all_the_same(tmp_path: Path) -> None:
+    frames = [20 + 13 * step % 61 for step in range(100)]
+    folder = Folder(tmp_path, make_plan(limits=Limits(steps=100)), **SPEECH)
+    folder.rank(0, [10 + 2 * count for count in frames], items=frames, values={"val_loss": 1.0})
+    record = folder.record()
+    assert record.timeline.warmup_steps == 0
+    assert values(record)["p_core"] == pytest.approx(sum(frames) / sum(10 + 2 * count for count in frames) * 1000)
+    assert values(record)["step_spread"] == pytest.approx(0, abs=1e-6)
+    assert "drifting" not in doubts(record)
+
+
+def test_a_slow_first_step_is_found_though_it_held_little(tmp_path: Path) -> None:
+    frames = [10] + [20 + 13 * step % 61 for step in range(99)]
+    folder = Folder(tmp_path, make_plan(limits=Limits(steps=100)), **SPEECH)
+    folder.rank(0, [130, *(10 + 2 * count for count in frames[1:])], items=frames, values={"val_loss": 1.0})
+    assert folder.record().timeline.warmup_steps == 1
+
+
+@pytest.mark.parametrize(("slow_items", "doubted"), [(8, True), (12, False)])
+def test_a_rank_is_not_called_slow_for_having_more_to_do(tmp_path: Path, slow_items: int, doubted: bool) -> None:
+    folder = Folder(tmp_path, make_plan(topology="1x2", limits=Limits()))
+    folder.rank(0, [10] * 50)
+    folder.rank(1, [15] * 50, items=slow_items)
+    assert ("rank-skew" in doubts(folder.record())) is doubted
+
+
+def test_artifacts_and_facts_about_the_data_are_on_the_record(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan())
+    left = {"file": "samples/one.wav", "caption": "one sentence"}
+    facts = {"padding": 0.125, "unknown": float("inf")}
+    folder.rank(0, [10] * 50, also={"artifacts": {"artifacts": [left]}}, facts=facts)
+    record = folder.record()
+    assert record.artifacts == (Artifact(**left),)
+    assert record.data_facts == {"padding": 0.125}
+    assert "no-sample" not in doubts(record)
+
+
+def test_samples_that_failed_are_a_doubt_and_the_result_stays_valid(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan())
+    folder.rank(0, [10] * 50, also={"no-sample": {"reason": "OSError: no room"}})
+    record = folder.record()
+    assert (record.status, record.artifacts) == ("valid", ())
+    assert doubts(record)["no-sample"] == "the trained model left no sample of its work: OSError: no room"
+
+
+def test_a_record_written_before_artifacts_is_still_read(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan())
+    folder.rank(0, [10] * 50)
+    document = folder.record().to_json()
+    del document["artifacts"], document["data_facts"]
+    assert Record.from_json(document) == folder.record()
+
+
+def test_given_weights_are_a_doubt_about_the_time_to_target(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(init_from="/there/w.pt", init_sha256="ab"))
+    folder.rank(0, [10] * 50)
+    assert "began with the weights of w.pt" in doubts(folder.record())["init-from"]
 
 
 def test_a_folder_that_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:

@@ -35,11 +35,11 @@ class Course:
         )
         self.looks = 0
 
-    def run(self, step_ms: list[int]) -> tuple[int, int]:
+    def run(self, step_ms: list[int], items: list[int] | None = None) -> tuple[int, int]:
         """Trains steps of these lengths; returns how many were made, and the reason to stop."""
         with self.clock.training():
-            for length in self.clock.waiting_for(step_ms):
-                with self.clock.step(8):
+            for length, held in self.clock.waiting_for(zip(step_ms, items or [8] * len(step_ms), strict=True)):
+                with self.clock.step(held):
                     self.device.launch(length * MS)
                     self.pace.note(torch.tensor(0.5))
                 if reason := self.pace.stop():
@@ -78,6 +78,13 @@ def test_a_run_settles_when_the_interval_is_narrow_and_not_before(tmp_path: Path
     many, reason = Course(tmp_path, Limits(half_width=0.02)).run(noisy)
     assert reason == pace.SETTLED
     assert pace.FEWEST_STEPS_FOR_INTERVAL <= few < 40 < many
+
+
+def test_steps_that_take_longer_because_they_hold_more_settle_as_soon(tmp_path: Path) -> None:
+    frames = torch.randint(200, 900, (2000,), generator=torch.Generator().manual_seed(0)).tolist()
+    steps, reason = Course(tmp_path, Limits(half_width=0.02)).run([2 * count for count in frames], frames)
+    assert reason == pace.SETTLED
+    assert steps < 40
 
 
 def test_a_loss_that_is_not_finite_outranks_every_other_reason(tmp_path: Path) -> None:

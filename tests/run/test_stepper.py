@@ -38,7 +38,7 @@ def loss(model: nn.Module, data: Batch) -> Tensor:
     return nn.functional.cross_entropy(model(x).float(), data.y)
 
 
-def stepper(word: str, model: nn.Module | None = None, world: int = 1) -> Stepper:
+def stepper(word: str, model: nn.Module | None = None, world: int = 1, *, clip_gradient_norm: float = 0.0) -> Stepper:
     return Stepper(
         model or network(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
@@ -46,6 +46,7 @@ def stepper(word: str, model: nn.Module | None = None, world: int = 1) -> Steppe
         precision=Precision.parse(word),
         device=Platform(files.load("cpu")).open(0),
         world=world,
+        clip_gradient_norm=clip_gradient_norm,
     )
 
 
@@ -116,3 +117,33 @@ def test_a_loaded_state_goes_on_exactly(word: str) -> None:
     resumed = stepper(word)
     resumed.load_state(broken.state())
     assert [float(whole.step(data)) for _ in range(3)] == [float(resumed.step(data)) for _ in range(3)]
+
+
+@pytest.mark.parametrize("word", ["fp32", "bf16", "amp-fp16"])
+@pytest.mark.parametrize(("limit", "weight", "bias"), [(0.0625, 0.0375, 0.05), (1.0, 0.09375, 0.125)])
+def test_gradients_are_clipped_to_a_norm_over_all_of_them(word: str, limit: float, weight: float, bias: float) -> None:
+    """Gradients of 0.09375 and 0.125 have the norm 0.15625, so a limit of 0.0625 leaves two fifths of each."""
+    model = nn.Linear(1, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    training = Stepper(
+        model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        loss=lambda model, data: 0.125 * model(data.x.to(next(model.parameters()).dtype)).float().sum(),
+        precision=Precision.parse(word),
+        device=Platform(files.load("cpu")).open(0),
+        clip_gradient_norm=limit,
+    )
+    training.step(Batch(torch.tensor([[0.75]]), torch.zeros(1)))
+    assert [-parameter.item() for parameter in model.parameters()] == pytest.approx([weight, bias], rel=4e-3)
+    assert [-float(wide) for wide in training.state()["wide_weights"]] == pytest.approx(
+        [weight, bias] if word == "bf16" else [], rel=1e-5
+    )
+
+
+def test_an_overflowing_step_is_skipped_with_clipping_too() -> None:
+    training, data = stepper("amp-fp16", clip_gradient_norm=1.0), batch()
+    training.step(data)
+    before = [parameter.clone() for parameter in training.bare_model.parameters()]
+    training.step(Batch(data.x * 1e6, data.y))
+    assert all(torch.equal(a, b) for a, b in zip(before, training.bare_model.parameters(), strict=True))

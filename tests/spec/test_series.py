@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 from trainmark.spec import series
-from trainmark.spec.series import Series, drift, mean_interval, steady_start, steps_needed
+from trainmark.spec.series import Series, at_mean_items, drift, mean_interval, steady_start, steps_needed
 
 REPLICATES = 500
 SAMPLING_ERROR = 3 * math.sqrt(0.93 * 0.07 / REPLICATES)
@@ -111,6 +111,78 @@ def test_the_interval_covers_a_ratio_whose_items_vary_from_step_to_step() -> Non
         assert interval.value == pytest.approx(items.sum() / step_s.sum())
         hits += interval.low <= truth <= interval.high
     assert 0.90 <= hits / REPLICATES <= 0.98
+
+
+def clips(rng: np.random.Generator, n: int, rows: int = 200, noise: float = 0.02) -> tuple[Series, Series]:
+    """Steps of clips of many lengths: a fixed time and one for each frame, both with some unrest."""
+    frames = rng.integers(20_000, 90_000, (rows, n)).astype(float)
+    return (0.1 + frames / 1e5) * np.exp(noise * rng.standard_normal(frames.shape)), frames
+
+
+def test_items_that_are_all_alike_change_nothing() -> None:
+    step_s = 1 + 0.05 * correlated(np.random.default_rng(1), 60, 0.3, rows=1)[0]
+    step_s[0] = 9
+    items = np.full(60, 32.0)
+    assert at_mean_items(step_s, items) is step_s
+    assert steady_start(step_s, items) == steady_start(step_s) == 1
+    assert drift(step_s, items) == drift(step_s)
+
+
+def test_at_the_mean_number_of_items_only_the_unrest_is_left() -> None:
+    [step_s], [frames] = clips(np.random.default_rng(2), 400, rows=1)
+    level = at_mean_items(step_s, frames)
+    assert float(level.mean()) == pytest.approx(float(step_s.mean()))
+    assert float(level.std()) < 0.1 * float(step_s.std())
+
+
+def test_a_hiccup_does_not_bend_what_an_item_takes() -> None:
+    [step_s], [frames] = clips(np.random.default_rng(2), 100, rows=1, noise=0.001)
+    step_s[[60, int(50 + np.argmax(frames[50:]))]] += 30
+    level = at_mean_items(step_s, frames)
+    assert float(np.median(np.abs(level - np.median(level)))) < 0.005
+
+
+def test_the_short_last_batch_of_an_epoch_is_neither_warmup_nor_drift() -> None:
+    items = np.where(np.arange(100) % 25 == 24, 5.0, 32.0)
+    step_s = 0.02 + items / 100 + 0.001 * np.random.default_rng(0).standard_normal(100)
+    trend = drift(step_s, items)
+    assert trend is not None
+    assert not trend.drifting
+    assert steady_start(step_s, items) == 0
+
+
+def test_items_that_never_differ_again_are_taken_in_proportion() -> None:
+    items = np.where(np.arange(40) == 0, 64.0, 32.0)
+    assert steady_start(items / 100, items) == 0
+    assert at_mean_items(items / 100, items) == pytest.approx(np.full(40, items.mean() / 100))
+
+
+@pytest.mark.parametrize("n", [30, 100, 400])
+def test_with_varying_items_a_slow_start_and_a_drift_are_found_under_the_items(n: int) -> None:
+    seconds, frames = clips(np.random.default_rng(n), n)
+    warm = seconds * np.where(np.arange(n) < 3, 1.5, 1.0)
+    starts = [steady_start(step_s, items) for step_s, items in zip(warm, frames, strict=True)]
+    assert np.mean([start >= 3 for start in starts]) > 0.98
+    slower = seconds * (1 + 0.2 * np.linspace(0, 1, n))
+    trends = [drift(step_s, items) for step_s, items in zip(slower, frames, strict=True)]
+    assert np.mean([trend is not None and trend.drifting for trend in trends]) > 0.9
+
+
+@pytest.mark.parametrize("n", [30, 100, 400])
+def test_with_varying_items_a_steady_series_is_kept_and_its_interval_covers(n: int) -> None:
+    seconds, frames = clips(np.random.default_rng(n), n, rows=REPLICATES)
+    truth = 54_999.5 / (0.649995 * math.exp(0.0002))
+    hits, alarms, starts = 0, 0, []
+    for step_s, items in zip(seconds, frames, strict=True):
+        start = steady_start(step_s, items)
+        interval, trend = mean_interval(step_s[start:], items[start:]), drift(step_s[start:], items[start:])
+        assert interval is not None
+        hits += interval.low <= truth <= interval.high
+        alarms += trend is not None and trend.drifting
+        starts.append(start)
+    assert 0.90 - SAMPLING_ERROR / 2 <= hits / REPLICATES <= 0.98
+    assert alarms / REPLICATES <= 0.05
+    assert np.mean(starts) < 4
 
 
 def test_time_that_follows_the_items_exactly_leaves_no_doubt() -> None:
@@ -326,6 +398,9 @@ def test_any_series_of_positive_times_gets_an_answer_that_makes_sense(times: lis
     assert 0 <= steady_start(step_s) <= len(times) // 2
     assert steps_needed(step_s, items) >= 0
     trend, interval = drift(step_s), mean_interval(step_s, items)
+    # times may serve as items: the answers are about any two rows of numbers
+    assert 0 <= steady_start(items, step_s) <= len(times) // 2
+    assert np.isfinite(at_mean_items(items, step_s)).all()
     assert trend is None or math.isfinite(trend.relative_change)
     if interval is not None:
         assert 0 <= interval.low <= interval.value <= interval.high

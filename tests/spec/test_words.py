@@ -13,7 +13,7 @@ from trainmark.spec.errors import UsageError
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Deviation, Limits
-from trainmark.spec.target import Target
+from trainmark.spec.target import Target, telling_digits
 from trainmark.spec.topology import Topology
 
 PLAN = Plan(
@@ -68,6 +68,22 @@ def test_a_target_knows_which_way_is_better() -> None:
     assert not loss.reached(0.49, 0.4852)
 
 
+@pytest.mark.parametrize(
+    ("value", "goal", "better", "digits"),
+    [
+        (0.48524, 0.4852, "lower", 5),
+        (0.48516, 0.4852, "lower", 4),
+        (0.4774, 0.4852, "lower", 4),
+        (75.49996, 75.5, "higher", 7),
+        (75.512, 75.5, "higher", 4),
+    ],
+)
+def test_a_value_is_told_with_the_digits_that_show_on_which_side_of_the_target_it_lies(
+    value: float, goal: float, better: str, digits: int
+) -> None:
+    assert telling_digits(value, goal, better) == digits
+
+
 def test_a_plan_survives_the_way_through_json() -> None:
     assert Plan.from_json(json.loads(json.dumps(PLAN.to_json()))) == PLAN
 
@@ -84,6 +100,20 @@ def test_the_fingerprint_ignores_where_files_lie_and_nothing_that_matters() -> N
         {"data": replace(PLAN.data, generated=True)},
     ):
         assert replace(PLAN, **change).fingerprint != PLAN.fingerprint
+
+
+def test_a_plan_written_before_weights_could_be_given_is_read_with_its_fingerprint() -> None:
+    document = PLAN.to_json()
+    assert document["fingerprint"] == "84478466f4b28fde141848d4225db82faf444719655d63bfd924a4d4b95036c9"
+    del document["init_from"], document["init_sha256"]
+    assert Plan.from_json(document) == PLAN
+
+
+def test_the_fingerprint_knows_given_weights_by_what_they_are_not_by_where_they_lie() -> None:
+    given = replace(PLAN, init_from="/here/w.pt", init_sha256="ab")
+    assert given.fingerprint == replace(given, init_from="/there/w.pt").fingerprint
+    assert given.fingerprint not in (PLAN.fingerprint, replace(given, init_sha256="cd").fingerprint)
+    assert Plan.from_json(json.loads(json.dumps(given.to_json()))) == given
 
 
 def test_a_plan_that_was_changed_after_it_was_decided_is_refused() -> None:

@@ -43,6 +43,9 @@ WORDS = {
     "the published tables; in a run cut to so many steps or seconds, only the steady part.",
     "stability": "Over the repeats of one run: (largest - smallest) / median of p_core, and how many completed.",
     "doubts": "Reasons to trust a result less, found by looking at it and said in words wherever it is shown.",
+    "artifacts": "Files a trained model left beside its record to be looked at or listened to. They are made after the "
+    "clock has stopped, so no number holds their time.",
+    "data_facts": "What the reader of the data says about how it was read, such as the share of padding in batches.",
     "status": "How the run ended: valid, incomplete, invalid or no record. An incomplete run did not reach its end and "
     "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite. A folder "
     "without a record belongs to a run that still runs, or ended before a record could be written.",
@@ -52,17 +55,22 @@ WORDS = {
 
 DOUBTS = {
     "incomplete": "The run did not reach its end: the numbers cover what was measured before.",
-    "generated-data": "The data was made by trainmark: speed is real, but accuracy says only that training works. "
+    "generated-data": "The data was made by trainmark: speed is real, but quality says only that training works. "
     "Give the real set with --data.",
+    "init-from": "Training began with given weights, not random ones: its time to target is not that from scratch.",
     "target-missed": "A full run ended without the quality its recipe asks for.",
     "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
-    "drifting": "Steps became slower or faster by more than 2 % from first to last: heat, a full cache, another load.",
-    "rank-skew": "The slowest rank took more than 5 % longer than the fastest; the text names it.",
+    "drifting": "Steps became slower or faster by more than 2 % from first to last: heat, a full cache, another load. "
+    "Where steps hold different numbers of items, what these explain is taken out first.",
+    "rank-skew": "The slowest rank took more than 5 % longer than the fastest, and not for having more items; the text "
+    "names it.",
     "small-batch": "The global batch is below the reference recipe's, so the device may not be filled.",
     "emulated-precision": "The processor has no instructions for the precision asked for.",
     "foreign-load": "Other programs, or other guests of the host, used more than 10 % of the machine meanwhile.",
     "skip-bad": "Unreadable data files were allowed to be left out; the record lists those that were.",
     "torn-events": "A rank's event file ended in the middle of a line: what that line held is not counted.",
+    "no-sample": "The trained model should have left files to look at or listen to and could not; the measured result "
+    "is not touched by that.",
     "resumed": "The run went on from a checkpoint: times cover only the part after it.",
 }
 """By the code programs read on the record."""
@@ -79,6 +87,8 @@ ALSO = {
     "±": "interval",
     "repeat": "group",
     "notes": "doubts",
+    "samples": "artifacts",
+    "padding": "data_facts",
 }
 """Other words people use, and the one that explains them."""
 

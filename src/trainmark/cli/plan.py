@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"  data         {plan.data.folder}{' (generated)' if plan.data.generated else ''}")
         print(f"  runs until   {plan.limits}")
+        if plan.init_from:
+            print(f"  begins with  {plan.init_from}")
         print(f"  fingerprint  {plan.fingerprint[:16]}")
         changed = {deviation.name: deviation.reference for deviation in plan.deviations}
         for name, value in plan.recipe.items():

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.terminal import console, say
+from trainmark.results.wording import number
 
 if TYPE_CHECKING:
     from trainmark.run.gather import RankStory
@@ -20,9 +21,11 @@ RECENT_STEPS = 20
 class Progress:
     """Fed with what the ranks wrote so far; knows nothing of processes."""
 
-    def __init__(self, plan: Plan, item: str, *, quiet: bool) -> None:
+    def __init__(self, plan: Plan, item: str, quality: str, *, quiet: bool) -> None:
+        """`quality` is the name of the value that evaluations are judged by."""
         self._plan = plan
         self._item = item
+        self._quality = quality
         self._quiet = quiet
         self._live: Any = None
         self._task: Any = None
@@ -90,9 +93,8 @@ class Progress:
                 parts.append(f"loss {story.loss[-1]:.4f}")
             if seconds > 0:
                 parts.append(f"{items / seconds:,.1f} {self._item}/s")
-        if story.evaluations and (values := story.evaluations[-1]["values"]):
-            name, value = next(iter(values.items()))
-            parts.append(f"{name} {value:.2f}")
+        if story.evaluations and self._quality in (values := story.evaluations[-1]["values"]):
+            parts.append(f"{self._quality} {number(values[self._quality], 4)}")
         return "  ".join(parts)
 
     def _length(self, story: RankStory) -> tuple[float | None, float]:

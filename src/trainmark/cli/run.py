@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         )
         for record in records:
             print(f"record: {store.path(record.run_id)}")
+            for artifact in record.artifacts:
+                print(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
     return code
 
 
@@ -82,7 +84,8 @@ def _one(plan: Plan, store: Store, group: str | None, args: argparse.Namespace) 
     from trainmark.cli.progress import Progress
     from trainmark.run import launch
 
-    with Progress(plan, workloads.load(plan.workload).item, quiet=args.quiet) as progress:
+    workload = workloads.load(plan.workload)
+    with Progress(plan, workload.item, workload.target.name, quiet=args.quiet) as progress:
         record, code, folder = launch.run(plan, store.folder, group=group, watch=progress.show)
     store.add(record)
     if code:

@@ -90,7 +90,7 @@ def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
 
 
 def _cells(row: Row) -> dict[str, tuple[str, ...]]:
-    from trainmark.results.wording import NOTHING, number, short_device, with_unit
+    from trainmark.results.wording import NOTHING, number, quality_word, short_device, with_unit
 
     p_core = NOTHING if row.p_core is None else f"{number(row.p_core)}"
     return {
@@ -100,7 +100,9 @@ def _cells(row: Row) -> dict[str, tuple[str, ...]]:
         "precision": (row.precision,),
         "status": tuple(row.status.split()),
         "p_core": (p_core, *(row.unit.split() if row.p_core is not None else ())),
-        "quality": (NOTHING if row.quality is None else with_unit(row.quality, row.quality_unit, 4),),
+        "quality": (NOTHING,)
+        if row.quality is None
+        else (quality_word(row.quality_name), with_unit(row.quality, row.quality_unit, 4)),
         "doubts": (NOTHING if row.status == "no record" else str(row.doubts),),
     }
 

@@ -45,7 +45,15 @@ def run(args: argparse.Namespace) -> int:
         from trainmark.results.describe import describe
 
         color = screen.color_system is not None and not screen.no_color
-        text = describe(record, path=path, width=screen.width, color=color, encoding=screen.encoding)
+        folder = store.runs / record.run_id
+        text = describe(
+            record,
+            path=path,
+            run_folder=folder if folder.is_dir() else None,
+            width=screen.width,
+            color=color,
+            encoding=screen.encoding,
+        )
     screen.file.write(text)
     return 0
 

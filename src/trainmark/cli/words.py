@@ -33,6 +33,7 @@ def add_plan_words(parser: argparse.ArgumentParser) -> None:
         help="change one field of the recipe",
     )
     add("--seed", type=int, metavar="N", help="the seed of weights, order and augmentation")
+    add("--init-from", metavar="FILE", help="begin with the weights in FILE instead of random ones")
     add("--skip-bad", type=int, default=0, metavar="N", help="leave out up to N unreadable data files (default: 0)")
     add(
         "--hang-timeout",
@@ -46,9 +47,16 @@ def plans(args: argparse.Namespace) -> list[Plan]:
     """One decided plan for each workload asked for."""
     from trainmark import workloads
     from trainmark.run import planning
+    from trainmark.spec.errors import UsageError
 
     words = spoken(args)
-    return [planning.decide(name, words) for name in args.workloads or workloads.NAMES]
+    names = args.workloads or workloads.NAMES
+    for word in ("data", "init_from"):
+        if getattr(words, word) is not None and len(set(names)) > 1:
+            raise UsageError(
+                f"--{word.replace('_', '-')} is for one workload; name it: {', '.join(dict.fromkeys(names))}"
+            )
+    return [planning.decide(name, words) for name in names]
 
 
 def spoken(args: argparse.Namespace) -> Words:
@@ -70,4 +78,5 @@ def spoken(args: argparse.Namespace) -> Words:
         seed=args.seed,
         skip_bad=args.skip_bad,
         hang_timeout_s=args.hang_timeout,
+        init_from=args.init_from,
     )

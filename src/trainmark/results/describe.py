@@ -36,9 +36,15 @@ _MOST_FILES = 10
 
 
 def describe(
-    record: Record, *, path: Path | None = None, width: int = 80, color: bool = False, encoding: str = "utf-8"
+    record: Record,
+    *,
+    path: Path | None = None,
+    run_folder: Path | None = None,
+    width: int = 80,
+    color: bool = False,
+    encoding: str = "utf-8",
 ) -> str:
-    """The whole record as text of the given width. `path` is where its file lies."""
+    """The whole record as text of the given width. `path` is where its file lies, `run_folder` where its run worked."""
     paper = Paper(width=width, color=color, encoding=encoding)
     _draw_identity(paper, record)
     _draw_plan(paper, record)
@@ -46,6 +52,7 @@ def describe(
     _draw_phases(paper, record)
     _draw_steps(paper, record)
     _draw_quality(paper, record)
+    _draw_artifacts(paper, record, run_folder)
     _draw_environment(paper, record)
     _draw_doubts(paper, record)
     paper.put("", "What a word means: trainmark explain p_core")
@@ -107,6 +114,7 @@ def _draw_plan(paper: Paper, record: Record) -> None:
         ("data", f"{data}, in {plan.data.folder}"),
         ("runs until", str(plan.limits)),
         ("fingerprint", plan.fingerprint[:16]),
+        *([("begins with", plan.init_from)] if plan.init_from else []),
         *([("resumed from", plan.resume_from)] if plan.resume_from else []),
     ]
     if not plan.deviations:
@@ -193,6 +201,11 @@ def _draw_steps(paper: Paper, record: Record) -> None:
         pairs.append(("", "^" * marked + f" warm-up, {warmup} steps"))
     spread = f"5th percentile {number(fifth)} s, 95th {number(last)} s"
     pairs.append(("", f"median {number(middle)} s, {spread}, from {number(lowest)} s to {number(highest)} s"))
+    if len(held := np.unique(timeline.step_items)) > 1:
+        median = number(float(np.median(timeline.step_items)), 4)
+        ends = f"from {number(float(held[0]), 4)} to {number(float(held[-1]), 4)}"
+        pairs.append(("items", f"median {median} {record.item} a step, {ends}"))
+    pairs += [(f"data: {name}", number(value, 4)) for name, value in record.data_facts.items()]
     loss = [float(value) for value in record.loss if value is not None and value == value]
     if loss:
         pairs += [("loss", spark(loss, columns, heights)), ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}")]
@@ -206,12 +219,12 @@ def _draw_ranks(paper: Paper, record: Record) -> None:
     fastest = traces[-1].busy_ns or 1
     _title(paper, "Ranks", "slowest first")
     drawn = paper.table()
-    for head in ("rank", "host", "steps took s", "of the fastest", "mem GiB"):
-        drawn.add_column(head, justify="left" if head == "host" else "right")
+    for head in ("rank", "host", "steps took s", "of the fastest", record.item, "mem GiB"):
+        drawn.add_column(paper.text(head), justify="left" if head == "host" else "right")
     for trace in traces[:_MOST_RANKS]:
         memory = NOTHING if trace.memory_peak_bytes is None else number(trace.memory_peak_bytes / 2**30)
         share = f"{100 * trace.busy_ns / fastest:.1f} %"
-        cells = (str(trace.rank), trace.host, number(trace.busy_ns / 1e9), share, memory)
+        cells = (str(trace.rank), trace.host, number(trace.busy_ns / 1e9), share, number(sum(trace.items)), memory)
         drawn.add_row(*(paper.text(cell) for cell in cells))
     paper.put(drawn, indent=2)
     if len(traces) > _MOST_RANKS:
@@ -222,7 +235,7 @@ def _draw_quality(paper: Paper, record: Record) -> None:
     quality = record.quality
     said = verdict(record)
     _title(paper, "Quality")
-    shown = f"{quality_word(quality)} {shown_quality(quality)}, target {goal(quality)}: {said}"
+    shown = f"{quality_word(quality.name)} {shown_quality(quality)}, target {goal(quality)}: {said}"
     paper.put(paper.text(shown, VERDICT_STYLES.get(said, "")), indent=2)
     if not quality.history:
         return
@@ -248,6 +261,15 @@ def _ends(history: Sequence[Evaluation], most: int) -> list[Evaluation | None]:
     if len(history) <= most:
         return list(history)
     return [*history[: most // 2], None, *history[-(most // 2) :]]
+
+
+def _draw_artifacts(paper: Paper, record: Record, run_folder: Path | None) -> None:
+    if not record.artifacts:
+        return
+    _title(paper, "Artifacts", "left by the trained model")
+    for artifact in record.artifacts:
+        paper.put(artifact.caption, indent=2)
+        paper.put_unbroken(f"    {run_folder / artifact.file if run_folder else artifact.file}")
 
 
 def _draw_environment(paper: Paper, record: Record) -> None:

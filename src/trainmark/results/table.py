@@ -143,7 +143,7 @@ def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]
 
 def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
     """One column by the quality's own name with the target in its head; where these differ, each cell says them."""
-    words = sorted({quality_word(record.quality) for record in records})
+    words = sorted({quality_word(record.quality.name) for record in records})
     goals = sorted({goal(record.quality) for record in records})
     one_word, one_goal = len(words) == 1, len(words) == len(goals) == 1
 
@@ -153,7 +153,7 @@ def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell
             return Cell(pieces=(NOTHING,))
         return Cell(
             pieces=(
-                shown_quality(quality) if one_word else f"{quality_word(quality)} {shown_quality(quality)}",
+                shown_quality(quality) if one_word else f"{quality_word(quality.name)} {shown_quality(quality)}",
                 verdict(record),
                 *(() if one_goal else (goal(quality),)),
             ),
@@ -186,7 +186,8 @@ def _sentences(record: Record, records: Sequence[Record]) -> list[str]:
             missing.setdefault(reason, []).append(alias)
     found += [f"no {', '.join(aliases)}: {reason}" for reason, aliases in missing.items()]
     if record.quality.value is None:
-        found.append(f"no {quality_word(record.quality)}: the model was not evaluated")
+        reason = "its last evaluation gave no finite value" if record.quality.history else "the model was not evaluated"
+        found.append(f"no {quality_word(record.quality.name)}: {reason}")
     if len({other.coverage for other in records}) > 1:
         found.append(f"throughputs cover {record.coverage}")
     return found + [doubt.text for doubt in record.doubts]
@@ -199,15 +200,20 @@ def _remarks(records: Sequence[Record]) -> list[str]:
     for record in records:
         if record.group is not None:
             groups.setdefault(record.group, []).append(record)
-    return remarks + [_repeats(group, members) for group, members in groups.items() if len(members) > 1]
+    several = len({record.plan.workload for record in records}) > 1
+    return remarks + [
+        _repeats(f"{members[0].plan.workload}, {group}" if several else group, members)
+        for group, members in groups.items()
+        if len(members) > 1
+    ]
 
 
-def _repeats(group: str, members: Sequence[Record]) -> str:
+def _repeats(name: str, members: Sequence[Record]) -> str:
     completed = [record for record in members if record.status != "incomplete"]
     found = [record.metrics["p_core"] for record in completed if "p_core" in record.metrics]
     values = [quantity.value for quantity in found if quantity.value is not None]
     spread = stability_percent(values)
-    said = f"Repeats of {group}: {len(completed)} of {len(members)} completed"
+    said = f"Repeats of {name}: {len(completed)} of {len(members)} completed"
     if spread is None:
         return f"{said}; stability {NOTHING}: fewer than two have a p_core."
     ends = f"p_core {number(min(values))} to {number(max(values))} {found[0].unit}, median {number(median(values))}"

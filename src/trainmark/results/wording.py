@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
+from trainmark.spec.target import telling_digits
+
 if TYPE_CHECKING:
     from trainmark.spec.metrics import Quantity
     from trainmark.spec.record import Quality, Record
@@ -47,16 +49,12 @@ def shown_quality(quality: Quality) -> str:
     """The value with enough digits that one just short of the target is not rounded onto it."""
     if quality.value is None:
         return NOTHING
-    for digits in range(4, 9):
-        shown = f"{quality.value:.{digits}g}"
-        if (float(shown) >= quality.goal) == (quality.value >= quality.goal):
-            break
-    return with_unit(quality.value, quality.unit, digits)
+    return with_unit(quality.value, quality.unit, telling_digits(quality.value, quality.goal, quality.better))
 
 
-def quality_word(quality: Quality) -> str:
+def quality_word(name: str) -> str:
     """The word the tables use."""
-    return {"acc1": "acc"}.get(quality.name, quality.name)
+    return {"acc1": "acc"}.get(name, name)
 
 
 def goal(quality: Quality) -> str:
@@ -67,13 +65,10 @@ def goal(quality: Quality) -> str:
 def verdict(record: Record) -> str:
     """Whether the target was reached; a run that was cut to so many steps or seconds is not held to it."""
     if record.quality.value is None:
-        return "not evaluated"
+        return "not finite" if record.quality.history else "not evaluated"
     if record.quality.reached:
         return "reached"
     return "missed" if record.plan.limits.full else "short run"
-
-
-VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
 
 
 def device_name(record: Record) -> str:

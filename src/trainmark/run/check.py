@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainmark import workloads
 from trainmark.platforms import files
@@ -14,6 +15,9 @@ from trainmark.spec.plan import Plan
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import from_values
 from trainmark.spec.topology import Topology
+
+if TYPE_CHECKING:
+    from torch import nn
 
 LOG_BYTES = 64 << 20
 """Room for event files, logs and the record."""
@@ -37,6 +41,7 @@ def machine(plan: Plan, store: Path) -> None:
         )
     data_folder(plan)
     disk(plan, store)
+    initial_weights(plan)
 
 
 def data_folder(plan: Plan) -> None:
@@ -58,15 +63,27 @@ def disk(plan: Plan, store: Path) -> None:
         )
 
 
+def initial_weights(plan: Plan) -> None:
+    """A file that cannot be loaded, or does not fit the network, is found here and not after the data was opened."""
+    from trainmark.run import opening, weights
+
+    if (given := opening.initial_weights(plan)) is not None:
+        weights.check_fit(_unfilled_model(plan), given, str(plan.init_from))
+
+
 def checkpoint_bytes(plan: Plan) -> int:
     """Weights and two optimizer states in float32: no recipe of ours keeps more."""
+    return 3 * 4 * sum(parameter.numel() for parameter in _unfilled_model(plan).parameters())
+
+
+def _unfilled_model(plan: Plan) -> nn.Module:
+    """The plan's model with shapes and no memory behind them."""
     import torch
 
     workload = workloads.load(plan.workload)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
     with torch.device("meta"):
-        model = workload.build(recipe)
-    return 3 * 4 * sum(parameter.numel() for parameter in model.parameters())
+        return workload.build(recipe)
 
 
 def _existing(path: Path) -> Path:

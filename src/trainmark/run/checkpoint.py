@@ -26,7 +26,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         torch.save(state, part / "state.pt")
-        manifest = {"step": step, "size": (part / "state.pt").stat().st_size, "sha256": _sha256(part / "state.pt")}
+        manifest = {"step": step, "size": (part / "state.pt").stat().st_size, "sha256": sha256(part / "state.pt")}
         (part / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
         for name in ("state.pt", "manifest.json", "."):
             _sync(part / name)
@@ -67,14 +67,14 @@ def _damage(path: Path) -> str | None:
         size = (path / "state.pt").stat().st_size
         if size != manifest["size"]:
             return f"{size} bytes, not {manifest['size']}"
-        if _sha256(path / "state.pt") != manifest["sha256"]:
+        if sha256(path / "state.pt") != manifest["sha256"]:
             return "its content does not match its hash"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 22):

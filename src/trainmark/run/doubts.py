@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from trainmark.spec import series
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Doubt, Quality, Status
+from trainmark.spec.target import telling_digits
 from trainmark.spec.timeline import Timeline
 from trainmark.spec.topology import Topology
 
@@ -37,6 +39,8 @@ class Facts:
     resumed: Mapping[str, Any] | None = None
     torn_ranks: tuple[int, ...] = ()
     """Ranks whose event file ends in the middle of a line."""
+    no_sample: str | None = None
+    """Why the trained model left no sample of its work, where it should have."""
 
 
 def collect(facts: Facts) -> tuple[Doubt, ...]:
@@ -50,19 +54,28 @@ def generated_data(f: Facts) -> Found:
     if f.plan.data.generated:
         yield (
             "generated-data",
-            f"generated data, not the real {f.plan.data.name} set: accuracy only shows that training works",
+            f"generated data, not the real {f.plan.data.name} set: "
+            f"{'accuracy' if f.quality.name == 'acc1' else f.quality.name} only shows that training works",
         )
 
 
 def target_missed(f: Facts) -> Found:
     if f.plan.limits.full and not f.quality.reached and f.status == "valid":
-        reached = (
-            "none was measured" if f.quality.value is None else f"{f.quality.value:.4g} {f.quality.unit} was reached"
-        )
+        unit = "" if f.quality.unit == "-" else f" {f.quality.unit}"
+        reached = "none was measured"
+        if f.quality.value is not None:
+            digits = telling_digits(f.quality.value, f.quality.goal, f.quality.better)
+            reached = f"{f.quality.value:.{digits}g}{unit} was reached"
         sign = ">=" if f.quality.better == "higher" else "<="
+        yield "target-missed", f"target missed: {f.quality.name} {sign} {f.quality.goal:g}{unit} asked, {reached}"
+
+
+def given_weights(f: Facts) -> Found:
+    if f.plan.init_from:
         yield (
-            "target-missed",
-            f"target missed: {f.quality.name} {sign} {f.quality.goal:g} {f.quality.unit} asked, {reached}",
+            "init-from",
+            f"training began with the weights of {Path(f.plan.init_from).name}, so its time to target is not that of "
+            "training from scratch",
         )
 
 
@@ -81,19 +94,32 @@ def few_steps(f: Facts) -> Found:
 
 
 def drifting(f: Facts) -> Found:
-    found = series.drift(f.timeline.steady(f.timeline.compute_s)) if f.timeline.steps else None
+    if not f.timeline.steps:
+        return
+    found = series.drift(f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items))
     if found is not None and found.drifting:
         change = f"{abs(100 * found.relative_change):.1f} % {'slower' if found.relative_change > 0 else 'faster'}"
         yield "drifting", f"the steps are not steady: they became {change} from first to last"
 
 
 def rank_skew(f: Facts) -> Found:
-    """Compute holds the wait for slower ranks, so the slow rank is the one that waited least inside it."""
-    busy = {trace.rank: np.sum(trace.compute_ns) for trace in f.timeline.ranks if len(trace.compute_ns)}
-    if len(busy) > 1 and max(busy.values()) > (1 + RANK_SKEW) * min(busy.values()):
-        slow = max(busy, key=lambda rank: busy[rank])
-        factor = max(busy.values()) / min(busy.values())
-        yield "rank-skew", f"ranks differ by more than 5 %: rank {slow} took {factor:.2f} times as long as the fastest"
+    """Compute holds the wait for slower ranks, so the slow rank is the one that waited least inside it.
+
+    A rank that took longer because it was given more items is not slow, nor is one with few items that waited.
+    """
+    busy = {trace.rank: float(np.sum(trace.compute_ns)) for trace in f.timeline.ranks if len(trace.compute_ns)}
+    items = {trace.rank: float(np.sum(trace.items)) for trace in f.timeline.ranks if trace.rank in busy}
+    if len(busy) < 2 or not all(busy.values()):
+        return
+    slow, fast = max(busy, key=lambda rank: busy[rank]), min(busy, key=lambda rank: busy[rank])
+    explained = max(1.0, items[slow] / items[fast]) if items[fast] else 1.0
+    factor = busy[slow] / busy[fast] / explained
+    if factor > 1 + RANK_SKEW:
+        same = "" if explained == 1 else " for as many items"
+        yield (
+            "rank-skew",
+            f"ranks differ by more than 5 %: rank {slow} took {factor:.2f} times as long as the fastest{same}",
+        )
 
 
 def small_batch(f: Facts) -> Found:
@@ -136,6 +162,11 @@ def torn_events(f: Facts) -> Found:
         yield "torn-events", f"the events of rank {ranks} end in the middle of a line, which was dropped"
 
 
+def no_sample(f: Facts) -> Found:
+    if f.no_sample:
+        yield "no-sample", f"the trained model left no sample of its work: {f.no_sample}"
+
+
 def incomplete(f: Facts) -> Found:
     if f.status == "incomplete":
         yield "incomplete", "the run did not reach its end: the numbers cover what was measured before"
@@ -144,6 +175,7 @@ def incomplete(f: Facts) -> Found:
 CHECKS = (
     incomplete,
     generated_data,
+    given_weights,
     target_missed,
     few_steps,
     drifting,
@@ -154,4 +186,5 @@ CHECKS = (
     skipped_files,
     resumed,
     torn_events,
+    no_sample,
 )

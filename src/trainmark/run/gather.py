@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,7 +17,7 @@ from trainmark.spec import series
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.plan import Plan
-from trainmark.spec.record import Evaluation, Quality, Record, Status
+from trainmark.spec.record import Artifact, Evaluation, Quality, Record, Status
 from trainmark.spec.target import Target
 from trainmark.spec.timeline import RankTrace, Timeline
 
@@ -41,6 +43,9 @@ class RankStory:
     memory_peak_bytes: int | None = None
     end: dict[str, Any] | None = None
     failed: dict[str, Any] | None = None
+    artifacts: list[dict[str, str]] = field(default_factory=list)
+    no_sample: str | None = None
+    """Why the trained model left no sample of its work, where it should have."""
     torn: bool = False
     """The event file ends in the middle of a line, which was dropped."""
     phase: str = "startup"
@@ -68,6 +73,10 @@ class RankStory:
             self.phase = "train"
         elif kind == "phases":
             self.phases_ns, self.memory_peak_bytes = event["phases_ns"], event["memory_peak_bytes"]
+        elif kind == "artifacts":
+            self.artifacts = event["artifacts"]
+        elif kind == "no-sample":
+            self.no_sample = event["reason"]
         elif kind == "end":
             self.end, self.phase = event, "end"
         elif kind == "failed":
@@ -108,7 +117,7 @@ def record(folder: Path) -> Record:
     first = ranks[0]
     traces = tuple(story.trace() for story in ranks)
     whole = Timeline(ranks=traces)
-    steady_from = series.steady_start(whole.compute_s) if whole.steps else 0
+    steady_from = series.steady_start(whole.compute_s, whole.step_items) if whole.steps else 0
     warmup = 0 if plan.limits.full else steady_from
     timeline = Timeline(ranks=traces, warmup_steps=warmup, steady_from=steady_from)
     target = Target(**head["target"])
@@ -153,9 +162,12 @@ def record(folder: Path) -> Record:
                 reference_global_batch=head["reference_global_batch"],
                 resumed=first.resumed,
                 torn_ranks=tuple(story.rank for story in ranks if story.torn),
+                no_sample=first.no_sample,
             )
         ),
         skipped_files=tuple((first.end or {}).get("skipped", ())),
+        artifacts=tuple(Artifact(**artifact) for artifact in first.artifacts),
+        data_facts=_finite((first.end or {}).get("facts", {})),
     )
 
 
@@ -182,7 +194,7 @@ def _status(ranks: list[RankStory], launcher: dict[str, Any]) -> tuple[Status, s
 
 def _quality(target: Target, plan: Plan, story: RankStory) -> Quality:
     history = tuple(
-        Evaluation(step=event["step"], epoch=event["epoch"], values=event["values"], samples=event["samples"])
+        Evaluation(step=event["step"], epoch=event["epoch"], values=_finite(event["values"]), samples=event["samples"])
         for event in story.evaluations
     )
     goal = float(plan.recipe["target"])
@@ -196,6 +208,11 @@ def _quality(target: Target, plan: Plan, story: RankStory) -> Quality:
         reached=value is not None and target.reached(value, goal),
         history=history,
     )
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    """A value that is not finite has no place in a JSON document: it is missing there."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _reached_ns(target: Target, plan: Plan, story: RankStory) -> int | None:

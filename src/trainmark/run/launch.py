@@ -30,7 +30,7 @@ from trainmark.spec.topology import Topology
 
 POLL_S = 0.1
 INIT_LIMIT_S = 600.0
-"""Opening data, building the model, joining: no progress is seen meanwhile, so the limit is generous."""
+"""Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
 TRAIN_LIMIT_S = 60.0
 TRAIN_LIMIT_MEDIANS = 20
 TERMINATE_LIMIT_S = 20.0
@@ -74,7 +74,7 @@ class Run:
         """How long nothing may be heard before this is a hang."""
         if self.plan.hang_timeout_s is not None:
             return self.plan.hang_timeout_s
-        if any(story.phase in ("startup", "init") for story in self.ranks):
+        if any(story.phase in ("startup", "init", "sample") for story in self.ranks):
             return INIT_LIMIT_S
         recent = [step for story in self.ranks for step in story.compute_ns[-100:]]
         median_s = float(np.median(recent)) / 1e9 if recent else INIT_LIMIT_S / TRAIN_LIMIT_MEDIANS

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.run import checkpoint, environment, loop
+from trainmark.run import checkpoint, environment, loop, weights
 from trainmark.run.agreement import Agreement, Alone, Together
 from trainmark.run.clock import Clock
 from trainmark.run.events import EventWriter
@@ -48,7 +49,8 @@ def open_job(
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
     agreement = join(device, ranks)
-    stepper = open_stepper(workload, recipe, Precision.parse(plan.precision), device, agreement.world)
+    initial = initial_weights(plan)
+    stepper = open_stepper(workload, recipe, Precision.parse(plan.precision), device, agreement.world, initial)
     position = resumed(plan.resume_from, stepper, events) if plan.resume_from else loop.Position()
 
     def save(at: loop.Position) -> None:
@@ -98,10 +100,31 @@ def join(device: Device, ranks: Ranks) -> Agreement:
     return Together()
 
 
-def open_stepper(workload: Workload, recipe: Recipe, precision: Precision, device: Device, world: int) -> Stepper:
-    """The model with its optimizer; all ranks draw the same weights from the seed."""
+def initial_weights(plan: Plan) -> dict[str, Tensor] | None:
+    """The weights a plan begins with, if they are still what was planned with; a resumed run has its own."""
+    if plan.init_from is None or plan.resume_from is not None:
+        return None
+    path = Path(plan.init_from)
+    found = weights.read_weights(path)
+    if checkpoint.sha256(weights.weights_file(path)) != plan.init_sha256:
+        raise NotReadyError(f"{path} was changed after the run was planned; plan it again")
+    return found
+
+
+def open_stepper(
+    workload: Workload,
+    recipe: Recipe,
+    precision: Precision,
+    device: Device,
+    world: int,
+    initial: Mapping[str, Tensor] | None = None,
+) -> Stepper:
+    """The model with its optimizer; all ranks draw the same weights from the seed, or take the same given ones."""
     torch.manual_seed(recipe.seed)
-    model = workload.build(recipe).to(device.torch)
+    model = workload.build(recipe)
+    if initial is not None:
+        weights.load_into(model, initial, "the file of --init-from")
+    model = model.to(device.torch)
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
     model = model.to(memory_format=form)  # type: ignore[call-overload]
     return Stepper(
@@ -112,6 +135,7 @@ def open_stepper(workload: Workload, recipe: Recipe, precision: Precision, devic
         device=device,
         wrap=partial(exchanging_gradients, device=device) if world > 1 else lambda bare: bare,
         world=world,
+        clip_gradient_norm=recipe.clip_gradient_norm,
     )
 
 

@@ -56,7 +56,7 @@ class Pace:
         self._first_step = first_step
         self._next_look = first_step + 1
         self._looked_at_s = self._began_s = now_s()
-        self._said_alive_s = -math.inf
+        self._said_alive = ("", -math.inf)
         self._looked_at_step = first_step
         self._compute_s: list[float] = []
         self._items: list[int] = []
@@ -97,8 +97,9 @@ class Pace:
     def alive(self, phase: str, samples: int) -> None:
         """Says about twice a second that something other than steps goes on, so that nobody takes it for a hang."""
         now = self._now_s()
-        if now - self._said_alive_s >= LOOK_EVERY_S:
-            self._said_alive_s = now
+        said, said_at_s = self._said_alive
+        if phase != said or now - said_at_s >= LOOK_EVERY_S:
+            self._said_alive = (phase, now)
             self._events.write("alive", phase=phase, samples=samples)
 
     def _look(self) -> int:
@@ -132,7 +133,7 @@ class Pace:
         if len(self._compute_s) < self._settled_look:
             return False
         self._settled_look = math.ceil(len(self._compute_s) * 1.1)
-        compute_s, items = np.asarray(self._compute_s), np.asarray(self._items)
-        start = series.steady_start(compute_s)
+        compute_s, items = np.asarray(self._compute_s), np.asarray(self._items, dtype=np.float64)
+        start = series.steady_start(compute_s, items)
         found = series.mean_interval(compute_s[start:], items[start:])
         return found is not None and found.relative_half_width <= half_width

@@ -33,6 +33,7 @@ class Words:
     seed: int | None = None
     skip_bad: int = 0
     hang_timeout_s: float | None = None
+    init_from: str | None = None
 
 
 def decide(name: str, words: Words) -> Plan:
@@ -52,6 +53,7 @@ def decide(name: str, words: Words) -> Plan:
     seed = [] if words.seed is None else [f"seed={words.seed}"]
     recipe = with_settings(recipe, [*seed, *words.settings])
     folder = Path(words.data).expanduser().absolute() if words.data else embedded.folder(workload.data_set)
+    init_from, init_sha256 = _initial(words.init_from)
     return Plan(
         workload=name,
         recipe_name=recipe_name,
@@ -66,18 +68,32 @@ def decide(name: str, words: Words) -> Plan:
         limits=_limits(words, workload.limits.get(recipe_name, Limits())),
         skip_bad=words.skip_bad,
         hang_timeout_s=words.hang_timeout_s,
+        init_from=init_from,
+        init_sha256=init_sha256,
     )
 
 
 def resumed(plan: Plan, run_folder: Path, words: Words) -> Plan:
     """An earlier run's plan, to go on from its last checkpoint; only where it stops and its data may change."""
     said = [
-        word for word in ("recipe", "topology", "precision", "platform", "seed") if getattr(words, word) is not None
+        word.replace("_", "-")
+        for word in ("recipe", "topology", "precision", "platform", "seed", "init_from")
+        if getattr(words, word) is not None
     ]
     if said or words.settings:
         raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
     choice = replace(plan.data, folder=str(Path(words.data).expanduser().absolute())) if words.data else plan.data
     return replace(plan, data=choice, limits=_limits(words, plan.limits), resume_from=str(run_folder / "checkpoints"))
+
+
+def _initial(word: str | None) -> tuple[str, str] | tuple[None, None]:
+    """The file of weights meant, and the hash of what it holds."""
+    if word is None:
+        return None, None
+    from trainmark.run import checkpoint, weights
+
+    file = weights.weights_file(Path(word).expanduser().absolute())
+    return str(file), checkpoint.sha256(file)
 
 
 def _precision(word: str | None, platform: files.PlatformFile) -> Precision:

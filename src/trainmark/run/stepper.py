@@ -28,6 +28,7 @@ class Stepper:
         device: Device,
         wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
         world: int = 1,
+        clip_gradient_norm: float = 0.0,
     ) -> None:
         self.device = device
         self.precision = precision
@@ -44,6 +45,7 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(device.torch.type, enabled=precision.scales_loss)
         self.arithmetic = device.arithmetic(precision)
         self._learning_rate: float | None = None
+        self._clip_gradient_norm = clip_gradient_norm
 
     def set_learning_rate(self, value: float) -> None:
         if value != self._learning_rate:
@@ -65,10 +67,15 @@ class Stepper:
             share.backward()  # type: ignore[no-untyped-call]
             if self._narrow_weights:
                 self._widen_gradients()
+            if self._clip_gradient_norm:
+                self._clip_gradients()
             self.optimizer.step()
         else:
             self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
             self._widen_gradients()
+            if self._clip_gradient_norm:
+                self.scaler.unscale_(self.optimizer)  # the limit is for the gradients themselves
+                self._clip_gradients()
             self.scaler.step(self.optimizer)
             self.scaler.update()
         if self._narrow_weights:
@@ -107,6 +114,11 @@ class Stepper:
         for narrow, wide in zip(self._narrow_weights, self._wide_weights, strict=True):
             wide.grad = None if narrow.grad is None else narrow.grad.float()
             narrow.grad = None
+
+    def _clip_gradients(self) -> None:
+        # the norm stays on the device: asking for its value would make the host wait every step
+        updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(updated, self._clip_gradient_norm)
 
     def _weight(self, batch: Any) -> float:
         # gradients are averaged over ranks as if all had equal shares; a short batch must count for what it holds

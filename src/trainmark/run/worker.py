@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -69,7 +69,7 @@ def _reporting_failure(folder: Path, ranks: Ranks) -> int:
 
 
 def work(folder: Path, ranks: Ranks, events: EventWriter) -> None:
-    from trainmark.run import loop, opening, pace
+    from trainmark.run import loop, opening, pace, samples
 
     plan = Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
     job, position = opening.open_job(plan, ranks, folder, events, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
@@ -78,15 +78,17 @@ def work(folder: Path, ranks: Ranks, events: EventWriter) -> None:
     gc.collect()
     gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
     job.clock.charge("init")
-    try:
-        with _explaining_memory(job.recipe.batch_per_device, job.device):
-            ended = loop.train(job, position)
-    finally:
-        job.clock.charge("other")
-        job.pace.write_down()
-        job.data.close()
-        events.write("phases", phases_ns=job.clock.phases_ns, memory_peak_bytes=job.device.peak_memory_bytes())
-    events.write("end", ended=ended, skipped=[f"{path}: {reason}" for path, reason in job.data.skipped])
+    with closing(job.data):
+        try:
+            with _explaining_memory(job.recipe.batch_per_device, job.device):
+                ended = loop.train(job, position)
+        finally:
+            job.clock.charge("other")
+            job.pace.write_down()
+            events.write("phases", phases_ns=job.clock.phases_ns, memory_peak_bytes=job.device.peak_memory_bytes())
+        samples.leave(job, ended, folder)
+        skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
+        events.write("end", ended=ended, skipped=skipped, facts=dict(job.data.facts))
     job.agreement.leave()
     if job.pace.bad_step is not None:
         raise InvalidResultError(

@@ -147,11 +147,14 @@ def median_step_time(m: Measured) -> float | None:
 
 @metric("%", alias="step_spread", formula="(95th - 5th percentile) / median of counted steps")
 def step_time_spread(m: Measured) -> float | None:
-    """How unlike each other the steps were: small is steady."""
+    """How unlike each other the steps were: small is steady.
+
+    Where steps hold different numbers of items, what one would have taken with the mean number counts.
+    """
     if not m.timeline.step_s.size:
         return None
-    low, middle, high = np.percentile(m.timeline.step_s, [5, 50, 95])
-    return float(100 * (high - low) / middle)
+    low, middle, high = np.percentile(series.at_mean_items(m.timeline.step_s, m.timeline.step_items), [5, 50, 95])
+    return float(100 * (high - low) / middle) if middle else None
 
 
 @metric("s", alias="time_to_target", formula="end-to-end time at the first evaluation that met the target")

@@ -42,6 +42,10 @@ class Plan:
     """No progress for this long ends the run; None decides it from the median step."""
     resume_from: str | None = None
     """Checkpoint folder to go on from."""
+    init_from: str | None = None
+    """File of weights to begin with instead of random ones."""
+    init_sha256: str | None = None
+    """What that file held, wherever it lies."""
 
     @property
     def fingerprint(self) -> str:
@@ -57,6 +61,8 @@ class Plan:
             "limits": asdict(self.limits),
             "skip_bad": self.skip_bad,
         }
+        if self.init_sha256 is not None:  # left out where not asked for, so that earlier plans keep their fingerprint
+            asked["init_sha256"] = self.init_sha256
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -71,6 +71,8 @@ class Recipe:
     memory_format: str = knob("channels_last", words=("channels_last", "contiguous"))
     optimizer_kind: str = knob("fused", words=("fused", "foreach", "plain"))
     """How the optimizer walks the parameters; the arithmetic is the same."""
+    clip_gradient_norm: float = knob(0.0, least=0)
+    """The norm of all gradients together is brought down to this; 0: gradients are not clipped."""
     host_settings: str = knob("tuned", words=("tuned", "default"))
     """`tuned` starts the workers with the allocator and thread settings their platform file lists."""
 

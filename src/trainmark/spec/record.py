@@ -50,6 +50,15 @@ class Quality:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A file a trained model left beside its record, to be looked at or listened to."""
+
+    file: str
+    """Relative to the run's folder."""
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     run_id: str
     created: str
@@ -74,6 +83,9 @@ class Record:
     group: str | None = None
     """Runs of one `--repeat` share it."""
     skipped_files: tuple[str, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    data_facts: Mapping[str, float] = field(default_factory=dict)
+    """How the data was read, such as the share of padding, as rank 0 saw it."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -94,6 +106,8 @@ class Record:
             "phases": {phase: ns / 1e9 for phase, ns in self.timeline.phases_ns.items()},
             "environment": dict(self.environment),
             "skipped_files": list(self.skipped_files),
+            "artifacts": [asdict(artifact) for artifact in self.artifacts],
+            "data_facts": dict(self.data_facts),
             "series": {
                 "warmup_steps": self.timeline.warmup_steps,
                 "steady_from": self.timeline.steady_from,
@@ -138,6 +152,8 @@ class Record:
             doubts=tuple(Doubt(**doubt) for doubt in document["doubts"]),
             environment=document["environment"],
             skipped_files=tuple(document["skipped_files"]),
+            artifacts=tuple(Artifact(**artifact) for artifact in document.get("artifacts", ())),
+            data_facts=document.get("data_facts", {}),
             loss=document["series"]["loss"],
             timeline=Timeline(
                 ranks=tuple(_trace_from_json(trace) for trace in document["series"]["ranks"]),

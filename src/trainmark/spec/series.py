@@ -56,7 +56,21 @@ class Drift:
         return self.significant and abs(self.relative_change) > DRIFT_THAT_MATTERS
 
 
-def steady_start(step_s: Series) -> int:
+def at_mean_items(step_s: Series, items: Series) -> Series:
+    """What each step would have taken with the mean number of items; the times themselves where all hold as many.
+
+    A step of mel frames takes longer the more of them it holds, which is neither warm-up, drift nor unrest. So the part
+    of each time that goes with its items is taken out: the slope of a straight line through times over items, fitted
+    with outliers clipped to four robust deviations. The line may stand on a time that every step needs whatever it
+    holds, which the plain ratio of seconds to items would take for unrest.
+    """
+    step_s, items = _checked_pair(step_s, items)
+    if not len(items) or items.min() == items.max():
+        return step_s
+    return _without(items, step_s, _seconds_per_item(step_s, items))
+
+
+def steady_start(step_s: Series, items: Series | None = None) -> int:
     """The index of the first steady step; never more than half of the series lies before it.
 
     Two rules, both with the second half of the series as the picture of what is steady:
@@ -70,10 +84,16 @@ def steady_start(step_s: Series) -> int:
        counts only if the mean of what it removes differs from that of the rest at the 2 % level, correlation of
        neighbours respected. A series shorter than 16 steps has too few values for this rule.
 
-    A series that drifts all along has no steady part: up to half of it is cut, and `drift` speaks of the rest.
+    A series that drifts all along has no steady part: up to half of it is cut, and `drift` speaks of the rest. With
+    items that differ from step to step, times are judged as `at_mean_items` gives them, by what an item takes in the
+    second half.
     """
     step_s = _checked(step_s)
     most = len(step_s) // 2
+    if items is not None:
+        step_s, items = _checked_pair(step_s, items)
+        if len(items) and items.min() != items.max():
+            step_s = _without(items, step_s, _seconds_per_item(step_s[most:], items[most:]))
     centre, deviation = _centre_and_deviation(step_s[most:])
     start = _end_of_slow_first_steps(step_s, most, centre + 5 * deviation)
     if len(step_s) < 2 * FEWEST_STEPS:
@@ -85,7 +105,7 @@ def steady_start(step_s: Series) -> int:
 def mean_interval(step_s: Series, items: Series, confidence: float = 0.95) -> Interval | None:
     """The throughput of these steps and its confidence interval; None for fewer than 8 steps, or if they took no time.
 
-    Give the steps that count, for instance `step_s[steady_start(step_s):]`: nothing is left out here.
+    Give the steps that count, those from `steady_start` on: nothing is left out here.
 
     Throughput is a ratio of sums, so its variance is that of `items - throughput * seconds` per step, over the square
     of the mean step; steps whose time follows their items (mel frames) therefore do not widen it. Neighbouring steps
@@ -150,15 +170,16 @@ def steps_needed(step_s: Series, items: Series, relative_half_width: float = 0.0
     return max(0, math.ceil(wanted) - n)
 
 
-def drift(step_s: Series) -> Drift | None:
+def drift(step_s: Series, items: Series | None = None) -> Drift | None:
     """Whether the steps given are still becoming slower or faster; None for fewer than 16 steps.
 
     Give the steady part. The trend is the least-squares line, with values clipped to five robust deviations so that a
     hiccup near one end is no trend; its uncertainty comes from the prewhitened cosine variance of what the line leaves,
     with one degree of freedom given up for the line, and it must differ from zero at the 1 % level (which holds the
-    rate of false alarms below 5 % up to a lag-1 correlation of 0.8).
+    rate of false alarms below 5 % up to a lag-1 correlation of 0.8). With items that differ from step to step, times
+    are judged as `at_mean_items` gives them.
     """
-    step_s = _checked(step_s)
+    step_s = _checked(step_s) if items is None else at_mean_items(step_s, items)
     if len(step_s) < FEWEST_STEPS_FOR_DRIFT:
         return None
     centre, deviation = _centre_and_deviation(step_s)
@@ -200,6 +221,26 @@ def _centre_and_deviation(values: Series) -> tuple[float, float]:
         return 0.0, 0.0
     centre = float(np.median(values))
     return centre, max(1.4826 * float(np.median(np.abs(values - centre))), 0.01 * centre)
+
+
+def _without(items: Series, step_s: Series, slope: float) -> Series:
+    return np.asarray(np.maximum(step_s - slope * (items - items.mean()), 0.0))
+
+
+def _seconds_per_item(step_s: Series, items: Series) -> float:
+    """What one item more adds to a step; never below 0."""
+    spread, many = items - items.mean(), items >= items.mean()
+    if many.all() or not many.any():  # nothing to fit: a step twice as large is taken to need twice as long
+        return float(step_s.sum() / items.sum()) if items.any() else 0.0
+    # begins with medians, which no hiccup moves far
+    apart = float(np.median(items[many]) - np.median(items[~many]))
+    slope = float(np.median(step_s[many]) - np.median(step_s[~many])) / apart
+    for _ in range(3):
+        level = step_s - slope * items
+        centre = float(np.median(level))
+        deviation = max(1.4826 * float(np.median(np.abs(level - centre))), 0.01 * float(np.median(step_s)))
+        slope += float(spread @ np.clip(level - centre, -4 * deviation, 4 * deviation)) / float(spread @ spread)
+    return max(slope, 0.0)
 
 
 def _end_of_slow_first_steps(step_s: Series, most: int, slow: float) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,9 @@ from trainmark.data.normalise import normalise
 from trainmark.data.set_counts import Counts
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import Recipe, knob
+from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
+from trainmark.workloads.optimizers import walk
 from trainmark.workloads.workload import Share
 
 
@@ -74,11 +75,16 @@ class ImageData:
     def skipped(self) -> list[tuple[str, str]]:
         return self._pool.skipped
 
+    @property
+    def facts(self) -> dict[str, float]:
+        return {}
+
     def train(self, epoch: int, start_step: int) -> Iterator[ImageBatch]:
         seed = self._recipe.seed
         shares = order.rank_batches(
             len(self._train),
-            **self._batching,
+            batch_per_device=self._recipe.batch_per_device,
+            world=self._share.world,
             rank=self._share.rank,
             seed=seed,
             epoch=epoch,
@@ -131,6 +137,11 @@ class ImageClassifier:
             "val_loss": sums["loss"] / samples,
         }
 
+    def leave_samples(
+        self, model: nn.Module, recipe: VisionRecipe, data: ImageData, folder: Path
+    ) -> tuple[Artifact, ...]:
+        return ()
+
     def scores(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         """Class scores in float32, whatever the network computes in."""
         weights = next(model.parameters()).dtype
@@ -141,8 +152,3 @@ def sgd(parameters: Iterable[Tensor], recipe: Recipe, momentum: float) -> torch.
     return torch.optim.SGD(
         parameters, lr=recipe.learning_rate, momentum=momentum, weight_decay=recipe.weight_decay, **walk(recipe)
     )
-
-
-def walk(recipe: Recipe) -> dict[str, Any]:
-    """The optimizer's arguments for the way the recipe wants the parameters walked."""
-    return {"fused": recipe.optimizer_kind == "fused", "foreach": recipe.optimizer_kind == "foreach"}

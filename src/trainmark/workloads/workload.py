@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 
 
@@ -44,6 +45,10 @@ class DataSource(Protocol):
     @property
     def skipped(self) -> list[tuple[str, str]]:
         """Data files that could not be read and were left out, with the reason."""
+
+    @property
+    def facts(self) -> Mapping[str, float]:
+        """What the record should say about how the data was read, such as the share of padding."""
 
     def train(self, epoch: int, start_step: int) -> Iterator[Any]: ...
 
@@ -88,3 +93,6 @@ class Workload(Protocol):
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         """From those sums, the numbers reported; one has the target's name."""
+
+    def leave_samples(self, model: nn.Module, recipe: Any, data: Any, folder: Path) -> tuple[Artifact, ...]:
+        """Files in the run's folder by which people can judge the trained model; nothing here is timed."""
