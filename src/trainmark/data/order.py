@@ -48,15 +48,20 @@ def rank_batches(
     epoch: int,
     shuffle: bool,
     start_step: int = 0,
+    lengths: Indices | None = None,
+    bucket_batches: int = 0,
 ) -> Iterator[Share]:
     """This rank's share of every global batch of the epoch, from `start_step` on.
 
     Global batch g is the same stretch of the epoch's order however many devices split it. No share is empty and none
-    is longer than `largest_share` says.
+    is longer than `largest_share` says. With the `lengths` of all samples, those of each `bucket_batches` batches are
+    exchanged among these so that a batch holds samples of like length.
     """
     _check_rank(world, rank)
     cuts = _cuts(count, batch_per_device, world)
     order = epoch_order(count, seed, epoch, shuffle)
+    if lengths is not None and bucket_batches:
+        order = _bucketed(order, lengths, cuts, bucket_batches, world, np.random.default_rng([seed, epoch, 1]))
     for first, last in pairwise(cuts[start_step:]):
         size = last - first
         mine = slice(first + size * rank // world, first + size * (rank + 1) // world)
@@ -102,6 +107,25 @@ def _cuts(count: int, batch_per_device: int, world: int) -> list[int]:
         middle = (before + after + 1) // 2
         cuts[-2:] = [middle, after] if after - middle >= world else [after]
     return cuts
+
+
+def _bucketed(
+    order: Indices, lengths: Indices, cuts: list[int], batches: int, world: int, rng: np.random.Generator
+) -> Indices:
+    """The order with the samples of every few batches sorted by length, and these batches in random order again."""
+    parts: list[Indices] = []
+    for start in range(0, len(cuts) - 1, batches):
+        edges = cuts[start : start + batches + 1]
+        pool = order[edges[0] : edges[-1]]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        sizes = np.diff(edges)
+        # a short last batch stays last, so that the places where batches begin do not move
+        sorted_batches = np.split(pool, np.cumsum(sizes)[:-1])
+        places = rng.permutation(len(sizes) - 1) if sizes[-1] != sizes[0] else rng.permutation(len(sizes))
+        shuffled = [sorted_batches[place] for place in places] + sorted_batches[len(places) :]
+        # dealt out like cards: the ranks' shares of a batch are equally long too
+        parts += [batch[rank::world] for batch in shuffled for rank in range(world)]
+    return np.concatenate(parts)
 
 
 def _check_rank(world: int, rank: int) -> None:

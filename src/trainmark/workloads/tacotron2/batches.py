@@ -1,0 +1,206 @@
+"""Batches of clips with their texts, read from the mel cache ahead of the trainer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainmark.data import audio, embedded, ljspeech, mel, order, text
+from trainmark.data.audio import BadAudioError
+from trainmark.data.ljspeech import Clip
+from trainmark.data.mel_cache import MelCache
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.workloads.tacotron2.recipes import Tacotron2Recipe
+from trainmark.workloads.workload import Share
+
+AHEAD = 2
+"""Batches made ready while the trainer computes: copying mels takes far less time than training on them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpeechBatch:
+    text: Tensor
+    """(clips, symbols) ids, padded with 0."""
+    symbols: tuple[int, ...]
+    """How long each text is. On the host, where packing wants it."""
+    mels: Tensor
+    """(frames, clips, bands), padded with 0."""
+    frames: Tensor
+    """How long each clip is."""
+    numbers: tuple[int, ...]
+    """Which clips of the split these are."""
+    real_frames: int
+    count: int
+    global_count: int
+
+    @property
+    def padding(self) -> Tensor:
+        """True where a clip has ended: (clips, frames)."""
+        places = torch.arange(self.mels.shape[0], device=self.frames.device)
+        return places[None] >= self.frames[:, None]
+
+
+class Split:
+    """The clips of one split, with what batching needs to know of each beforehand."""
+
+    def __init__(self, clips: Sequence[Clip], cache: MelCache) -> None:
+        self.clips = clips
+        self.ids = [_ids(clip) for clip in clips]
+        self.frames = np.array([mel.frames(audio.length(clip.path)) for clip in clips], dtype=np.int64)
+        self._cache = cache
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def batch(self, numbers: Sequence[int], padded_like: Sequence[int], global_count: int) -> SpeechBatch:
+        """These clips, padded as if those of `padded_like` were with them."""
+        symbols = max(len(self.ids[number]) for number in padded_like)
+        frames = int(self.frames[list(padded_like)].max())
+        bands = self._cache.settings.bands
+        ids, mels = np.zeros((len(numbers), symbols), np.int64), np.zeros((frames, len(numbers), bands), np.float32)
+        for place, number in enumerate(numbers):
+            ids[place, : len(self.ids[number])] = self.ids[number]
+            mels[: self.frames[number], place] = self._cache.get(self.clips[number].path)
+        lengths = self.frames[list(numbers)]
+        return SpeechBatch(
+            text=torch.from_numpy(ids),
+            symbols=tuple(len(self.ids[number]) for number in numbers),
+            mels=torch.from_numpy(mels),
+            frames=torch.from_numpy(lengths),
+            numbers=tuple(numbers),
+            real_frames=int(lengths.sum()),
+            count=len(numbers),
+            global_count=global_count,
+        )
+
+
+class SpeechData:
+    """An LJSpeech-shaped folder, open for one rank."""
+
+    def __init__(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> None:
+        self._recipe, self._share = recipe, share
+        splits = ljspeech.open_splits(folder, recipe.file_lists)
+        self._check_whole(folder, recipe)
+        cache = MelCache(embedded.cache_folder() / "mels")
+        train, self.skipped = self._usable(splits.train, cache, recipe, skip_bad, [])
+        val, self.skipped = self._usable(splits.val, cache, recipe, skip_bad, self.skipped)
+        self._train, self.val = Split(train, cache), Split(val, cache)
+        self._batching = {"batch_per_device": recipe.batch_per_device, "world": share.world}
+        self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        self._frames = self._padded_frames = 0
+
+    @property
+    def facts(self) -> Mapping[str, float]:
+        padding = 1 - self._frames / self._padded_frames if self._padded_frames else 0.0
+        return {
+            "train_clips": len(self._train),
+            "val_clips": len(self.val),
+            "padding_share": round(padding, 4),
+        }
+
+    def train(self, epoch: int, start_step: int) -> Iterator[SpeechBatch]:
+        recipe = self._recipe
+        shares = order.rank_batches(
+            len(self._train),
+            **self._batching,
+            rank=self._share.rank,
+            seed=recipe.seed,
+            epoch=epoch,
+            shuffle=True,
+            start_step=start_step,
+            lengths=self._train.frames if recipe.bucket_batches else None,
+            bucket_batches=recipe.bucket_batches,
+        )
+        for batch in ahead(self._train.batch(s.indices.tolist(), s.indices.tolist(), s.global_count) for s in shares):
+            self._frames += batch.real_frames
+            self._padded_frames += batch.mels.shape[0] * batch.count
+            yield batch
+
+    def evaluation(self) -> Iterator[SpeechBatch]:
+        """Each clip once over all ranks. A batch is the same clips with the same padding at every world size, because
+        padding is part of the published loss; a rank takes its part of each."""
+        numbers, size = list(range(len(self.val))), self._recipe.eval_batch_per_device
+        rank, world = self._share.rank, self._share.world
+        batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
+        mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
+        return ahead(self.val.batch(part, whole, len(whole)) for part, whole in mine if part)
+
+    def close(self) -> None:
+        pass
+
+    def _check_whole(self, folder: Path, recipe: Tacotron2Recipe) -> None:
+        wanted, found = ljspeech.expected(folder), len(ljspeech.read_metadata(folder))
+        if recipe.whole_set and wanted not in (None, found):
+            raise NotReadyError(
+                f"{folder} is not whole: expected {wanted:,} clips, found {found:,}; `trainmark data verify ljspeech` "
+                "says more, --set whole_set=false trains on it as it is"
+            )
+
+    def _usable(
+        self,
+        clips: Sequence[Clip],
+        cache: MelCache,
+        recipe: Tacotron2Recipe,
+        skip_bad: int,
+        skipped: list[tuple[str, str]],
+    ) -> tuple[list[Clip], list[tuple[str, str]]]:
+        """The clips that can be trained on, and those left out so far. All ranks find the same ones, because each looks
+        at every clip; the mels missing from the cache are shared out by starting at different places."""
+        local, ranks = self._share.rank % self._share.local_ranks, self._share.local_ranks
+        start = len(clips) * local // ranks
+        bad = {str(path): reason for path, reason in cache.fill([c.path for c in (*clips[start:], *clips[:start])])}
+        found = [(clip.path, bad[str(clip.path)]) for clip in clips if str(clip.path) in bad]
+        if found and len(skipped) + len(found) > skip_bad:
+            more = f" ({len(skipped) + len(found)} bad files so far; --skip-bad allows {skip_bad})"
+            raise BadAudioError(found[0][0], found[0][1] + more)
+        skipped = [*skipped, *((str(path), reason) for path, reason in found)]
+        good = [clip for clip in clips if str(clip.path) not in bad]
+        if recipe.longest_frames:
+            good = [clip for clip in good if mel.frames(audio.length(clip.path)) <= recipe.longest_frames]
+            if not good:
+                raise NotReadyError(f"no clip is as short as longest_frames={recipe.longest_frames}; raise it")
+        return good, skipped
+
+
+def ahead(batches: Iterable[SpeechBatch]) -> Iterator[SpeechBatch]:
+    """The same batches, made in a thread while those before are in use; what goes wrong there is raised here."""
+    ready: queue.Queue[SpeechBatch | BaseException | None] = queue.Queue(AHEAD)
+    abandoned = threading.Event()
+
+    def make() -> None:
+        last: BaseException | None = None
+        try:
+            for batch in batches:
+                ready.put(batch)
+                if abandoned.is_set():
+                    return
+        except BaseException as error:
+            last = error
+        ready.put(last)
+
+    maker = threading.Thread(target=make, name="batches", daemon=True)
+    maker.start()
+    try:
+        while (made := ready.get()) is not None:
+            if isinstance(made, BaseException):
+                raise made
+            yield made
+    finally:
+        abandoned.set()
+        while not ready.empty():  # room for what the maker is about to hand over, so that it can end
+            ready.get_nowait()
+        maker.join()
+
+
+def _ids(clip: Clip) -> list[int]:
+    try:
+        return text.to_ids(clip.text)
+    except UsageError as error:
+        raise NotReadyError(f"the text of clip {clip.name} cannot be read: {error}") from error

@@ -1,0 +1,401 @@
+"""Tacotron2: letters to mel frames, with the parameter names of the public checkpoints.
+
+Training runs under teacher forcing (see teacher_forcing.py); the decoder here goes step by step, as speaking needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from trainmark.workloads.tacotron2.teacher_forcing import Weights, teacher_forced
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How wide the network is; the defaults are the published model."""
+
+    symbols: int = 148
+    bands: int = 80
+    encoder: int = 512
+    encoder_kernel: int = 5
+    encoder_layers: int = 3
+    prenet: int = 256
+    attention_rnn: int = 1024
+    decoder_rnn: int = 1024
+    attention: int = 128
+    location_filters: int = 32
+    location_kernel: int = 31
+    postnet: int = 512
+    postnet_kernel: int = 5
+    postnet_layers: int = 5
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor]) -> Sizes:
+        """The sizes of the network these weights belong to; KeyError where they belong to none of this kind."""
+        shape = {name: tuple(weight.shape) for name, weight in weights.items()}
+        location = shape["decoder.attention_layer.location_layer.location_conv.conv.weight"]
+        return cls(
+            symbols=shape["embedding.weight"][0],
+            bands=shape["decoder.linear_projection.linear_layer.weight"][0],
+            encoder=shape["embedding.weight"][1],
+            encoder_kernel=shape["encoder.convolutions.0.0.conv.weight"][2],
+            encoder_layers=sum(name.startswith("encoder.") and name.endswith("conv.weight") for name in shape),
+            prenet=shape["decoder.prenet.layers.0.linear_layer.weight"][0],
+            attention_rnn=shape["decoder.attention_rnn.weight_hh"][1],
+            decoder_rnn=shape["decoder.decoder_rnn.weight_hh"][1],
+            attention=shape["decoder.attention_layer.v.linear_layer.weight"][1],
+            location_filters=location[0],
+            location_kernel=location[2],
+            postnet=shape["postnet.convolutions.0.0.conv.weight"][0],
+            postnet_kernel=shape["postnet.convolutions.0.0.conv.weight"][2],
+            postnet_layers=sum(name.startswith("postnet.") and name.endswith("conv.weight") for name in shape),
+        )
+
+
+class Outputs(NamedTuple):
+    """What the network says about a batch under teacher forcing."""
+
+    mel: Tensor
+    """(clips, bands, frames), before the postnet."""
+    refined: Tensor
+    """The same after the postnet."""
+    gate: Tensor
+    """(clips, frames): logits of having come to the end."""
+    alignment: Tensor
+    """(clips, frames, symbols): where attention looked; no gradient flows through it."""
+
+
+class Spoken(NamedTuple):
+    """What the network says on its own."""
+
+    mel: Tensor
+    """(clips, bands, frames), after the postnet; only the first `frames` of each clip are meant."""
+    frames: list[int]
+    alignment: Tensor
+    finished: list[bool]
+    """False where the limit on frames came before the gate."""
+
+
+class Linear(nn.Module):
+    """A linear layer under the name the public checkpoints give it."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, gain: str = "linear") -> None:
+        super().__init__()
+        self.linear_layer = nn.Linear(inputs, outputs, bias=bias)
+        nn.init.xavier_uniform_(self.linear_layer.weight, nn.init.calculate_gain(gain))  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_layer(x)  # type: ignore[no-any-return]
+
+
+class Conv(nn.Module):
+    """A convolution over time that keeps the length, under the name the public checkpoints give it."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True, gain: str = "linear") -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(inputs, outputs, kernel, padding=kernel // 2, bias=bias)
+        nn.init.xavier_uniform_(self.conv.weight, nn.init.calculate_gain(gain))  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)  # type: ignore[no-any-return]
+
+
+def normalised_conv(inputs: int, outputs: int, kernel: int, gain: str) -> nn.Sequential:
+    return nn.Sequential(Conv(inputs, outputs, kernel, gain=gain), nn.BatchNorm1d(outputs))
+
+
+class Encoder(nn.Module):
+    """Three convolutions and a recurrence in both directions over the letters."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width, kernel = sizes.encoder, sizes.encoder_kernel
+        self.convolutions = nn.ModuleList(
+            normalised_conv(width, width, kernel, "relu") for _ in range(sizes.encoder_layers)
+        )
+        self.lstm = nn.LSTM(width, width // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, embedded: Tensor, lengths: Sequence[int]) -> Tensor:
+        """(clips, width, symbols) to (clips, symbols, width)."""
+        x = embedded
+        for layer in self.convolutions:
+            x = F.dropout(F.relu(layer(x)), 0.5, self.training)
+        # lengths stay on the host: asking a device for them would make the host wait
+        packed = pack_padded_sequence(
+            x.transpose(1, 2), torch.as_tensor(lengths), batch_first=True, enforce_sorted=False
+        )
+        read, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[2])
+        return read
+
+
+class Prenet(nn.Module):
+    """Two layers that keep the decoder from leaning on the frame before; their dropout is always on."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        widths = (sizes.bands, sizes.prenet, sizes.prenet)
+        self.layers = nn.ModuleList(Linear(a, b, bias=False) for a, b in pairwise(widths))
+        self.dropout = 0.5
+
+    def forward(self, frames: Tensor, kept: Sequence[Tensor] | None = None) -> Tensor:
+        """`kept` says, layer by layer, which units are kept; without it they are drawn."""
+        x = frames
+        for number, layer in enumerate(self.layers):
+            x = F.relu(layer(x))
+            x = F.dropout(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout))
+        return x
+
+
+class LocationLayer(nn.Module):
+    """Turns where attention looked before into features of where to look next."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.location_conv = Conv(2, sizes.location_filters, sizes.location_kernel, bias=False)
+        self.location_dense = Linear(sizes.location_filters, sizes.attention, bias=False, gain="tanh")
+
+    def forward(self, looked: Tensor) -> Tensor:
+        return self.location_dense(self.location_conv(looked).transpose(1, 2))  # type: ignore[no-any-return]
+
+    def folded(self) -> Tensor:
+        """Convolution and dense layer as one: both are linear. (attention, 2, kernel)"""
+        dense, conv = self.location_dense.linear_layer.weight, self.location_conv.conv.weight
+        return torch.einsum("af,fck->ack", dense, conv)
+
+
+class Attention(nn.Module):
+    """Location-sensitive attention."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.query_layer = Linear(sizes.attention_rnn, sizes.attention, bias=False, gain="tanh")
+        self.memory_layer = Linear(sizes.encoder, sizes.attention, bias=False, gain="tanh")
+        self.v = Linear(sizes.attention, 1, bias=False)
+        self.location_layer = LocationLayer(sizes)
+
+    def forward(self, query: Tensor, keys: Tensor, looked: Tensor, padding: Tensor) -> Tensor:
+        """Weights over the symbols, from a query and `looked`, the weights before and their sum so far."""
+        energies = self.v(torch.tanh(self.query_layer(query).unsqueeze(1) + keys + self.location_layer(looked)))
+        energies = energies.squeeze(2).float()
+        return torch.softmax(energies.masked_fill(padding, torch.finfo(energies.dtype).min), dim=1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DecoderState:
+    """What the decoder carries from one frame to the next."""
+
+    attention: tuple[Tensor, Tensor]
+    decoder: tuple[Tensor, Tensor]
+    context: Tensor
+    looked: Tensor
+    """(clips, 2, symbols): the attention weights of the frame before, and their sum so far."""
+
+
+class Decoder(nn.Module):
+    """An attention recurrence that decides where to look, and a second one that decides what to say there."""
+
+    def __init__(self, sizes: Sizes, hidden_dropout: float) -> None:
+        super().__init__()
+        self.prenet = Prenet(sizes)
+        self.attention_rnn = nn.LSTMCell(sizes.prenet + sizes.encoder, sizes.attention_rnn)
+        self.attention_layer = Attention(sizes)
+        self.decoder_rnn = nn.LSTMCell(sizes.attention_rnn + sizes.encoder, sizes.decoder_rnn)
+        self.linear_projection = Linear(sizes.decoder_rnn + sizes.encoder, sizes.bands)
+        self.gate_layer = Linear(sizes.decoder_rnn + sizes.encoder, 1, gain="sigmoid")
+        self.hidden_dropout = hidden_dropout
+
+    def start(self, memory: Tensor) -> DecoderState:
+        clips, symbols, width = memory.shape
+
+        def zeros(*shape: int) -> Tensor:
+            return memory.new_zeros(clips, *shape)
+
+        hidden, said = self.attention_rnn.hidden_size, self.decoder_rnn.hidden_size
+        return DecoderState(
+            attention=(zeros(hidden), zeros(hidden)),
+            decoder=(zeros(said), zeros(said)),
+            context=zeros(width),
+            looked=zeros(2, symbols),
+        )
+
+    def step(
+        self, frame: Tensor, state: DecoderState, memory: Tensor, keys: Tensor, padding: Tensor
+    ) -> tuple[Tensor, Tensor, DecoderState]:
+        """One frame: from what the prenet made of the frame before to mel and gate of this one."""
+        hidden, cell = self.attention_rnn(torch.cat((frame, state.context), 1), state.attention)
+        hidden = F.dropout(hidden, self.hidden_dropout, self.training)
+        weights = self.attention_layer(hidden, keys, state.looked, padding)
+        context = torch.bmm(weights.to(memory.dtype).unsqueeze(1), memory).squeeze(1)
+        said, said_cell = self.decoder_rnn(torch.cat((hidden, context), 1), state.decoder)
+        said = F.dropout(said, self.hidden_dropout, self.training)
+        summary = torch.cat((said, context), 1)
+        after = DecoderState(
+            attention=(hidden, cell),
+            decoder=(said, said_cell),
+            context=context,
+            looked=torch.stack((weights, state.looked[:, 1] + weights), 1).to(memory.dtype),
+        )
+        return self.linear_projection(summary), self.gate_layer(summary).squeeze(1), after
+
+    def keys(self, memory: Tensor) -> Tensor:
+        """What attention compares its query with."""
+        return self.attention_layer.memory_layer(memory)  # type: ignore[no-any-return]
+
+    def forward(self, memory: Tensor, padding: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All frames under teacher forcing: `frames` (frames, clips, prenet) are what the prenet made of the target.
+
+        Mel (frames, clips, bands), gate (frames, clips) and attention weights (frames, clips, symbols).
+        """
+        layer = self.attention_layer
+        summaries, alignment = teacher_forced(
+            frames,
+            memory,
+            self.keys(memory),
+            padding,
+            attention_rnn=Weights.of(self.attention_rnn),
+            decoder_rnn=Weights.of(self.decoder_rnn),
+            query=layer.query_layer.linear_layer.weight,
+            location=layer.location_layer.folded(),
+            energy=layer.v.linear_layer.weight.view(-1),
+            dropout=self.hidden_dropout if self.training else 0.0,
+        )
+        mel, gate = self.linear_projection.linear_layer, self.gate_layer.linear_layer
+        # both projections as one product
+        both = F.linear(summaries, torch.cat((mel.weight, gate.weight)), torch.cat((mel.bias, gate.bias)))
+        return both[..., :-1], both[..., -1], alignment
+
+
+class Postnet(nn.Module):
+    """Five convolutions that sharpen the decoder's frames, now that it can see both neighbours."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        widths = [sizes.bands, *[sizes.postnet] * (sizes.postnet_layers - 1), sizes.bands]
+        gains = ["tanh"] * (sizes.postnet_layers - 1) + ["linear"]
+        self.convolutions = nn.ModuleList(
+            normalised_conv(a, b, sizes.postnet_kernel, gain)
+            for (a, b), gain in zip(pairwise(widths), gains, strict=True)
+        )
+
+    def forward(self, mel: Tensor) -> Tensor:
+        x = mel
+        for layer in self.convolutions[:-1]:
+            x = F.dropout(torch.tanh(layer(x)), 0.5, self.training)
+        return F.dropout(self.convolutions[-1](x), 0.5, self.training)
+
+
+class Tacotron2(nn.Module):
+    def __init__(
+        self,
+        sizes: Sizes | None = None,
+        *,
+        hidden_dropout: float = 0.1,
+        batch_norm_init: str = "ones",
+        mask_padding: bool = False,
+    ) -> None:
+        super().__init__()
+        self.mask_padding = mask_padding
+        self.sizes = sizes = sizes or Sizes()
+        self.embedding = nn.Embedding(sizes.symbols, sizes.encoder)
+        bound = math.sqrt(3) * math.sqrt(2 / (sizes.symbols + sizes.encoder))
+        nn.init.uniform_(self.embedding.weight, -bound, bound)
+        self.encoder = Encoder(sizes)
+        self.decoder = Decoder(sizes, hidden_dropout)
+        self.postnet = Postnet(sizes)
+        if batch_norm_init == "uniform":
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm1d):
+                    nn.init.uniform_(module.weight)
+
+    def forward(
+        self,
+        text: Tensor,
+        lengths: Sequence[int],
+        mels: Tensor,
+        *,
+        frames: Tensor | None = None,
+        kept: Sequence[Tensor] | None = None,
+    ) -> Outputs:
+        """Teacher forcing on `mels` (frames, clips, bands): each frame is predicted from the true one before it.
+
+        `lengths` are the symbols of each text, on the host; `frames` how long each clip is, for a network that masks
+        what is beyond; `kept` the prenet's units to keep, if they are not to be drawn.
+        """
+        memory = self.read(text, lengths)
+        before = torch.cat((torch.zeros_like(mels[:1]), mels[:-1])).to(memory.dtype)
+        mel, gate, alignment = self.decoder(memory, padding_of(text, lengths), self.decoder.prenet(before, kept))
+        mel = mel.permute(1, 2, 0).contiguous()
+        refined = mel + self.postnet(mel)
+        outputs = Outputs(mel.float(), refined.float(), gate.t().float(), alignment.transpose(0, 1))
+        return masked(outputs, frames) if self.mask_padding and frames is not None else outputs
+
+    def read(self, text: Tensor, lengths: Sequence[int]) -> Tensor:
+        """What the encoder makes of the letters: (clips, symbols, width)."""
+        return self.encoder(self.embedding(text).transpose(1, 2), lengths)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def speak(
+        self,
+        text: Tensor,
+        lengths: Sequence[int],
+        *,
+        gate_threshold: float = 0.5,
+        most_frames: int = 1000,
+        generator: torch.Generator | None = None,
+    ) -> Spoken:
+        """Mel frames for each text, until its gate says the end or the limit is reached.
+
+        The prenet's dropout stays on, drawn from `generator` (on the host) where one is given.
+        """
+        decoder, bands = self.decoder, self.sizes.bands
+        memory = self.read(text, lengths)
+        keys, padding, state = decoder.keys(memory), padding_of(text, lengths), decoder.start(memory)
+        clips = len(lengths)
+        frame = memory.new_zeros(clips, bands)
+        frames = torch.full((clips,), most_frames, device=text.device)
+        open_ = torch.ones(clips, dtype=torch.bool, device=text.device)
+        mels, looks = [], []
+        for number in range(1, most_frames + 1):
+            kept = None if generator is None else self._drawn(clips, generator, memory)
+            frame, gate, state = decoder.step(decoder.prenet(frame, kept), state, memory, keys, padding)
+            mels.append(frame)
+            looks.append(state.looked[:, 0])
+            ends = open_ & (torch.sigmoid(gate.float()) > gate_threshold)
+            frames = torch.where(ends, number, frames)
+            open_ = open_ & ~ends
+            if not open_.any():
+                break
+        mel = torch.stack(mels, 2)
+        mel = mel + self.postnet(mel)
+        finished = [not still for still in open_.tolist()]
+        return Spoken(mel.float(), [min(n, len(mels)) for n in frames.tolist()], torch.stack(looks, 1), finished)
+
+    def _drawn(self, clips: int, generator: torch.Generator, like: Tensor) -> list[Tensor]:
+        prenet = self.decoder.prenet
+        shape = (clips, self.sizes.prenet)
+        return [(torch.rand(shape, generator=generator) >= prenet.dropout).to(like) for _ in prenet.layers]
+
+
+def padding_of(text: Tensor, lengths: Sequence[int]) -> Tensor:
+    """True where a text has ended: (clips, symbols)."""
+    ends = torch.as_tensor(lengths, device=text.device)
+    return torch.arange(text.shape[1], device=text.device)[None] >= ends[:, None]
+
+
+def masked(outputs: Outputs, frames: Tensor) -> Outputs:
+    """Beyond a clip's end: silence, and a gate that is sure of the end."""
+    beyond = torch.arange(outputs.gate.shape[1], device=frames.device)[None] >= frames[:, None]
+    return outputs._replace(
+        mel=outputs.mel.masked_fill(beyond[:, None], 0),
+        refined=outputs.refined.masked_fill(beyond[:, None], 0),
+        gate=outputs.gate.masked_fill(beyond, 1000),
+    )

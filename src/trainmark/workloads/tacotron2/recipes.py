@@ -1,0 +1,77 @@
+"""The numbers Tacotron2 is trained with: the published ones, and smaller ones for a first look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trainmark.spec.recipe import Recipe, knob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tacotron2Recipe(Recipe):
+    decay_every_epochs: int = knob(500, least=1)
+    """The learning rate is multiplied by 0.3, 0.1 and 0.03 after one, two and three times these."""
+    mask_padding: bool = knob(False)
+    """Count nothing beyond a clip's end into the training loss. The published target was reached without."""
+    batch_norm_init: str = knob("uniform", words=("uniform", "ones"))
+    """Where the scale of every batch norm starts: drawn from 0 to 1, or at 1. Published models do either."""
+    hidden_dropout: float = knob(0.1, least=0)
+    """On the hidden states of both recurrences, carried on from frame to frame."""
+    bucket_batches: int = knob(0, least=0)
+    """Batches are filled with clips of like length out of this many batches at a time; 0 takes clips as they come."""
+    longest_frames: int = knob(0, least=0)
+    """Leave longer clips out; 0 takes all."""
+    file_lists: str = knob("")
+    """A folder with lists of training, validation and test clips to use instead of the fixed rule."""
+    whole_set: bool = knob(True)
+    """Refuse a data set that is not whole, by its manifest or by LJSpeech's number of clips."""
+    leave_sample: bool = knob(True)
+    """After training, let the network speak a sentence and keep the sound and a picture of its attention."""
+    encoder_width: int = knob(512, least=2)
+    prenet_width: int = knob(256, least=1)
+    rnn_width: int = knob(1024, least=1)
+    """Of both recurrences of the decoder."""
+    attention_width: int = knob(128, least=1)
+    postnet_width: int = knob(512, least=1)
+
+
+REFERENCE = Tacotron2Recipe(
+    batch_per_device=128,
+    learning_rate=1e-3,
+    weight_decay=1e-6,
+    epochs=1501,
+    target=0.4852,
+    eval_batch_per_device=128,
+    checkpoint_every_epochs=10,
+    clip_gradient_norm=1.0,
+    seed=23333,
+    memory_format="contiguous",
+)
+FILL = REFERENCE
+"""The published throughput rows use the reference's own batch and rate."""
+QUICK = replace(
+    REFERENCE,
+    batch_per_device=8,
+    eval_batch_per_device=16,
+    evaluate_after_limit=True,
+    checkpoint_every_epochs=-1,
+    bucket_batches=8,
+    leave_sample=False,
+)
+SMOKE = replace(
+    REFERENCE,
+    batch_per_device=16,
+    learning_rate=2e-3,
+    epochs=30,
+    target=0.5,
+    eval_batch_per_device=16,
+    checkpoint_every_epochs=0,
+    batch_norm_init="ones",
+    bucket_batches=8,
+    longest_frames=360,
+    encoder_width=128,
+    prenet_width=64,
+    rnn_width=192,
+    attention_width=64,
+    postnet_width=96,
+)

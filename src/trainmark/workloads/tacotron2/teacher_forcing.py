@@ -1,0 +1,410 @@
+"""The decoder's two recurrences when every input frame is known beforehand, as it is in training.
+
+What does not feed back leaves the loops: the prenet and its share of the attention recurrence's input are one product
+before them; the second recurrence never tells the first anything, so it runs after it with its input as one product;
+the projections follow at the end. Gradients are written by hand: what a step's gradient needs and does not depend on
+later steps is prepared for many steps at once, and each weight's gradient is one product over all steps. Dropout falls
+on the hidden states inside the recurrences, exactly as when decoding step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainmark.workloads.tacotron2.products import Arithmetic, Product
+
+_CHUNK_ELEMENTS = 1 << 20
+"""How much is prepared at once on the way back: enough to be worth the calls, and little enough to stay in cache."""
+
+
+class Weights(NamedTuple):
+    """Parameters of one LSTM cell; its gates come in the order input, forget, cell, output."""
+
+    input: Tensor
+    hidden: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, cell: nn.LSTMCell) -> Weights:
+        return cls(cell.weight_ih, cell.weight_hh, cell.bias_ih + cell.bias_hh)
+
+
+def teacher_forced(
+    frames: Tensor,
+    memory: Tensor,
+    keys: Tensor,
+    padding: Tensor,
+    *,
+    attention_rnn: Weights,
+    decoder_rnn: Weights,
+    query: Tensor,
+    location: Tensor,
+    energy: Tensor,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """From prenet outputs (frames, clips, width) and the encoder's memory (clips, symbols, width) to what both
+    projections read, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols)."""
+    arithmetic = Arithmetic.of(frames)
+    width = frames.shape[2]
+    steps, clips, _ = frames.shape
+    hidden = attention_rnn.hidden.shape[1]
+
+    known = F.linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
+    fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)
+    kept = _kept(steps, clips, hidden, dropout, frames)
+    with torch.autocast(frames.device.type, enabled=False):
+        states, alignment = AttentionLoop.apply(  # type: ignore[no-untyped-call]
+            known, fed_back, query, location, energy, keys, memory, padding, kept, arithmetic
+        )
+
+    known = F.linear(states, decoder_rnn.input, decoder_rnn.bias)
+    kept = _kept(steps, clips, decoder_rnn.hidden.shape[1], dropout, frames)
+    with torch.autocast(frames.device.type, enabled=False):
+        said = LstmLoop.apply(known, decoder_rnn.hidden, kept, arithmetic)  # type: ignore[no-untyped-call]
+    return torch.cat((said, states[..., hidden:]), 2), alignment
+
+
+def _kept(steps: int, clips: int, hidden: int, dropout: float, like: Tensor) -> Tensor | None:
+    """For all steps at once: 0 where a hidden unit is dropped, else what makes up for the dropped ones."""
+    if dropout == 0:
+        return None
+    kept = torch.empty(steps, clips, hidden, dtype=torch.float32, device=like.device)
+    return kept.bernoulli_(1 - dropout).div_(1 - dropout)
+
+
+def over_steps(steps: int, *shape: int, keep: bool, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Room for every step, or, where no gradient will ask for it again, one step's worth used over and over."""
+    return torch.empty(steps if keep else 1, *shape, dtype=dtype, device=like.device).expand(steps, *shape)
+
+
+class LstmLoop(torch.autograd.Function):
+    """An LSTM whose input product is known; the state that goes on from step to step is the dropped one."""
+
+    @staticmethod
+    def forward(ctx: Any, known: Tensor, weight: Tensor, kept: Tensor | None, arithmetic: Arithmetic) -> Tensor:
+        steps, clips, gates = known.shape
+        weight = arithmetic.take(weight)
+        recurrent = Product(weight, clips, arithmetic)
+        states = torch.zeros(steps + 1, clips, gates // 4, dtype=arithmetic.held, device=known.device)
+        cell = Cell(known, kept, keep=any(ctx.needs_input_grad))
+        before, *after = states.unbind(0)
+        for step, (x, state) in enumerate(zip(arithmetic.take(known).unbind(0), after, strict=True)):
+            cell.forward(step, x, recurrent(before), state)
+            arithmetic.round_(state)
+            before = state
+        ctx.save_for_backward(weight, states, *cell.saved())
+        ctx.arithmetic = arithmetic
+        return states[1:].to(known.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        weight, states, *saved = ctx.saved_tensors
+        arithmetic = ctx.arithmetic
+        steps, clips, hidden = gradient.shape
+        recurrent = Product(weight.t(), clips, arithmetic)
+        cell = CellGradient(saved, arithmetic)
+        arriving = gradient.float().unbind(0)
+        back = torch.zeros(clips, hidden, dtype=arithmetic.held, device=gradient.device)
+        for step in reversed(range(steps)):
+            back = recurrent(cell.backward(step, arriving[step] + back))
+        gates = cell.gates.view(steps * clips, -1)
+        # autograd casts each gradient to the type of what it is for
+        return cell.gates, arithmetic.round_(gates.t() @ states[:-1].view(steps * clips, hidden)), None, None
+
+
+class Cell:
+    """The pointwise part of an LSTM step, in float32, writing down what its gradient will need."""
+
+    def __init__(self, known: Tensor, kept: Tensor | None, *, keep: bool) -> None:
+        steps, clips, four = known.shape
+        hidden = four // 4
+        gates = over_steps(steps, clips, four, keep=keep, like=known)
+        cells = over_steps(steps + 1, clips, hidden, keep=keep, like=known)
+        cells[0].zero_()
+        self._all = gates, cells, kept
+        self._gates = gates.unbind(0)
+        self._sigmoid_first = gates[..., : 2 * hidden].unbind(0)
+        self._tanh = gates[..., 2 * hidden : 3 * hidden].unbind(0)
+        self._sigmoid_last = gates[..., 3 * hidden :].unbind(0)
+        self._input = gates[..., :hidden].unbind(0)
+        self._forget = gates[..., hidden : 2 * hidden].unbind(0)
+        self._cells = cells.unbind(0)
+        self._kept = None if kept is None else kept.unbind(0)
+        self._squashed = torch.empty(clips, hidden, device=known.device)
+
+    def saved(self) -> tuple[Tensor | None, ...]:
+        return self._all
+
+    def forward(self, step: int, known: Tensor, fed_back: Tensor, state: Tensor) -> None:
+        """From the two parts of the gates' sums to the hidden state, written into `state`."""
+        torch.add(known, fed_back, out=self._gates[step])
+        self._sigmoid_first[step].sigmoid_()
+        self._tanh[step].tanh_()
+        self._sigmoid_last[step].sigmoid_()
+        cell = torch.mul(self._forget[step], self._cells[step], out=self._cells[step + 1])
+        cell.addcmul_(self._input[step], self._tanh[step])
+        squashed = torch.tanh(cell, out=self._squashed)
+        if self._kept is not None:
+            squashed.mul_(self._kept[step])
+        torch.mul(self._sigmoid_last[step], squashed, out=state)
+
+
+class CellGradient:
+    """The way back through `Cell`, last step first.
+
+    With the cell's gradient c and the hidden state's h: the output gate gets h times something known, c grows by h
+    times something known, and the other three gates get c times something known. Those somethings are prepared for
+    many steps at once, in the very place where the gates' gradients end up.
+    """
+
+    def __init__(self, saved: Sequence[Tensor], arithmetic: Arithmetic) -> None:
+        acted, cells, self._kept = saved
+        self._acted, self._cells = acted, cells
+        steps, clips, four = acted.shape
+        self._chunk = max(1, _CHUNK_ELEMENTS // (clips * four))
+        self._first = steps
+        self._exact = None if arithmetic.held is torch.float32 else torch.empty_like(acted[: self._chunk])
+        self.gates = torch.empty(steps, clips, four, dtype=arithmetic.held, device=acted.device)
+        """Gradients of the gates' sums."""
+        self._carried = torch.zeros_like(cells[0])
+        self._arithmetic = arithmetic
+
+    def backward(self, step: int, hidden: Tensor) -> Tensor:
+        """Gradients of the step's gates from the gradient of its hidden state."""
+        if step < self._first:
+            self._prepare(max(0, step + 1 - self._chunk), step + 1)
+        place = step - self._first
+        self._carried.addcmul_(hidden, self._to_cell[place])
+        self._output[place].mul_(hidden)
+        self._others[place].mul_(self._carried.unsqueeze(1))
+        self._carried.mul_(self._forget[place])
+        gates = self.gates[step]
+        if self._exact is not None:
+            gates.copy_(self._exact[place])
+        return self._arithmetic.round_(gates)
+
+    def _prepare(self, first: int, end: int) -> None:
+        steps, clips, hidden = end - first, *self._carried.shape
+        shape = (steps, clips, 4, hidden)
+        i, f, g, o = self._acted[first:end].view(shape).unbind(2)
+        before, after = self._cells[first:end], self._cells[first + 1 : end + 1]
+        known = (self.gates[first:end] if self._exact is None else self._exact[:steps]).view(shape)
+        to_i, to_f, to_g, to_o = known.unbind(2)
+        torch.mul(g, i, out=to_i).mul_(1 - i)
+        torch.mul(before, f, out=to_f).mul_(1 - f)
+        torch.mul(g, g, out=to_g).neg_().add_(1).mul_(i)
+        squashed = torch.tanh(after)
+        to_cell = torch.mul(squashed, squashed).neg_().add_(1).mul_(o)
+        torch.mul(squashed, o, out=to_o).mul_(1 - o)
+        if self._kept is not None:
+            to_o.mul_(self._kept[first:end])
+            to_cell.mul_(self._kept[first:end])
+        self._first = first
+        self._to_cell, self._forget = to_cell.unbind(0), f.unbind(0)
+        self._output, self._others = to_o.unbind(0), known[:, :, :3].unbind(0)
+
+
+class AttentionLoop(torch.autograd.Function):
+    """The attention recurrence: its state asks, attention looks, and what it saw is part of the next input.
+
+    The states it returns are (hidden, context) of each step.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        known: Tensor,
+        weight: Tensor,
+        query: Tensor,
+        location: Tensor,
+        energy: Tensor,
+        keys: Tensor,
+        memory: Tensor,
+        padding: Tensor,
+        kept: Tensor | None,
+        arithmetic: Arithmetic,
+    ) -> tuple[Tensor, Tensor]:
+        steps, clips, gates = known.shape
+        hidden, symbols, channels, device = gates // 4, memory.shape[1], keys.shape[2], known.device
+        weight, query, seen = arithmetic.take(weight), arithmetic.take(query), arithmetic.take(memory)
+        recurrent, asking = Product(weight, clips, arithmetic), Product(query, clips, arithmetic)
+        states = torch.zeros(steps + 1, clips, weight.shape[1], dtype=arithmetic.held, device=device)
+        keep = any(ctx.needs_input_grad)
+        cell = Cell(known, kept, keep=keep)
+        looked = Looked(steps, clips, symbols, location.shape[2], keep=keep, like=known)
+        to_features = location.float().view(channels, -1).t().contiguous()
+        keys_, energy_ = keys.float().reshape(clips * symbols, channels), energy.float()
+        hiding = torch.zeros(clips, symbols, device=device).masked_fill_(padding, -torch.inf)
+        acted = over_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
+        alignment = torch.empty(steps, clips, symbols, device=device)
+
+        asked, shown = states[1:, :, :hidden].unbind(0), states[1:, :, hidden:].unsqueeze(2).unbind(0)
+        stored, weights_of = acted.unbind(0), alignment.unbind(0)
+        before, *after = states.unbind(0)
+        for step, (x, state) in enumerate(zip(arithmetic.take(known).unbind(0), after, strict=True)):
+            cell.forward(step, x, recurrent(before), asked[step])
+            arithmetic.round_(asked[step])
+            felt = torch.addmm(keys_, looked.features(step), to_features).view(clips, symbols, channels)
+            felt.add_(asking(asked[step]).unsqueeze(1)).tanh_()
+            stored[step].copy_(felt)
+            energies = torch.mv(felt.view(-1, channels), energy_).view(clips, symbols).add_(hiding)
+            weights = torch.softmax(energies, 1, out=weights_of[step])
+            looked.note(step, weights)
+            torch.bmm(weights.to(arithmetic.held).unsqueeze(1), seen, out=shown[step])
+            arithmetic.round_(shown[step])
+            before = state
+        ctx.save_for_backward(
+            weight, query, location, energy_, seen, states, acted, alignment, looked.padded, *cell.saved()
+        )
+        ctx.arithmetic = arithmetic
+        ctx.mark_non_differentiable(alignment)
+        return states[1:].to(known.dtype), alignment
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Any:
+        weight, query, location, energy, seen, states, acted, alignment, padded, *saved = ctx.saved_tensors
+        arithmetic = ctx.arithmetic
+        steps, clips, _, channels = acted.shape
+        hidden = query.shape[1]
+        recurrent, asking = Product(weight.t(), clips, arithmetic), Product(query.t(), clips, arithmetic)
+        cell = CellGradient(saved, arithmetic)
+        look = LookGradient(acted, alignment, padded, location.float(), energy)
+        to_query = torch.empty(steps, clips, channels, dtype=arithmetic.held, device=acted.device)
+        to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=arithmetic.held, device=acted.device)
+        seen_turned = seen.transpose(1, 2)
+        arriving = gradient.float()
+        arriving_hidden, arriving_shown = arriving[..., :hidden].unbind(0), arriving[..., hidden:].unbind(0)
+        back = torch.zeros(clips, states.shape[2], dtype=arithmetic.held, device=acted.device)
+        for step in reversed(range(steps)):
+            shown = torch.add(arriving_shown[step], back[:, hidden:], out=to_shown[step])
+            arithmetic.round_(shown)
+            to_weights = torch.bmm(shown.unsqueeze(1), seen_turned).squeeze(1)
+            asked = arithmetic.round_(to_query[step].copy_(look.backward(step, to_weights)))
+            to_hidden = (arriving_hidden[step] + back[:, :hidden]).add_(asking(asked))
+            back = recurrent(cell.backward(step, to_hidden))
+        rows = steps * clips
+        gates = cell.gates.view(rows, -1)
+        return (
+            cell.gates,
+            arithmetic.round_(gates.t() @ states[:-1].view(rows, -1)),
+            arithmetic.round_(to_query.view(rows, -1).t() @ states[1:, :, :hidden].reshape(rows, -1)),
+            look.to_location,
+            look.to_energy,
+            look.to_keys,
+            torch.bmm(alignment.permute(1, 2, 0).to(arithmetic.held), to_shown.transpose(0, 1)),
+            None,
+            None,
+            None,
+        )
+
+
+class Looked:
+    """Where attention has looked: the weights of the step before and their sum so far, padded for the convolution."""
+
+    def __init__(self, steps: int, clips: int, symbols: int, kernel: int, *, keep: bool, like: Tensor) -> None:
+        side = kernel // 2
+        self.padded = over_steps(steps + 1, clips, 2, symbols + 2 * side, keep=keep, like=like)
+        self.padded[..., :side].zero_()
+        self.padded[..., side + symbols :].zero_()
+        self.padded[0].zero_()
+        inner = self.padded[..., side : side + symbols]
+        self._last, self._sum = inner[:, :, 0].unbind(0), inner[:, :, 1].unbind(0)
+        self._windows = windows(self.padded, kernel).unbind(0)
+        self._features = torch.empty(clips, symbols, 2, kernel, device=like.device)
+
+    def features(self, step: int) -> Tensor:
+        """The window around each symbol: (clips x symbols, 2 x kernel)."""
+        return self._features.copy_(self._windows[step]).view(-1, self._features.shape[2] * self._features.shape[3])
+
+    def note(self, step: int, weights: Tensor) -> None:
+        self._last[step + 1].copy_(weights)
+        torch.add(self._sum[step], weights, out=self._sum[step + 1])
+
+
+def windows(padded: Tensor, kernel: int) -> Tensor:
+    """(steps, clips, 2, length) as the view (steps, clips, symbols, 2, kernel) of all windows."""
+    return padded.unfold(3, kernel, 1).permute(0, 1, 3, 2, 4)
+
+
+class LookGradient:
+    """The way back through attention, last step first.
+
+    With e the gradient of a step's energies, the gradients of its query and of where attention looked before are both
+    products of e with matrices that do not depend on e. These are prepared for many steps at once and lie side by side:
+    for each symbol its row for the query, then its row for the padded weights before, then that for their sum.
+    """
+
+    def __init__(self, acted: Tensor, alignment: Tensor, padded: Tensor, location: Tensor, energy: Tensor) -> None:
+        steps, clips, symbols, channels = acted.shape
+        self._acted, self._padded, self._energy = acted, padded, energy
+        self._kernel, length = location.shape[2], padded.shape[3]
+        self._side = self._kernel // 2
+        self._location = location.reshape(channels, -1)
+        self._chunk = max(1, min(steps, _CHUNK_ELEMENTS // (clips * symbols * channels)))
+        self._first = steps
+        row = channels + 2 * length
+        # outside the bands that each symbol's window reaches, this stays zero for good
+        self._matrix = torch.zeros(self._chunk, clips, symbols, row, device=acted.device)
+        self._to_felt = self._matrix[..., :channels]
+        self._bands = self._matrix.as_strided(
+            (self._chunk, clips, symbols, 2, self._kernel),
+            (clips * symbols * row, symbols * row, row + 1, length, 1),
+            channels,
+        )
+        self._rows = self._matrix.unbind(0)
+        self._energies = torch.empty(self._chunk, clips, symbols, device=acted.device)
+        self._alignment = alignment.unbind(0)
+        self._carried = torch.zeros(clips, symbols, device=acted.device)
+        self._to_sum = torch.zeros_like(self._carried)
+        self.to_keys = torch.zeros(clips, symbols, channels, device=acted.device)
+        self.to_energy = torch.zeros_like(energy)
+        self._to_location = torch.zeros_like(self._location)
+
+    def backward(self, step: int, to_weights: Tensor) -> Tensor:
+        """The gradient of the step's query from what arrives at its attention weights from its own context."""
+        if step < self._first:
+            self._prepare(max(0, step + 1 - self._chunk), step + 1)
+        place = step - self._first
+        weights = self._alignment[step]
+        to_weights = self._carried.add_(to_weights)
+        energies = torch.ops.aten._softmax_backward_data(to_weights, weights, 1, torch.float32)
+        self._energies[place].copy_(energies)
+        both = torch.bmm(energies.unsqueeze(1), self._rows[place]).squeeze(1)
+        channels, symbols = self._energy.shape[0], weights.shape[1]
+        length = self._padded.shape[3]
+        last, total = channels + self._side, channels + length + self._side
+        self._to_sum.add_(both[:, total : total + symbols])
+        torch.add(both[:, last : last + symbols], self._to_sum, out=self._carried)
+        if place == 0:
+            self._add_up()
+        return both[:, :channels]
+
+    @property
+    def to_location(self) -> Tensor:
+        return self._to_location.view(self._energy.shape[0], 2, self._kernel)
+
+    def _prepare(self, first: int, end: int) -> None:
+        acted = self._acted[first:end].float()
+        felt = self._to_felt[: end - first]
+        torch.mul(acted, acted, out=felt).neg_().add_(1).mul_(self._energy)
+        rows = self._matrix[: end - first].view(-1, self._matrix.shape[3])[:, : self._energy.shape[0]]
+        bands = self._bands[: end - first]
+        bands.copy_((rows @ self._location).view(bands.shape))
+        self._first, self._end = first, end
+
+    def _add_up(self) -> None:
+        """The chunk's energies are all known: what they add to the gradients of keys and weights."""
+        first, end = self._first, self._end
+        energies = self._energies[: end - first]
+        channels = self._energy.shape[0]
+        self.to_energy.addmv_(self._acted[first:end].float().view(-1, channels).t(), energies.view(-1))
+        felt = self._to_felt[: end - first].mul_(energies.unsqueeze(3))
+        self.to_keys.add_(felt.sum(0))
+        rows = self._matrix[: end - first].view(-1, self._matrix.shape[3])[:, :channels]
+        seen = windows(self._padded[first:end], self._kernel).reshape(rows.shape[0], -1)
+        self._to_location.addmm_(rows.t(), seen)
