@@ -11,11 +11,20 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from trainmark import __version__
-from trainmark.cli import data, explain, list_, plan, run, runs, show
+from trainmark.cli import data, explain, list_, plan, run, runs, show, speak
 from trainmark.cli.terminal import say
 from trainmark.spec.errors import TrainmarkError, UsageError, nearest
 
-COMMANDS = {"run": run, "plan": plan, "list": list_, "runs": runs, "show": show, "explain": explain, "data": data}
+COMMANDS = {
+    "run": run,
+    "plan": plan,
+    "list": list_,
+    "runs": runs,
+    "show": show,
+    "explain": explain,
+    "data": data,
+    "speak": speak,
+}
 
 DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."
 EXAMPLES = """\
