@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainmark.workloads.tacotron2 import products, teacher_forcing
+from trainmark.workloads.tacotron2 import dropout, products, teacher_forcing
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, masked, padding_of
 
 SMALL = Sizes(encoder=32, prenet=24, attention_rnn=40, decoder_rnn=48, attention=16, location_filters=8, postnet=20)
@@ -58,7 +58,7 @@ def some_loss(outputs: Outputs) -> Tensor:
 
 @pytest.fixture
 def no_dropout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(F, "dropout", lambda x, p=0.5, training=True: x)
+    monkeypatch.setattr(dropout, "drop", lambda x, share, training=True: x)
     yield
 
 
@@ -271,3 +271,18 @@ def test_batch_norm_starts_as_the_recipe_says(init: str) -> None:
         assert (scale == 1).all()
     else:
         assert 0 <= float(scale.min()) < 0.3 and 0.7 < float(scale.max()) <= 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_dropout_drops_its_share_and_makes_up_for_it(share: float) -> None:
+    torch.manual_seed(0)
+    kept = dropout.kept((1000, 501), share, torch.empty(0))
+    assert float((kept == 0).float().mean()) == pytest.approx(share, abs=0.002)
+    assert kept.unique().tolist() == pytest.approx([0, 1 / (1 - share)], rel=1e-4)
+    assert float(kept.mean()) == pytest.approx(1, abs=0.005)
+    # no pattern from number to number, though four share one draw
+    flat = (kept > 0).float().flatten()
+    for apart in (1, 2, 3, 4):
+        one, other = flat[:-apart] - flat.mean(), flat[apart:] - flat.mean()
+        assert abs(float((one * other).mean() / flat.var())) < 0.006
+    assert dropout.drop(kept, share, training=False) is kept

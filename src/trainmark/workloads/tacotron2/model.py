@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from trainmark.workloads.tacotron2 import dropout
 from trainmark.workloads.tacotron2.teacher_forcing import Weights, teacher_forced
 
 
@@ -128,7 +129,7 @@ class Encoder(nn.Module):
         """(clips, width, symbols) to (clips, symbols, width)."""
         x = embedded
         for layer in self.convolutions:
-            x = F.dropout(F.relu(layer(x)), 0.5, self.training)
+            x = dropout.drop(F.relu(layer(x)), 0.5, self.training)
         # lengths stay on the host: asking a device for them would make the host wait
         packed = pack_padded_sequence(
             x.transpose(1, 2), torch.as_tensor(lengths), batch_first=True, enforce_sorted=False
@@ -151,7 +152,7 @@ class Prenet(nn.Module):
         x = frames
         for number, layer in enumerate(self.layers):
             x = F.relu(layer(x))
-            x = F.dropout(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout))
+            x = dropout.drop(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout))
         return x
 
 
@@ -232,11 +233,11 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, Tensor, DecoderState]:
         """One frame: from what the prenet made of the frame before to mel and gate of this one."""
         hidden, cell = self.attention_rnn(torch.cat((frame, state.context), 1), state.attention)
-        hidden = F.dropout(hidden, self.hidden_dropout, self.training)
+        hidden = dropout.drop(hidden, self.hidden_dropout, self.training)
         weights = self.attention_layer(hidden, keys, state.looked, padding)
         context = torch.bmm(weights.to(memory.dtype).unsqueeze(1), memory).squeeze(1)
         said, said_cell = self.decoder_rnn(torch.cat((hidden, context), 1), state.decoder)
-        said = F.dropout(said, self.hidden_dropout, self.training)
+        said = dropout.drop(said, self.hidden_dropout, self.training)
         summary = torch.cat((said, context), 1)
         after = DecoderState(
             attention=(hidden, cell),
@@ -266,7 +267,7 @@ class Decoder(nn.Module):
             query=layer.query_layer.linear_layer.weight,
             location=layer.location_layer.folded(),
             energy=layer.v.linear_layer.weight.view(-1),
-            dropout=self.hidden_dropout if self.training else 0.0,
+            drop=self.hidden_dropout if self.training else 0.0,
         )
         mel, gate = self.linear_projection.linear_layer, self.gate_layer.linear_layer
         # both projections as one product
@@ -289,8 +290,8 @@ class Postnet(nn.Module):
     def forward(self, mel: Tensor) -> Tensor:
         x = mel
         for layer in self.convolutions[:-1]:
-            x = F.dropout(torch.tanh(layer(x)), 0.5, self.training)
-        return F.dropout(self.convolutions[-1](x), 0.5, self.training)
+            x = dropout.drop(torch.tanh(layer(x)), 0.5, self.training)
+        return dropout.drop(self.convolutions[-1](x), 0.5, self.training)
 
 
 class Tacotron2(nn.Module):

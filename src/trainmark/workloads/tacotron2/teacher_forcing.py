@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.workloads.tacotron2 import dropout
 from trainmark.workloads.tacotron2.products import Arithmetic, Product
 
 _CHUNK_ELEMENTS = 1 << 20
@@ -45,7 +46,7 @@ def teacher_forced(
     query: Tensor,
     location: Tensor,
     energy: Tensor,
-    dropout: float,
+    drop: float,
 ) -> tuple[Tensor, Tensor]:
     """From prenet outputs (frames, clips, width) and the encoder's memory (clips, symbols, width) to what both
     projections read, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols)."""
@@ -54,27 +55,23 @@ def teacher_forced(
     steps, clips, _ = frames.shape
     hidden = attention_rnn.hidden.shape[1]
 
+    def drawn(units: int) -> Tensor | None:
+        """For all steps at once, what dropout multiplies the hidden states by."""
+        return dropout.kept((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32)) if drop else None
+
     known = F.linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
     fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)
-    kept = _kept(steps, clips, hidden, dropout, frames)
+    kept = drawn(hidden)
     with torch.autocast(frames.device.type, enabled=False):
         states, alignment = AttentionLoop.apply(  # type: ignore[no-untyped-call]
             known, fed_back, query, location, energy, keys, memory, padding, kept, arithmetic
         )
 
     known = F.linear(states, decoder_rnn.input, decoder_rnn.bias)
-    kept = _kept(steps, clips, decoder_rnn.hidden.shape[1], dropout, frames)
+    kept = drawn(decoder_rnn.hidden.shape[1])
     with torch.autocast(frames.device.type, enabled=False):
         said = LstmLoop.apply(known, decoder_rnn.hidden, kept, arithmetic)  # type: ignore[no-untyped-call]
     return torch.cat((said, states[..., hidden:]), 2), alignment
-
-
-def _kept(steps: int, clips: int, hidden: int, dropout: float, like: Tensor) -> Tensor | None:
-    """For all steps at once: 0 where a hidden unit is dropped, else what makes up for the dropped ones."""
-    if dropout == 0:
-        return None
-    kept = torch.empty(steps, clips, hidden, dtype=torch.float32, device=like.device)
-    return kept.bernoulli_(1 - dropout).div_(1 - dropout)
 
 
 def over_steps(steps: int, *shape: int, keep: bool, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -241,6 +238,7 @@ class AttentionLoop(torch.autograd.Function):
         keys_, energy_ = keys.float().reshape(clips * symbols, channels), energy.float()
         hiding = torch.zeros(clips, symbols, device=device).masked_fill_(padding, -torch.inf)
         acted = over_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
+        scratch = None if acted.dtype == torch.float32 else torch.empty(clips, symbols, channels, device=device)
         alignment = torch.empty(steps, clips, symbols, device=device)
 
         asked, shown = states[1:, :, :hidden].unbind(0), states[1:, :, hidden:].unsqueeze(2).unbind(0)
@@ -249,9 +247,11 @@ class AttentionLoop(torch.autograd.Function):
         for step, (x, state) in enumerate(zip(arithmetic.take(known).unbind(0), after, strict=True)):
             cell.forward(step, x, recurrent(before), asked[step])
             arithmetic.round_(asked[step])
-            felt = torch.addmm(keys_, looked.features(step), to_features).view(clips, symbols, channels)
+            felt = scratch if scratch is not None else stored[step]
+            torch.addmm(keys_, looked.features(step), to_features, out=felt.view(-1, channels))
             felt.add_(asking(asked[step]).unsqueeze(1)).tanh_()
-            stored[step].copy_(felt)
+            if scratch is not None:
+                stored[step].copy_(felt)
             energies = torch.mv(felt.view(-1, channels), energy_).view(clips, symbols).add_(hiding)
             weights = torch.softmax(energies, 1, out=weights_of[step])
             looked.note(step, weights)
