@@ -56,6 +56,15 @@ class Split:
         self.frames = np.array([mel.frames(audio.length(clip.path)) for clip in clips], dtype=np.int64)
         self._cache = cache
 
+    def up_to(self, longest_frames: int) -> Split:
+        """Only the clips that are not longer; 0 means all of them."""
+        short = [clip for clip, frames in zip(self.clips, self.frames, strict=True) if frames <= longest_frames]
+        if longest_frames and not short:
+            raise NotReadyError(
+                f"no training clip is as short as longest_frames={longest_frames}; the shortest has {self.frames.min()}"
+            )
+        return Split(short, self._cache) if longest_frames else self
+
     def __len__(self) -> int:
         return len(self.clips)
 
@@ -89,9 +98,9 @@ class SpeechData:
         splits = ljspeech.open_splits(folder, recipe.file_lists)
         self._check_whole(folder, recipe)
         cache = MelCache(embedded.cache_folder() / "mels")
-        train, self.skipped = self._usable(splits.train, cache, recipe, skip_bad, [])
-        val, self.skipped = self._usable(splits.val, cache, recipe, skip_bad, self.skipped)
-        self._train, self.val = Split(train, cache), Split(val, cache)
+        self.skipped: list[tuple[str, str]] = []
+        train, val = (self._usable(clips, cache, skip_bad) for clips in (splits.train, splits.val))
+        self._train, self.val = Split(train, cache).up_to(recipe.longest_frames), Split(val, cache)
         self._batching = {"batch_per_device": recipe.batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
         self._frames = self._padded_frames = 0
@@ -143,30 +152,19 @@ class SpeechData:
                 "says more, --set whole_set=false trains on it as it is"
             )
 
-    def _usable(
-        self,
-        clips: Sequence[Clip],
-        cache: MelCache,
-        recipe: Tacotron2Recipe,
-        skip_bad: int,
-        skipped: list[tuple[str, str]],
-    ) -> tuple[list[Clip], list[tuple[str, str]]]:
-        """The clips that can be trained on, and those left out so far. All ranks find the same ones, because each looks
-        at every clip; the mels missing from the cache are shared out by starting at different places."""
+    def _usable(self, clips: Sequence[Clip], cache: MelCache, skip_bad: int) -> list[Clip]:
+        """The clips that can be read. All ranks find the same ones, because each looks at every clip; the mels missing
+        from the cache are shared out by starting at different places."""
         local, ranks = self._share.rank % self._share.local_ranks, self._share.local_ranks
         start = len(clips) * local // ranks
-        bad = {str(path): reason for path, reason in cache.fill([c.path for c in (*clips[start:], *clips[:start])])}
-        found = [(clip.path, bad[str(clip.path)]) for clip in clips if str(clip.path) in bad]
-        if found and len(skipped) + len(found) > skip_bad:
-            more = f" ({len(skipped) + len(found)} bad files so far; --skip-bad allows {skip_bad})"
-            raise BadAudioError(found[0][0], found[0][1] + more)
-        skipped = [*skipped, *((str(path), reason) for path, reason in found)]
-        good = [clip for clip in clips if str(clip.path) not in bad]
-        if recipe.longest_frames:
-            good = [clip for clip in good if mel.frames(audio.length(clip.path)) <= recipe.longest_frames]
-            if not good:
-                raise NotReadyError(f"no clip is as short as longest_frames={recipe.longest_frames}; raise it")
-        return good, skipped
+        bad = dict(cache.fill([clip.path for clip in (*clips[start:], *clips[:start])]))
+        for clip in clips:
+            if clip.path in bad:
+                self.skipped.append((str(clip.path), bad[clip.path]))
+                if len(self.skipped) > skip_bad:
+                    allowed = f" (--skip-bad allows {skip_bad}, and all are used up)" if skip_bad else ""
+                    raise BadAudioError(clip.path, bad[clip.path] + allowed)
+        return [clip for clip in clips if clip.path not in bad]
 
 
 def ahead(batches: Iterable[SpeechBatch]) -> Iterator[SpeechBatch]:

@@ -20,7 +20,7 @@ class Tacotron2Recipe(Recipe):
     bucket_batches: int = knob(0, least=0)
     """Batches are filled with clips of like length out of this many batches at a time; 0 takes clips as they come."""
     longest_frames: int = knob(0, least=0)
-    """Leave longer clips out; 0 takes all."""
+    """Leave longer clips out of training; 0 takes all."""
     file_lists: str = knob("")
     """A folder with lists of training, validation and test clips to use instead of the fixed rule."""
     whole_set: bool = knob(True)
