@@ -1,0 +1,191 @@
+"""Tacotron2's training step beside a textbook decoder that does everything in one loop, in one run.
+
+    python bench/tacotron2.py [--batches 8,16,32] [--frames 200,600] [--precisions fp32,amp-bf16] [--rounds 2]
+
+Two processes hold the same weights and the same batch and take turns: `textbook` is one loop over the frames with two
+nn.LSTMCell, autograd, float32 and torch's defaults; `ours` is what a trainmark worker does. Dropout, loss, clipping and
+optimizer are the same. Ratios are of median seconds a step, always over the textbook in float32; the memory of each
+process is its peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import turns
+from torch import Tensor, nn
+
+from trainmark import workloads
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
+from trainmark.run.stepper import Stepper
+from trainmark.spec.precision import Precision
+from trainmark.workloads.tacotron2.batches import SpeechBatch
+from trainmark.workloads.tacotron2.model import Outputs, Tacotron2
+
+SYMBOLS = 100
+RECIPE: Any = workloads.load("tacotron2").recipes["reference"]
+
+
+def some_batch(clips: int, frames: int) -> SpeechBatch:
+    return SpeechBatch(
+        text=torch.randint(1, 148, (clips, SYMBOLS)),
+        symbols=(SYMBOLS,) * clips,
+        mels=torch.randn(frames, clips, 80) - 5,
+        frames=torch.full((clips,), frames),
+        numbers=tuple(range(clips)),
+        real_frames=clips * frames,
+        count=clips,
+        global_count=clips,
+    )
+
+
+class Textbook(nn.Module):
+    """The decoder as a first reading of the paper would have it, with the very parameters of ours."""
+
+    def __init__(self, model: Tacotron2) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, text: Tensor, symbols: tuple[int, ...], mels: Tensor, **_: Any) -> Outputs:
+        model, decoder = self.model, self.model.decoder
+        attention, p = decoder.attention_layer, decoder.hidden_dropout
+        x = model.embedding(text).transpose(1, 2)
+        for layer in model.encoder.convolutions:
+            x = F.dropout(F.relu(layer(x)), 0.5, True)
+        lengths = torch.tensor(symbols)
+        packed = nn.utils.rnn.pack_padded_sequence(x.transpose(1, 2), lengths, batch_first=True)
+        memory, _lengths = nn.utils.rnn.pad_packed_sequence(model.encoder.lstm(packed)[0], batch_first=True)
+        keys = attention.memory_layer(memory)
+        padding = torch.arange(memory.shape[1])[None] >= lengths[:, None]
+        frames = torch.cat((torch.zeros_like(mels[:1]), mels[:-1]))
+        for layer in decoder.prenet.layers:
+            frames = F.dropout(F.relu(layer(frames)), 0.5, True)
+
+        clips = text.shape[0]
+        hidden = cell = torch.zeros(clips, 1024)
+        said = said_cell = torch.zeros(clips, 1024)
+        context = torch.zeros(clips, 512)
+        weights = total = torch.zeros(clips, memory.shape[1])
+        out, gates, looks = [], [], []
+        for frame in frames:
+            hidden, cell = decoder.attention_rnn(torch.cat((frame, context), 1), (hidden, cell))
+            hidden = F.dropout(hidden, p, True)
+            place = attention.location_layer(torch.stack((weights, total), 1))
+            energies = attention.v(torch.tanh(attention.query_layer(hidden.unsqueeze(1)) + place + keys)).squeeze(2)
+            weights = F.softmax(energies.masked_fill(padding, -torch.inf), 1)
+            total = total + weights
+            context = torch.bmm(weights.unsqueeze(1), memory).squeeze(1)
+            said, said_cell = decoder.decoder_rnn(torch.cat((hidden, context), 1), (said, said_cell))
+            said = F.dropout(said, p, True)
+            both = torch.cat((said, context), 1)
+            out.append(decoder.linear_projection(both))
+            gates.append(decoder.gate_layer(both).squeeze(1))
+            looks.append(weights)
+        mel = x = torch.stack(out, 2)
+        for layer in model.postnet.convolutions[:-1]:
+            x = F.dropout(torch.tanh(layer(x)), 0.5, True)
+        refined = mel + F.dropout(model.postnet.convolutions[-1](x), 0.5, True)
+        return Outputs(mel, refined, torch.stack(gates, 1), torch.stack(looks, 1))
+
+
+def textbook_step(precision: Precision, batch: SpeechBatch) -> Callable[[], None]:
+    model = Textbook(workloads.load("tacotron2").build(RECIPE)).train()  # type: ignore[arg-type]
+    optimizer = torch.optim.Adam(model.parameters(), lr=RECIPE.learning_rate, weight_decay=RECIPE.weight_decay)
+    loss = workloads.load("tacotron2").loss
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss(model, batch).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip_gradient_norm)
+        optimizer.step()
+
+    return step
+
+
+def our_step(precision: Precision, batch: SpeechBatch) -> Callable[[], None]:
+    workload = workloads.load("tacotron2")
+    device = Platform(files.load("cpu")).open(0)
+    device.set_precision(precision)
+    stepper = Stepper(
+        workload.build(RECIPE).train(),
+        optimizer=partial(workload.optimizer, recipe=RECIPE),
+        loss=workload.loss,
+        precision=precision,
+        device=device,
+        clip_gradient_norm=RECIPE.clip_gradient_norm,
+    )
+
+    def step() -> None:
+        stepper.step(batch)
+
+    return step
+
+
+def serve(kind: str, precision: Precision, clips: int, frames: int) -> None:
+    torch.manual_seed(0)
+    make = textbook_step if kind == "textbook" else our_step
+    # a short step first, so that what happens once (pages, libraries, optimizer state) is behind both
+    step = make(precision, some_batch(clips, 20))
+    step()
+    step = make(precision, some_batch(clips, frames))
+    turns.serve(step, lambda seconds: (seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+
+
+def compare(clips: int, frames: int, precisions: list[Precision], rounds: int) -> None:
+    tuned = {**os.environ, **files.load("cpu").host_settings}
+    command = [__file__, "--batches", str(clips), "--frames", str(frames), "--child"]
+    children = {"textbook": turns.Child([*command, "textbook", "--precisions", "fp32"], os.environ)}
+    for precision in precisions:
+        children[precision.name] = turns.Child([*command, "ours", "--precisions", precision.name], tuned)
+    answers: dict[str, list[tuple[float, float]]] = {name: [] for name in children}
+    for _ in range(rounds):
+        for name, child in children.items():
+            answers[name].append(child.turn(0))
+    for child in children.values():
+        child.close()
+    seconds = {name: [answer[0] for answer in said] for name, said in answers.items()}
+    memory = {name: max(answer[1] for answer in said) for name, said in answers.items()}
+    for precision in precisions:
+        name = precision.name
+        pairs = [theirs / ours for theirs, ours in zip(seconds["textbook"], seconds[name], strict=True)]
+        median = {kind: statistics.median(seconds[kind]) for kind in ("textbook", name)}
+        rate = clips * frames / median[name]
+        print(
+            f"batch {clips:3}, {frames} frames, {name:9}: textbook {median['textbook']:6.2f} s, "
+            f"ours {median[name]:6.2f} s ({rate:,.0f} frames/s), ratio {median['textbook'] / median[name]:.2f} "
+            f"(rounds {min(pairs):.2f} to {max(pairs):.2f}), "
+            f"memory {memory[name]:.2f} against {memory['textbook']:.2f} GiB",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--batches", default="8,16,32")
+    parser.add_argument("--frames", default="200,600")
+    parser.add_argument("--precisions", default="fp32,amp-bf16,bf16")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--child", choices=("textbook", "ours"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    precisions = [Precision.parse(word) for word in args.precisions.split(",")]
+    batches, frames = ([int(word) for word in words.split(",")] for words in (args.batches, args.frames))
+    if args.child:
+        serve(args.child, precisions[0], batches[0], frames[0])
+        return
+    print(f"matmul peak in float32: {turns.matmul_peak(torch.float32) / 1e9:.0f} GFLOP/s", flush=True)
+    for clips in batches:
+        for count in frames:
+            compare(clips, count, precisions, args.rounds)
+
+
+if __name__ == "__main__":
+    main()

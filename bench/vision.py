@@ -10,18 +10,15 @@ same machine; the ratio is that of the medians. The peak is the best of several 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import turns
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import workloads
@@ -87,25 +84,13 @@ def serve(kind: str, name: str, precision: Precision, batch: int) -> None:
     recipe: Any = workloads.load(name).recipes["reference"]
     step = {"plain": plain_step, "ours": our_step}[kind](name, precision, images(batch, recipe.image_px))
     step()
-    for line in sys.stdin:
-        began, count = time.perf_counter(), 0
-        while count == 0 or time.perf_counter() - began < float(line):
-            step()
-            count += 1
-        print(json.dumps((time.perf_counter() - began) / count), flush=True)
+    turns.serve(step)
 
 
 def peak_flops(precision: Precision) -> float:
     """The best rate of a large matrix product in the type the precision computes in; float32 where it is emulated."""
     dtype = torch.float32 if emulated(precision) else getattr(torch, precision.computes_in)
-    size = 2048
-    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
-    rates = []
-    for _ in range(8):
-        began = time.perf_counter()
-        a @ b
-        rates.append(2 * size**3 / (time.perf_counter() - began))
-    return max(rates)
+    return turns.matmul_peak(dtype)
 
 
 def flops_an_image(name: str) -> float:
@@ -122,29 +107,19 @@ def flops_an_image(name: str) -> float:
 def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
     batch = args.batch if precision.computes_in == "float32" or not emulated(precision) else min(2, args.batch)
     tuned = {**os.environ, **files.load("cpu").host_settings}
-    command = [sys.executable, __file__, "--workload", name, "--precisions", precision.name, "--batch", str(batch)]
+    command = [__file__, "--workload", name, "--precisions", precision.name, "--batch", str(batch)]
     children = {
-        kind: subprocess.Popen(
-            [*command, "--child", kind],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        kind: turns.Child([*command, "--child", kind], environment)
         for kind, environment in (("plain", dict(os.environ)), ("ours", tuned))
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in children}
     peaks = []
     for _ in range(args.rounds):
         for kind, child in children.items():
-            assert child.stdin and child.stdout
-            print(args.seconds, file=child.stdin, flush=True)
-            seconds[kind].append(json.loads(child.stdout.readline()))
+            seconds[kind].append(child.turn(args.seconds))
         peaks.append(peak_flops(precision))
     for child in children.values():
-        assert child.stdin
-        child.stdin.close()
-        child.wait()
+        child.close()
     flops, peak = flops_an_image(name), statistics.median(peaks)
     rate = {kind: batch / statistics.median(values) for kind, values in seconds.items()}
     pairs = [plain / ours for plain, ours in zip(seconds["plain"], seconds["ours"], strict=True)]

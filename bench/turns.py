@@ -1,0 +1,57 @@
+"""Processes that take turns, so that each of them sees the same machine, and the rate a matrix product reaches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+
+class Child:
+    """A process that works when it is told to and answers with a number; see `serve`."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(environment),
+        )
+
+    def turn(self, seconds: float) -> Any:
+        """Lets the child work for so long, at least once, and returns what it says."""
+        assert self._process.stdin and self._process.stdout
+        print(seconds, file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def serve(step: Callable[[], None], answer: Callable[[float], Any] = lambda seconds: seconds) -> None:
+    """The child's side: for every line it reads, works for that many seconds and answers with seconds a step."""
+    for line in sys.stdin:
+        began, count = time.perf_counter(), 0
+        while count == 0 or time.perf_counter() - began < float(line):
+            step()
+            count += 1
+        print(json.dumps(answer((time.perf_counter() - began) / count)), flush=True)
+
+
+def matmul_peak(dtype: torch.dtype, size: int = 2048) -> float:
+    """The best rate of several large matrix products, in FLOP/s."""
+    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    rates = []
+    for _ in range(8):
+        began = time.perf_counter()
+        a @ b
+        rates.append(2 * size**3 / (time.perf_counter() - began))
+    return max(rates)
