@@ -46,7 +46,7 @@ COVERED = """\
   monotonic clock.
 - A throughput of enough steps carries a 95 % interval taken from the series of step times. Neighbouring steps
   resemble each other, and the interval is as much wider as that makes it.
-- Accuracy is weighted by sample over the whole validation set; each sample counts once, however many devices evaluate.
+- Quality is over the whole validation set, weighted by sample; each counts once, however many devices evaluate.
 """
 
 WORDS_OPENING = """\

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainmark.workloads.tacotron2 import dropout, products, teacher_forcing
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
+from trainmark.run import weights
+from trainmark.run.stepper import Stepper
+from trainmark.spec.precision import Precision
+from trainmark.workloads.tacotron2 import SMOKE, WORKLOAD, dropout, products, teacher_forcing
+from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, masked, padding_of
 
 SMALL = Sizes(encoder=32, prenet=24, attention_rnn=40, decoder_rnn=48, attention=16, location_filters=8, postnet=20)
@@ -120,7 +129,7 @@ def test_training_gives_the_outputs_of_decoding_step_by_step() -> None:
     # batch norm by running statistics: those of a small batch would blow up the last digits
     model = Tacotron2(SMALL, hidden_dropout=0.0).eval()
     expected, found = step_by_step(model, *some_batch()), model(*some_batch())
-    for name in Outputs._fields:
+    for name in Outputs._fields[:4]:
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-5, msg=name)
 
 
@@ -149,7 +158,7 @@ def test_a_pass_that_keeps_nothing_for_gradients_gives_the_same_numbers() -> Non
     expected = model(*some_batch())
     with torch.no_grad():
         found = model(*some_batch())
-    for name in Outputs._fields:
+    for name in Outputs._fields[:4]:
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
@@ -261,6 +270,81 @@ def test_sizes_are_read_from_weights() -> None:
         assert Sizes.of(Tacotron2().state_dict()) == Sizes()
     with pytest.raises(KeyError):
         Sizes.of({"fc.weight": torch.zeros(1)})
+
+
+def test_the_gradient_of_the_alignment_is_that_of_decoding_step_by_step(no_dropout: None) -> None:
+    torch.manual_seed(3)
+    model = Tacotron2(SMALL, hidden_dropout=0.0).eval()
+    gradients = []
+    for way in (step_by_step, Tacotron2.forward):
+        model.zero_grad()
+        alignment = way(model, *some_batch()).alignment
+        (alignment.square() * torch.arange(alignment[0].numel()).view(alignment[0].shape)).mean().backward()
+        gradients.append(
+            {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+        )
+    expected, found = gradients
+    for name, gradient in expected.items():
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5 * scale + 1e-12, msg=name)
+
+
+def test_attention_is_led_only_where_a_recipe_says_so() -> None:
+    torch.manual_seed(3)
+    text, lengths, mels = some_batch()
+    frames = torch.tensor([23, 11, 4])
+    assert Tacotron2(SMALL).train()(text, lengths, mels, frames=frames).strayed is None
+    led = Tacotron2(SMALL, lead_attention=2.0)
+    assert led.eval()(text, lengths, mels, frames=frames).strayed is None
+    strayed = led.train()(text, lengths, mels, frames=frames).strayed
+    assert strayed.shape == (3,) and (strayed > 0).all()
+    strayed.sum().backward()
+    assert led.decoder.attention_layer.query_layer.linear_layer.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "amp-bf16", "amp-fp16"])
+def test_every_precision_trains_and_evaluates(precision: str) -> None:
+    torch.manual_seed(3)
+    recipe: Any = replace(SMOKE, encoder_width=32, prenet_width=24, rnn_width=40, attention_width=16, postnet_width=20)
+    device = Platform(files.load("cpu")).open(0)
+    stepper = Stepper(
+        WORKLOAD.build(recipe).train(),
+        optimizer=lambda parameters: WORKLOAD.optimizer(parameters, recipe),
+        loss=WORKLOAD.loss,
+        precision=Precision.parse(precision),
+        device=device,
+        clip_gradient_norm=1.0,
+    )
+    stepper.set_learning_rate(3e-3)
+    text, lengths, mels = some_batch()
+    batch = SpeechBatch(
+        text=text,
+        symbols=tuple(lengths),
+        mels=mels - 5,
+        frames=torch.tensor([23, 11, 4]),
+        numbers=(0, 1, 2),
+        real_frames=38,
+        count=3,
+        global_count=3,
+    )
+    losses = [float(stepper.step(batch)) for _ in range(12)]
+    assert losses[-1] < losses[0]
+    stepper.bare_model.eval()
+    with torch.no_grad(), stepper.arithmetic, device.autocast(stepper.precision):
+        scores = WORKLOAD.score(stepper.bare_model, batch)
+    assert all(value.dtype == torch.float32 and value.isfinite() for value in scores.values())
+
+
+def test_a_public_checkpoint_loads(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    given = Tacotron2(SMALL).state_dict()
+    public = {f"module.{name}": value for name, value in given.items() if "num_batches_tracked" not in name}
+    torch.save({"state_dict": public, "iteration": 10, "learning_rate": 1e-3}, tmp_path / "public.pt")
+    model = Tacotron2(SMALL)
+    weights.load_into(model, weights.read_weights(tmp_path / "public.pt"), "public.pt")
+    for name, value in model.state_dict().items():
+        if "num_batches_tracked" not in name:
+            assert torch.equal(value, given[name]), name
 
 
 @pytest.mark.parametrize("init", ["ones", "uniform"])

@@ -37,6 +37,16 @@ WORDS = {
     "quality": "How good the trained model was, by the workload's own word: acc (top-1 accuracy over the whole "
     "validation set, each sample counted once) or val_loss. 'reached' and 'missed' are about the recipe's target; a "
     "'short run', cut to so many steps or seconds, is not held to it.",
+    "val_loss": "Tacotron2's quality by the published definition: squared error of the mel before and after the "
+    "postnet plus the gate's cross-entropy, each a mean over all frames of padded batches, with the prenet's dropout "
+    "on. Batches and draws are fixed, so it is the same at every world size.",
+    "masked_val_loss": "The same loss over each clip's own frames, as a mean over clips: padding does not count.",
+    "diagonality": "How steadily attention reads: 1 - 3 x the mean distance between where it looks and where a steady "
+    "reader would be, both from 0 to 1. 1 is a steady reader, 0 attention spread evenly, below 0 attention that is "
+    "stuck. A low val_loss can hide broken attention; this does not.",
+    "attention_focus": "The largest attention weight of a frame, as a mean over frames: 1 is one letter at a time.",
+    "real_time_factor": "Of `trainmark speak`: seconds of computing for a second of sound. Below 1 is faster than "
+    "real time.",
     "interval": "'±0.4 %' beside a throughput: with 95 % confidence the value a long run would find lies within that "
     "share of the one shown. It respects that neighbouring steps resemble each other.",
     "coverage": "The steps that p_whole, p_train and p_core cover. In a full run these are all training steps, as in "
@@ -72,6 +82,11 @@ DOUBTS = {
     "no-sample": "The trained model should have left files to look at or listen to and could not; the measured result "
     "is not touched by that.",
     "resumed": "The run went on from a checkpoint: times cover only the part after it.",
+    "no-end": "Of `trainmark speak`: the limit on frames came before the network said that it had come to the end.",
+    "no-sound": "Of `trainmark speak`: the network ended at its first frame.",
+    "weak-attention": "Of `trainmark speak`: attention did not read along the text, so the words are hardly right.",
+    "long-text": "Of `trainmark speak`: a sentence is longer than any in LJSpeech, on which such networks are trained.",
+    "untrained": "Of `trainmark speak`: the weights are those of a network that has not seen a single batch.",
 }
 """By the code programs read on the record."""
 
@@ -79,7 +94,6 @@ ALSO = {
     "acc": "quality",
     "acc1": "quality",
     "final_acc1": "quality",
-    "val_loss": "quality",
     "target": "quality",
     "doubt": "doubts",
     "spread": "stability",
@@ -89,6 +103,8 @@ ALSO = {
     "notes": "doubts",
     "samples": "artifacts",
     "padding": "data_facts",
+    "focus": "attention_focus",
+    "rtf": "real_time_factor",
 }
 """Other words people use, and the one that explains them."""
 

@@ -61,10 +61,12 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _all_actions(self, found: argparse.Namespace) -> list[argparse.Action]:
+        """Those of the command that was found, and of what is below it."""
         actions = list(self._actions)
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction) and getattr(found, "command", None) in action.choices:
-                actions += action.choices[found.command]._actions
+        for action in actions:  # grows while it is walked
+            chosen = getattr(found, action.dest, None) if isinstance(action, argparse._SubParsersAction) else None
+            if chosen is not None:
+                actions += action.choices[chosen]._actions  # type: ignore[index]
         return actions
 
 

@@ -50,6 +50,8 @@ class Tacotron2OnLJSpeech:
             hidden_dropout=recipe.hidden_dropout,
             batch_norm_init=recipe.batch_norm_init,
             mask_padding=recipe.mask_padding,
+            lead_attention=recipe.lead_attention,
+            mel_start=recipe.mel_start,
         )
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: Tacotron2Recipe) -> torch.optim.Optimizer:
@@ -63,7 +65,9 @@ class Tacotron2OnLJSpeech:
         return batch.real_frames
 
     def loss(self, model: nn.Module, batch: SpeechBatch) -> Tensor:
-        return clip_losses(_outputs(model, batch), batch).mean()
+        outputs = _outputs(model, batch)
+        losses = clip_losses(outputs, batch)
+        return (losses if outputs.strayed is None else losses + outputs.strayed).mean()
 
     def score(self, model: Tacotron2, batch: SpeechBatch) -> dict[str, Tensor]:
         # the prenet's dropout stays on in evaluation, by the published definition; each clip has its own draw, the same

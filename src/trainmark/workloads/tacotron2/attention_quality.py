@@ -21,6 +21,16 @@ def diagonality(alignment: Tensor, frames: Tensor, symbols: Tensor) -> Tensor:
     return 1 - 3 * _mean((alignment * distance).sum(2), read, frames).where(~only_one_way, 0)
 
 
+def strayed(alignment: Tensor, frames: Tensor, symbols: Tensor, width: float = 0.2) -> Tensor:
+    """For each clip the mean weight that lies off the diagonal, counted more the farther it lies: what training can
+    make small to lead attention. Within `width` of the diagonal hardly anything counts."""
+    alignment, frames, symbols = _on_one_device(alignment, frames, symbols)
+    frame_at, read = _places(alignment.shape[1], frames)
+    symbol_at, _ = _places(alignment.shape[2], symbols)
+    off = 1 - torch.exp(-((symbol_at[:, None] - frame_at[:, :, None]) ** 2) / (2 * width**2))
+    return _mean((alignment * off).sum(2), read, frames)
+
+
 def focus(alignment: Tensor, frames: Tensor, symbols: Tensor) -> Tensor:
     """For each clip the largest weight of a frame, as a mean over its frames: 1 where each looks at one symbol."""
     alignment, frames, symbols = _on_one_device(alignment, frames, symbols)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from trainmark.workloads.tacotron2 import dropout
+from trainmark.workloads.tacotron2 import attention_quality, dropout
 from trainmark.workloads.tacotron2.teacher_forcing import Weights, teacher_forced
 
 
@@ -72,7 +72,9 @@ class Outputs(NamedTuple):
     gate: Tensor
     """(clips, frames): logits of having come to the end."""
     alignment: Tensor
-    """(clips, frames, symbols): where attention looked; no gradient flows through it."""
+    """(clips, frames, symbols): where attention looked."""
+    strayed: Tensor | None = None
+    """For each clip, how far attention was from the diagonal, where training is to lead it there."""
 
 
 class Spoken(NamedTuple):
@@ -152,7 +154,7 @@ class Prenet(nn.Module):
         x = frames
         for number, layer in enumerate(self.layers):
             x = F.relu(layer(x))
-            x = dropout.drop(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout))
+            x = dropout.drop(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
         return x
 
 
@@ -302,9 +304,12 @@ class Tacotron2(nn.Module):
         hidden_dropout: float = 0.1,
         batch_norm_init: str = "ones",
         mask_padding: bool = False,
+        lead_attention: float = 0.0,
+        mel_start: float = 0.0,
     ) -> None:
         super().__init__()
         self.mask_padding = mask_padding
+        self.lead_attention = lead_attention
         self.sizes = sizes = sizes or Sizes()
         self.embedding = nn.Embedding(sizes.symbols, sizes.encoder)
         bound = math.sqrt(3) * math.sqrt(2 / (sizes.symbols + sizes.encoder))
@@ -312,6 +317,8 @@ class Tacotron2(nn.Module):
         self.encoder = Encoder(sizes)
         self.decoder = Decoder(sizes, hidden_dropout)
         self.postnet = Postnet(sizes)
+        if mel_start:
+            nn.init.constant_(self.decoder.linear_projection.linear_layer.bias, mel_start)
         if batch_norm_init == "uniform":
             for module in self.modules():
                 if isinstance(module, nn.BatchNorm1d):
@@ -337,7 +344,14 @@ class Tacotron2(nn.Module):
         mel = mel.permute(1, 2, 0).contiguous()
         refined = mel + self.postnet(mel)
         outputs = Outputs(mel.float(), refined.float(), gate.t().float(), alignment.transpose(0, 1))
-        return masked(outputs, frames) if self.mask_padding and frames is not None else outputs
+        if frames is None:
+            return outputs
+        if self.lead_attention and self.training:
+            symbols = torch.as_tensor(lengths, device=text.device)
+            outputs = outputs._replace(
+                strayed=self.lead_attention * attention_quality.strayed(outputs.alignment, frames, symbols)
+            )
+        return masked(outputs, frames) if self.mask_padding else outputs
 
     def read(self, text: Tensor, lengths: Sequence[int]) -> Tensor:
         """What the encoder makes of the letters: (clips, symbols, width)."""

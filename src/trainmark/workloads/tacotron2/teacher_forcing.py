@@ -262,11 +262,11 @@ class AttentionLoop(torch.autograd.Function):
             weight, query, location, energy_, seen, states, acted, alignment, looked.padded, *cell.saved()
         )
         ctx.arithmetic = arithmetic
-        ctx.mark_non_differentiable(alignment)
+        ctx.set_materialize_grads(False)  # the published loss asks nothing of the alignment
         return states[1:].to(known.dtype), alignment
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Any:
+    def backward(ctx: Any, gradient: Tensor | None, to_alignment: Tensor | None) -> Any:
         weight, query, location, energy, seen, states, acted, alignment, padded, *saved = ctx.saved_tensors
         arithmetic = ctx.arithmetic
         steps, clips, _, channels = acted.shape
@@ -277,13 +277,15 @@ class AttentionLoop(torch.autograd.Function):
         to_query = torch.empty(steps, clips, channels, dtype=arithmetic.held, device=acted.device)
         to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=arithmetic.held, device=acted.device)
         seen_turned = seen.transpose(1, 2)
-        arriving = gradient.float()
+        arriving = torch.zeros_like(states[1:]).float() if gradient is None else gradient.float()
         arriving_hidden, arriving_shown = arriving[..., :hidden].unbind(0), arriving[..., hidden:].unbind(0)
         back = torch.zeros(clips, states.shape[2], dtype=arithmetic.held, device=acted.device)
         for step in reversed(range(steps)):
             shown = torch.add(arriving_shown[step], back[:, hidden:], out=to_shown[step])
             arithmetic.round_(shown)
             to_weights = torch.bmm(shown.unsqueeze(1), seen_turned).squeeze(1)
+            if to_alignment is not None:
+                to_weights = to_weights + to_alignment[step]
             asked = arithmetic.round_(to_query[step].copy_(look.backward(step, to_weights)))
             to_hidden = (arriving_hidden[step] + back[:, :hidden]).add_(asking(asked))
             back = recurrent(cell.backward(step, to_hidden))
