@@ -1,6 +1,6 @@
 """Tacotron2's training step beside a textbook decoder that does everything in one loop, in one run.
 
-    python bench/tacotron2.py [--batches 8,16,32] [--frames 200,600] [--precisions fp32,amp-bf16] [--rounds 2]
+    python bench/tacotron2.py [--batches 8,16,32] [--frames 200,600] [--precisions fp32,bf16] [--rounds 2]
 
 Two processes hold the same weights and the same batch and take turns: `textbook` is one loop over the frames with two
 nn.LSTMCell, autograd, float32 and torch's defaults; `ours` is what a trainmark worker does. Dropout, loss, clipping and
@@ -172,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batches", default="8,16,32")
     parser.add_argument("--frames", default="200,600")
-    parser.add_argument("--precisions", default="fp32,amp-bf16,bf16")
+    parser.add_argument("--precisions", default="fp32,bf16")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--child", choices=("textbook", "ours"), help=argparse.SUPPRESS)
     args = parser.parse_args()
