@@ -5,7 +5,7 @@
 Two processes hold the same weights and the same batch and take turns: `textbook` is one loop over the frames with two
 nn.LSTMCell, autograd, float32 and torch's defaults; `ours` is what a trainmark worker does. Dropout, loss, clipping and
 optimizer are the same. Ratios are of median seconds a step, always over the textbook in float32; the memory of each
-process is its peak.
+process is its peak. The share of the matmul peak is by FLOPs counted on the textbook.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 import turns
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import workloads
 from trainmark.platforms import files
@@ -130,6 +131,18 @@ def our_step(precision: Precision, batch: SpeechBatch) -> Callable[[], None]:
     return step
 
 
+def flops(clips: int, frames: int) -> float:
+    """Of one training step, counted on the textbook: what grows with the frames and what does not."""
+    model = Textbook(workloads.load("tacotron2").build(RECIPE)).train()  # type: ignore[arg-type]
+    counted = []
+    for few in (4, 8):
+        with FlopCounterMode(display=False) as counter:
+            workloads.load("tacotron2").loss(model, some_batch(1, few)).backward()  # type: ignore[no-untyped-call]
+        counted.append(counter.get_total_flops())
+    a_frame = (counted[1] - counted[0]) / 4
+    return float(clips * (counted[0] + a_frame * (frames - 4)))
+
+
 def serve(kind: str, precision: Precision, clips: int, frames: int) -> None:
     torch.manual_seed(0)
     make = textbook_step if kind == "textbook" else our_step
@@ -147,7 +160,9 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int) -
     for precision in precisions:
         children[precision.name] = turns.Child([*command, "ours", "--precisions", precision.name], tuned)
     answers: dict[str, list[tuple[float, float]]] = {name: [] for name in children}
+    peaks = []
     for _ in range(rounds):
+        peaks.append(turns.matmul_peak(torch.float32))
         for name, child in children.items():
             answers[name].append(child.turn(0))
     for child in children.values():
@@ -158,12 +173,13 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int) -
         name = precision.name
         pairs = [theirs / ours for theirs, ours in zip(seconds["textbook"], seconds[name], strict=True)]
         median = {kind: statistics.median(seconds[kind]) for kind in ("textbook", name)}
-        rate = clips * frames / median[name]
+        rate, share = clips * frames / median[name], flops(clips, frames) / median[name] / statistics.median(peaks)
         print(
             f"batch {clips:3}, {frames} frames, {name:9}: textbook {median['textbook']:6.2f} s, "
             f"ours {median[name]:6.2f} s ({rate:,.0f} frames/s), ratio {median['textbook'] / median[name]:.2f} "
             f"(rounds {min(pairs):.2f} to {max(pairs):.2f}), "
-            f"memory {memory[name]:.2f} against {memory['textbook']:.2f} GiB",
+            f"memory {memory[name]:.2f} against {memory['textbook']:.2f} GiB, "
+            f"{100 * share:.0f} % of the float32 matmul peak of {statistics.median(peaks) / 1e9:.0f} GFLOP/s",
             flush=True,
         )
 
@@ -181,7 +197,6 @@ def main() -> None:
     if args.child:
         serve(args.child, precisions[0], batches[0], frames[0])
         return
-    print(f"matmul peak in float32: {turns.matmul_peak(torch.float32) / 1e9:.0f} GFLOP/s", flush=True)
     for clips in batches:
         for count in frames:
             compare(clips, count, precisions, args.rounds)

@@ -31,6 +31,8 @@ EXAMPLES = """\
 examples:
   trainmark run                                     every workload at full size, a few minutes
   trainmark run resnet50 --recipe smoke             a small network trained to > 90 % in seconds
+  trainmark run tacotron2 --recipe smoke            a small network that learns to speak, in minutes
+  trainmark speak "Hello there." --checkpoint last  what it has learned, as a WAV file
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
   trainmark show                                    the newest result, in full
   trainmark explain p_core                          what a number means

@@ -21,9 +21,12 @@ HELP = "Train workloads and record how fast, how well and how steadily."
 EXAMPLES = """\
   trainmark run                                  all workloads, full-size models, a few minutes
   trainmark run resnet50 --recipe smoke --json   a small network to > 90 %, the record on stdout
+  trainmark run tacotron2 --recipe smoke         learns to read made speech; leaves a sample to listen to
   trainmark run resnet50 --recipe quick --precision amp-bf16 --repeat 3
   trainmark run resnet50 --recipe fill --set batch_per_device=128 --steps 200
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
+  trainmark run tacotron2 --recipe reference --topology 1x8 --data /data/ljspeech --set target=0.5 --strict
+  trainmark run tacotron2 --init-from public.pt  start from published weights
   trainmark run --resume resnet50-reference-1x8  go on from that run's last checkpoint"""
 
 

@@ -66,7 +66,7 @@ SMOKE = replace(
 class ResNet50(ImageClassifier):
     name = "resnet50"
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=90)}
+    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
         "quick": {"batch_per_device": 128, "learning_rate": 0.05, "eval_batch_per_device": 256}
     }
