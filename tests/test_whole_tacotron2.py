@@ -83,7 +83,20 @@ def test_the_smoke_recipe_learns_to_read_and_its_run_speaks(cli: Cli, tmp_path: 
 
 def test_items_are_the_real_frames_of_all_ranks(cli: Cli, speech: Path) -> None:
     alone = run(cli, *TINY, "--data", speech, "--epochs", "1", "--set", "leave_sample=false", "--precision", "amp-fp16")
-    together = run(cli, *TINY, "--data", speech, "--epochs", "1", "--topology", "1x2", "--set", "batch_per_device=4")
+    together = run(
+        cli,
+        *TINY,
+        "--data",
+        speech,
+        "--epochs",
+        "1",
+        "--topology",
+        "1x2",
+        "--precision",
+        "bf16",
+        "--set",
+        "batch_per_device=4",
+    )
     assert frames(alone) == frames(together) == real_frames(speech)
     assert [document["quality"]["history"][-1]["samples"] for document in (alone, together)] == [4, 4]
     assert len(alone["series"]["loss"]) == len(together["series"]["loss"])

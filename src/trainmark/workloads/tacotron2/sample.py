@@ -29,7 +29,8 @@ def leave(model: Tacotron2, val: Split, folder: Path) -> tuple[Artifact, ...]:
     frames = spoken.frames[0]
     mel, alignment = spoken.mel[0, :, :frames].float().cpu(), spoken.alignment[0, :frames].float().cpu()
     words = text.clean(val.clips[number].text)
-    audio.write(folder / SOUND, vocoder.wave(mel))
+    with torch.autocast("cpu", enabled=False):  # whatever the network computes in, the sound is made in float32
+        audio.write(folder / SOUND, vocoder.wave(mel))
     picture.save(folder / PICTURE, alignment=alignment.numpy(), mel=mel.numpy(), title=words, letters=words)
     ended = "" if spoken.finished[0] else "; it did not find its end and was cut"
     return (
