@@ -33,7 +33,7 @@ def test_a_metric_is_explained_in_full(capsys: pytest.CaptureFixture[str]) -> No
         ("data-wait", "data_wait"),
         ("few_steps", "few-steps"),
         ("acc1", "quality"),
-        ("val_loss", "quality"),
+        ("val_loss", "val_loss"),
         ("doubt", "doubts"),
     ],
 )
