@@ -1,4 +1,7 @@
-"""Measures how many pictures a second our input makes beside a plain DataLoader with Pillow, both in one run."""
+"""Measures how many pictures a second our input makes beside a plain DataLoader with Pillow, both in one run.
+
+Twice: cropped and flipped as for ResNet-50, and with the random operations ViT adds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset
 
 from trainmark.data.imagenet import ImageSet, open_split
@@ -27,6 +30,8 @@ from trainmark.data.order import rank_batches
 BATCH = 64
 SIZE_PX = 224
 PASSES = 5
+AUGMENT_OPS = 2
+AUGMENT_MAGNITUDE = 9
 
 
 def main() -> None:
@@ -34,6 +39,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=512, help="different pictures in the temporary set")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of each pass")
     parser.add_argument("--workers", type=int, default=2, help="decoding processes, for both")
+    parser.add_argument(
+        "--augment", choices=("no", "yes", "both"), default="both", help="random operations after the crop, as ViT has"
+    )
     options = parser.parse_args()
     torch.set_num_threads(
         1
@@ -41,17 +49,31 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
         make_set(Path(folder), options.images)
         images = open_split(Path(folder), "train")
-        # each way starts its processes once and goes through epoch after epoch, as in a long run
-        with InputPool({"train": images}, workers=options.workers, batch_capacity=BATCH, image_px=SIZE_PX) as pool:
-            ours = endless(lambda epoch: our_epoch(pool, images, epoch))
-            plain = endless(plain_epochs(images, options.workers))
-            ways = {"DataLoader + Pillow": plain, "trainmark": ours}
-            passes: dict[str, list[Pass]] = {name: [] for name in ways}
-            for _ in range(PASSES):
-                for name, batches in ways.items():
-                    # the other way's workers sit still meanwhile: they have filled their queues and wait
-                    passes[name].append(one_pass(batches, options))
-    report(passes)
+        for operations in {"no": (0,), "yes": (AUGMENT_OPS,), "both": (0, AUGMENT_OPS)}[options.augment]:
+            title = f"{operations} random operations" if operations else "no random operations"
+            print(f"crop, flip, {title}")
+            report(measure(images, operations, options))
+
+
+def measure(images: ImageSet, operations: int, options: argparse.Namespace) -> dict[str, list[Pass]]:
+    # each way starts its processes once and goes through epoch after epoch, as in a long run
+    with InputPool(
+        {"train": images},
+        workers=options.workers,
+        batch_capacity=BATCH,
+        image_px=SIZE_PX,
+        augment_ops=operations,
+        augment_magnitude=AUGMENT_MAGNITUDE,
+    ) as pool:
+        ours = endless(lambda epoch: our_epoch(pool, images, epoch))
+        plain = endless(plain_epochs(images, operations, options.workers))
+        ways = {"DataLoader + Pillow": plain, "trainmark": ours}
+        passes: dict[str, list[Pass]] = {name: [] for name in ways}
+        for _ in range(PASSES):
+            for name, batches in ways.items():
+                # the other way's workers sit still meanwhile: they have filled their queues and wait
+                passes[name].append(one_pass(batches, options))
+    return passes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +136,8 @@ def our_epoch(pool: InputPool, images: ImageSet, epoch: int) -> Iterator[torch.T
 class PlainPictures(Dataset[tuple[torch.Tensor, int]]):
     """The same work as most training scripts do it."""
 
-    def __init__(self, images: ImageSet) -> None:
+    def __init__(self, images: ImageSet, operations: int) -> None:
+        self.operations = operations
         self.paths = [images.path(index) for index in range(len(images))]
         self.labels = images.labels.tolist()
         self.mean = torch.tensor(MEAN).view(3, 1, 1)
@@ -128,6 +151,8 @@ class PlainPictures(Dataset[tuple[torch.Tensor, int]]):
         square = picture.crop(random_box(*picture.size)).resize((SIZE_PX, SIZE_PX), Image.Resampling.BILINEAR)
         if random.random() < 0.5:
             square = square.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        for _ in range(self.operations):
+            square = random_operation(square)
         pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
         return pixels.to(torch.float32).div_(255).sub_(self.mean).div_(self.std), self.labels[index]
 
@@ -145,9 +170,46 @@ def random_box(width: int, height: int) -> tuple[int, int, int, int]:
     return left, top, left + side, top + side
 
 
-def plain_epochs(images: ImageSet, workers: int) -> Callable[[int], Iterator[torch.Tensor]]:
+def random_operation(picture: Image.Image) -> Image.Image:
+    """One of the usual fourteen, at the usual strength, as most training scripts do it."""
+    share = AUGMENT_MAGNITUDE / 30
+    sign = random.choice((-1, 1))
+    shear, shift, degrees, factor = (
+        sign * 0.3 * share,
+        int(sign * 150 / 331 * SIZE_PX * share),
+        sign * 30 * share,
+        1 + sign * 0.9 * share,
+    )
+    operations: tuple[Callable[[], Image.Image], ...] = (
+        lambda: picture,
+        lambda: affine(picture, (1, shear, 0, 0, 1, 0)),
+        lambda: affine(picture, (1, 0, 0, shear, 1, 0)),
+        lambda: affine(picture, (1, 0, -shift, 0, 1, 0)),
+        lambda: affine(picture, (1, 0, 0, 0, 1, -shift)),
+        lambda: picture.rotate(degrees, Image.Resampling.NEAREST),
+        lambda: ImageEnhance.Brightness(picture).enhance(factor),
+        lambda: ImageEnhance.Color(picture).enhance(factor),
+        lambda: ImageEnhance.Contrast(picture).enhance(factor),
+        lambda: ImageEnhance.Sharpness(picture).enhance(factor),
+        lambda: ImageOps.posterize(picture, 8 - round(4 * share)),
+        lambda: ImageOps.solarize(picture, math.ceil(255 - 255 * share)),
+        lambda: ImageOps.autocontrast(picture),
+        lambda: ImageOps.equalize(picture),
+    )
+    return random.choice(operations)()
+
+
+def affine(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
+    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
+
+
+def plain_epochs(images: ImageSet, operations: int, workers: int) -> Callable[[int], Iterator[torch.Tensor]]:
     loader = DataLoader(
-        PlainPictures(images), batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+        PlainPictures(images, operations),
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
     )
     return lambda epoch: (pixels for pixels, _ in loader)
 

@@ -15,12 +15,13 @@ import pytest
 import torch
 from PIL import Image
 
+from trainmark.data.augment import Augmenter, choices
 from trainmark.data.crops import train_crop
 from trainmark.data.imagenet import ImageSet, open_split
 from trainmark.data.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.data.jpeg import Decoder
 from trainmark.data.order import Share, rank_batches, rank_share
-from trainmark.spec.errors import WorkloadError
+from trainmark.spec.errors import UsageError, WorkloadError
 
 SIZE = 32
 COUNT = 23
@@ -136,6 +137,53 @@ def test_another_epoch_or_view_gives_other_pixels(root: Path) -> None:
         assert torch.equal(first(0, 0), first(0, 0))
         assert not torch.equal(first(0, 0), first(1, 0))
         assert not torch.equal(first(0, 0), first(0, 1))
+
+
+def test_augmented_batches_are_bit_identical_whatever_the_number_of_workers_and_ranks(root: Path) -> None:
+    with make_pool(root, 0, augment_ops=2) as pool:
+        alone = copied(training(pool))
+    for workers in (1, 3):
+        with make_pool(root, workers, augment_ops=2) as pool:
+            assert same(copied(training(pool)), alone)
+            ranks = [copied(training(pool, batch=2, world=4, rank=rank)) for rank in range(4)]
+    for step, (images, _, _) in enumerate(alone):
+        assert torch.equal(images, torch.cat([rank[step][0] for rank in ranks]))
+
+
+def test_operations_come_after_the_crop_and_belong_to_sample_epoch_and_view(root: Path) -> None:
+    augmenter = Augmenter(size_px=SIZE, operations=2, magnitude=12)
+    share = Share(indices=np.array([5, 5, 9, 2]), global_count=4, views=np.array([0, 1, 2, 0]))
+    with (
+        make_pool(root, 1) as plain_pool,
+        make_pool(root, 1, augment_ops=2, augment_magnitude=12) as pool,
+    ):
+        how = {"transform": "train", "seed": 6, "epoch": 3}
+        plain = next(plain_pool.batches("train", [share], **how)).images.permute(0, 2, 3, 1).numpy()
+        found = next(pool.batches("train", [share], **how)).images.permute(0, 2, 3, 1).numpy()
+        assert not np.array_equal(plain, found)
+        for row, (index, view) in enumerate(zip([5, 5, 9, 2], [0, 1, 2, 0], strict=True)):
+            expected = plain[row].copy()
+            for choice in choices(2, seed=6, epoch=3, index=index, view=view):
+                augmenter.apply(choice, expected)
+            assert np.array_equal(found[row], expected)
+
+
+def test_evaluation_sees_pictures_as_they_are(root: Path) -> None:
+    with make_pool(root, 1) as plain, make_pool(root, 1, augment_ops=2) as pool:
+        assert same(copied(evaluation(pool)), copied(evaluation(plain)))
+
+
+def test_a_batch_is_cut_into_parts_that_hold_all_of_it(root: Path) -> None:
+    with make_pool(root, 0) as pool:
+        batch = next(training(pool))
+        for wanted, counts in ((1, [8]), (3, [2, 3, 3]), (8, [1] * 8), (20, [1] * 8)):
+            parts = batch.parts(wanted)
+            assert [part.count for part in parts] == counts == [len(part.images) for part in parts]
+            assert torch.equal(torch.cat([part.images for part in parts]), batch.images)
+            assert torch.equal(torch.cat([part.labels for part in parts]), batch.labels)
+            assert {part.global_count for part in parts} == {batch.global_count}
+            assert all(part.images.is_contiguous(memory_format=torch.channels_last) for part in parts)
+            assert parts[0].images.data_ptr() == batch.images.data_ptr()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -354,6 +402,10 @@ def test_what_cannot_work_is_refused_in_a_sentence(root: Path) -> None:
             pool.batches("train", shares(batch=9), transform="train")
     with pytest.raises(ValueError, match="depth >= 1"):
         make_pool(root, 0, depth=0)
+    with pytest.raises(ValueError, match="augment_ops >= 0"):
+        make_pool(root, 0, augment_ops=-1)
+    with pytest.raises(UsageError, match="magnitude 31 is not one of 0 to 30"):
+        make_pool(root, 0, augment_ops=2, augment_magnitude=31)
 
 
 def test_the_default_leaves_the_trainer_a_core_and_is_never_none(monkeypatch: pytest.MonkeyPatch) -> None:

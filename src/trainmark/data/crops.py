@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trainmark.data.draws import Draws
+
 LEAST_AREA = 0.08
 """The usual least share of the picture's area that a random crop covers; up to all of it, drawn uniformly."""
 RATIO = (3 / 4, 4 / 3)
@@ -43,7 +45,7 @@ def train_crop(
     least_area: float = LEAST_AREA,
 ) -> Crop:
     """The usual random resized crop and flip, a function of (seed, epoch, index, view) and nothing else."""
-    draw = _Draws(seed, epoch, index, view)
+    draw = Draws(seed, epoch, index, view)
     flip = draw.uniform() < 0.5
     box_width, box_height = _random_shape(width, height, draw, least_area)
     if box_width:
@@ -88,7 +90,7 @@ def eval_crop(width: int, height: int, *, size: int, resize_to: int) -> Crop:
     )
 
 
-def _random_shape(width: int, height: int, draw: _Draws, least_area: float) -> tuple[int, int]:
+def _random_shape(width: int, height: int, draw: Draws, least_area: float) -> tuple[int, int]:
     """The first random (width, height) that fits the picture, or (0, 0) when no try did."""
     area = width * height
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
@@ -108,40 +110,3 @@ def _central_shape(width: int, height: int) -> tuple[int, int]:
     if width > height * RATIO[1]:
         return max(1, min(width, round(height * RATIO[1]))), height
     return width, height
-
-
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-
-
-class _Draws:
-    """Random numbers made by mixing a key with a counter (SplitMix64).
-
-    No state is shared, so the crop of a sample does not depend on which process, rank or order drew it; plain
-    integers cost a few microseconds a sample, where building a numpy generator for each costs tens.
-    """
-
-    __slots__ = ("_state",)
-
-    def __init__(self, *key: int) -> None:
-        state = 0
-        for word in key:
-            state = _mixed((state + _GOLDEN) ^ (word & _MASK))
-        self._state = state
-
-    def uniform(self) -> float:
-        """In [0, 1), with the 53 bits a float holds."""
-        self._state = (self._state + _GOLDEN) & _MASK
-        return (_mixed(self._state) >> 11) * 2.0**-53
-
-    def below(self, stop: int) -> int:
-        """A whole number in [0, stop)."""
-        return int(self.uniform() * stop)
-
-
-def _mixed(word: int) -> int:
-    """Spreads every bit of a 64-bit word over all of them."""
-    word &= _MASK
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
-    return word ^ (word >> 31)

@@ -19,7 +19,8 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from types import TracebackType
@@ -29,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainmark.data.augment import Augmenter
 from trainmark.data.crops import LEAST_AREA, Crop, eval_crop, train_crop
 from trainmark.data.imagenet import ImageSet
 from trainmark.data.jpeg import BadImage, Decoder
@@ -61,6 +63,17 @@ class ImageBatch:
     count: int
     global_count: int
     """What all ranks together meant to take in this step; files left out under `skip_bad` are still counted here."""
+    mix_draws: tuple[float, ...] = ()
+    """Random numbers in [0, 1) for whoever mixes the pictures with each other."""
+
+    def parts(self, parts: int) -> list[ImageBatch]:
+        """This batch as so many smaller ones of like length, none empty, that look at the same memory."""
+        parts = min(parts, self.count)
+        cuts = [self.count * number // parts for number in range(parts + 1)]
+        return [
+            replace(self, images=self.images[first:last], labels=self.labels[first:last], count=last - first)
+            for first, last in pairwise(cuts)
+        ]
 
 
 class InputPool:
@@ -82,15 +95,20 @@ class InputPool:
         depth: int = 2,
         hold: int = 0,
         skip_bad: int = 0,
+        augment_ops: int = 0,
+        augment_magnitude: int = 9,
     ) -> None:
         """Forks `workers` processes (0: decode in this one).
 
         depth: batches decoded ahead of the one in use.
         hold: batches that stay valid after the next one is asked for, for copies to a device still under way.
         skip_bad: files that may be left out over the pool's life because they cannot be read.
+        augment_ops: random operations on each training picture after its crop, as strong as augment_magnitude.
         """
-        if workers < 0 or batch_capacity < 1 or depth < 1 or hold < 0 or skip_bad < 0:
-            raise ValueError("an input pool needs workers, hold and skip_bad >= 0, batch_capacity and depth >= 1")
+        if min(workers, hold, skip_bad, augment_ops) < 0 or min(batch_capacity, depth) < 1:
+            raise ValueError(
+                "an input pool needs workers, hold, skip_bad and augment_ops >= 0, batch_capacity and depth >= 1"
+            )
         self.skipped: list[tuple[str, str]] = []
         """(path, reason) of every file left out so far."""
         self._sets = dict(sets)
@@ -100,7 +118,13 @@ class InputPool:
         self._ring = _Ring(depth + 1 + hold, batch_capacity, image_px)
         self._slots = [_Slot(number) for number in range(depth + 1 + hold)]
         self._job = _Job(
-            sets=tuple(self._sets.values()), ring=self._ring, resize_to=eval_resize_px, least_area=crop_area_least
+            sets=tuple(self._sets.values()),
+            ring=self._ring,
+            resize_to=eval_resize_px,
+            least_area=crop_area_least,
+            augmenter=Augmenter(size_px=image_px, operations=augment_ops, magnitude=augment_magnitude)
+            if augment_ops
+            else None,
         )
         self._lent: deque[_Slot] = deque()
         self._generation = 0
@@ -334,12 +358,14 @@ class _Job:
     ring: _Ring
     resize_to: int
     least_area: float
+    augmenter: Augmenter | None
+    """Its buffers become each worker's own when the worker first writes to them."""
 
 
 def _decode_rows(
     job: _Job, decoder: Decoder, slot: int, first: int, last: int, generation: int
 ) -> list[tuple[int, str]]:
-    """Decodes rows [first, last) of a slot into place; returns the rows that could not be read, with the reason."""
+    """Makes the pictures of rows [first, last) of a slot in place; returns the rows that could not be read, and why."""
     ring = job.ring
     set_number, at_random, seed, epoch = (int(word) for word in ring.how[slot])
     image_set = job.sets[set_number]
@@ -350,22 +376,21 @@ def _decode_rows(
         if ring.generation[0] != generation:
             break  # nobody waits for this batch any more
         index = int(ring.indices[slot, row])
+        view = int(ring.views[slot, row])
         if at_random:
             choose = functools.partial(
-                train_crop,
-                size=size,
-                seed=seed,
-                epoch=epoch,
-                index=index,
-                view=int(ring.views[slot, row]),
-                least_area=job.least_area,
+                train_crop, size=size, seed=seed, epoch=epoch, index=index, view=view, least_area=job.least_area
             )
+        pixels = ring.pixels[slot, row]
         try:
-            decoder.decode(_read(image_set.path(index)), choose, ring.pixels[slot, row])
+            decoder.decode(_read(image_set.path(index)), choose, pixels)
         except BadImage as error:
             bad.append((row, str(error)))
         except OSError as error:
             bad.append((row, error.strerror or str(error)))
+        else:
+            if at_random and job.augmenter is not None:
+                job.augmenter.augment(pixels, seed=seed, epoch=epoch, index=index, view=view)
     return bad
 
 
