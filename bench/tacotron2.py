@@ -42,8 +42,8 @@ def some_batch(clips: int, frames: int) -> SpeechBatch:
         symbols=(SYMBOLS,) * clips,
         mels=torch.randn(frames, clips, 80) - 5,
         frames=torch.full((clips,), frames),
+        frames_on_host=(frames,) * clips,
         numbers=tuple(range(clips)),
-        real_frames=clips * frames,
         count=clips,
         global_count=clips,
     )

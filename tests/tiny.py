@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ class Points:
     y: Tensor
     count: int
     global_count: int
+
+    def parts(self, count: int) -> list[Points]:
+        cuts = zip(self.x.tensor_split(count), self.y.tensor_split(count), strict=True)
+        return [replace(self, x=x, y=y, count=len(x)) for x, y in cuts if len(x)]
 
 
 @dataclass
@@ -118,6 +122,7 @@ def job(
     limits: Limits | None = None,
     data: PointData | None = None,
     position: loop.Position | None = None,
+    precision: str = "fp32",
     saved: list[tuple[int, dict[str, Any]]] | None = None,
 ) -> loop.Job:
     """A loop's job on the CPU, ready to train; `saved` collects what checkpoints would hold."""
@@ -126,8 +131,9 @@ def job(
         workload.build(recipe),
         optimizer=lambda parameters: workload.optimizer(parameters, recipe),
         loss=workload.loss,
-        precision=Precision.parse("fp32"),
+        precision=Precision.parse(precision),
         device=device,
+        accumulate=recipe.accumulate,
     )
     clock = Clock(device.marks, device.synchronize)
     events = EventWriter(folder / "rank0.jsonl")

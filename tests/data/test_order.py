@@ -96,3 +96,76 @@ def test_every_evaluation_sample_is_seen_once_and_in_order(count: int, batch: in
     for step in range(max(map(len, ranks))):
         present = [shares[step] for shares in ranks if step < len(shares)]
         assert {share.global_count for share in present} == {sum(len(share.indices) for share in present)}
+
+
+several = st.integers(2, 9)
+views = st.integers(2, 5)
+
+
+@steady
+@given(count=counts, batch=batches, world=several, views=views)
+def test_repeated_views_fill_an_epoch_of_the_usual_length_with_fewer_samples(
+    count: int, batch: int, world: int, views: int
+) -> None:
+    count += world
+    ranks = all_ranks(count, batch, world, repeated_views=views)
+    for usual, step in zip(all_ranks(count, batch, world)[0], zip(*ranks, strict=True), strict=True):
+        sizes = [len(share.indices) for share in step]
+        assert {share.global_count for share in step} == {sum(sizes)} == {usual.global_count}
+        assert min(sizes) >= 1
+        assert max(sizes) <= largest_share(count, batch_per_device=batch, world=world)
+    seen = sorted((*sample,) for shares in ranks for share in shares for sample in pairs(share))
+    order = epoch_order(count, 3, 1, True).tolist()
+    assert seen == sorted((order[place // views], place % views) for place in range(count))
+
+
+def pairs(share: Share) -> list[tuple[int, int]]:
+    assert share.views is not None
+    return list(zip(share.indices.tolist(), share.views.tolist(), strict=True))
+
+
+def test_the_views_of_a_sample_go_to_ranks_side_by_side() -> None:
+    ranks = all_ranks(12, 2, 4, repeated_views=3, shuffle=False)
+    assert [pairs(shares[0]) for shares in ranks] == [
+        [(0, 0), (1, 1)],
+        [(0, 1), (1, 2)],
+        [(0, 2), (2, 0)],
+        [(1, 0), (2, 1)],
+    ]
+    assert [pairs(shares[1]) for shares in ranks] == [[(2, 2)], [(3, 0)], [(3, 1)], [(3, 2)]]
+
+
+@steady
+@given(count=counts, batch=batches, world=several, views=views, start=st.integers(0, 50))
+def test_an_epoch_of_repeated_views_can_be_resumed_too(
+    count: int, batch: int, world: int, views: int, start: int
+) -> None:
+    count += world
+    whole = all_ranks(count, batch, world, repeated_views=views)
+    rest = all_ranks(count, batch, world, repeated_views=views, start_step=start)
+    for a, b in zip(whole, rest, strict=True):
+        assert [pairs(share) for share in a[start:]] == [pairs(share) for share in b]
+
+
+def test_one_device_sees_every_sample_once_whatever_views_are_asked_for() -> None:
+    plain, repeated = all_ranks(20, 4, 1), all_ranks(20, 4, 1, repeated_views=3)
+    assert [share.indices.tolist() for share in plain[0]] == [share.indices.tolist() for share in repeated[0]]
+    assert all(share.views is None for share in repeated[0])
+
+
+def test_views_and_lengths_do_not_go_together() -> None:
+    with pytest.raises(ValueError, match="cannot be sorted by length"):
+        next(
+            rank_batches(
+                8,
+                batch_per_device=2,
+                world=2,
+                rank=0,
+                seed=0,
+                epoch=0,
+                shuffle=True,
+                lengths=np.arange(8),
+                bucket_batches=2,
+                repeated_views=3,
+            )
+        )

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import RECIPE, PointData, job
+import torch
+from tiny import RECIPE, PointData, Points, job
 
 from trainmark.run import loop, pace
 from trainmark.run.events import EventTail
+from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits
 
 
@@ -109,3 +111,41 @@ def test_the_recipe_says_when_to_evaluate_and_to_save(tmp_path: Path) -> None:
     loop.train(job(tmp_path, recipe=recipe, saved=saved), position)
     assert [evaluation.epoch for evaluation in position.history] == [0, 2, 4, 5]
     assert [step for step, _ in saved] == [6, 12, 15]
+
+
+def test_accumulated_micro_batches_train_like_whole_batches(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, target=-1.0)
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    loop.train(job(tmp_path / "whole", recipe=recipe), loop.Position())
+    loop.train(job(tmp_path / "parts", recipe=replace(recipe, accumulate=3)), loop.Position())
+    assert steps(tmp_path / "parts", "loss") == pytest.approx(steps(tmp_path / "whole", "loss"), rel=1e-5)
+    assert steps(tmp_path / "parts", "items") == steps(tmp_path / "whole", "items")
+
+
+@pytest.mark.parametrize(("evaluate_in", "autocast"), [("same", True), ("fp32", False)])
+def test_evaluation_leaves_autocast_where_the_recipe_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate_in: str, autocast: bool
+) -> None:
+    ready = job(tmp_path, recipe=replace(RECIPE, epochs=1, evaluate_in=evaluate_in), precision="amp-bf16")
+    used: dict[str, set[bool]] = {"loss": set(), "score": set()}
+    for name in used:
+        plain = getattr(ready.workload, name)
+
+        def watched(model: torch.nn.Module, batch: Points, name: str = name, plain: Any = plain) -> Any:
+            used[name].add(torch.is_autocast_enabled("cpu"))
+            return plain(model, batch)
+
+        monkeypatch.setattr(ready.workload, name, watched)
+        if name == "loss":
+            monkeypatch.setattr(ready.stepper, "_loss", watched)
+    loop.train(ready, loop.Position())
+    assert used == {"loss": {True}, "score": {autocast}}
+
+
+@pytest.mark.parametrize("word", PRECISIONS)
+def test_only_autocast_is_left_for_evaluation_in_fp32(word: str) -> None:
+    training = Precision.parse(word)
+    assert loop.evaluation_precision(RECIPE, training) == training
+    expected = "fp32" if word.startswith("amp-") else word
+    assert loop.evaluation_precision(replace(RECIPE, evaluate_in="fp32"), training).name == expected

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
+from trainmark.run.opening import exchanging_gradients
 from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import PRECISIONS, Precision
 
@@ -20,6 +23,13 @@ class Batch:
     y: Tensor
     count: int = 16
     global_count: int = 16
+
+    def parts(self, count: int) -> list[Batch]:
+        cuts = zip(self.x.tensor_split(count), self.y.tensor_split(count), strict=True)
+        return [Batch(x, y, len(x), self.global_count) for x, y in cuts if len(x)]
+
+    def rows(self, first: int, last: int, global_count: int | None = None) -> Batch:
+        return Batch(self.x[first:last], self.y[first:last], last - first, global_count or last - first)
 
 
 def network() -> nn.Module:
@@ -38,15 +48,25 @@ def loss(model: nn.Module, data: Batch) -> Tensor:
     return nn.functional.cross_entropy(model(x).float(), data.y)
 
 
-def stepper(word: str, model: nn.Module | None = None, world: int = 1, *, clip_gradient_norm: float = 0.0) -> Stepper:
+def stepper(
+    word: str,
+    model: nn.Module | None = None,
+    world: int = 1,
+    *,
+    clip_gradient_norm: float = 0.0,
+    accumulate: int = 1,
+    wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+) -> Stepper:
     return Stepper(
         model or network(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
         loss=loss,
         precision=Precision.parse(word),
         device=Platform(files.load("cpu")).open(0),
+        wrap=wrap,
         world=world,
         clip_gradient_norm=clip_gradient_norm,
+        accumulate=accumulate,
     )
 
 
@@ -147,3 +167,139 @@ def test_an_overflowing_step_is_skipped_with_clipping_too() -> None:
     before = [parameter.clone() for parameter in training.bare_model.parameters()]
     training.step(Batch(data.x * 1e6, data.y))
     assert all(torch.equal(a, b) for a, b in zip(before, training.bare_model.parameters(), strict=True))
+
+
+def classifier() -> nn.Module:
+    """Without batch norm, by which a sample's gradient would depend on the samples beside it."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def update(
+    data: Batch, word: str = "fp32", *, world: int = 1, clip_gradient_norm: float = 0.0, accumulate: int = 1
+) -> tuple[Tensor, Tensor]:
+    """A batch's loss, and what one step on it takes from all weights."""
+    model = classifier()
+    before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    training = stepper(word, model, world, clip_gradient_norm=clip_gradient_norm, accumulate=accumulate)
+    loss = training.step(data)
+    return loss, before - nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+@pytest.mark.parametrize(("word", "tolerance"), [("fp32", 1e-6), ("amp-bf16", 2e-3), ("amp-fp16", 1e-4)])
+@pytest.mark.parametrize("limit", [0.0, 0.05])
+def test_two_micro_batches_of_4_make_the_step_of_one_batch_of_8(word: str, tolerance: float, limit: float) -> None:
+    data = batch().rows(0, 8)
+    loss, whole = update(data, word, clip_gradient_norm=limit)
+    same_loss, parts = update(data, word, clip_gradient_norm=limit, accumulate=2)
+    torch.testing.assert_close(parts, whole, rtol=0.0, atol=tolerance)
+    torch.testing.assert_close(same_loss, loss, rtol=0.0, atol=tolerance)
+    if limit:  # the sum is clipped, not each micro-batch: two clipped halves would be half as long
+        assert float(parts.norm()) == pytest.approx(0.05 * limit, rel=1e-3)
+
+
+@pytest.mark.parametrize(("samples", "accumulate"), [(7, 2), (5, 3), (16, 3), (2, 4), (1, 2)])
+def test_micro_batches_of_unlike_length_count_for_their_samples(samples: int, accumulate: int) -> None:
+    data = batch().rows(0, samples)
+    loss, whole = update(data)
+    same_loss, parts = update(data, accumulate=accumulate)
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(same_loss, loss)
+
+
+def test_ranks_of_unlike_shares_cut_into_micro_batches_make_the_step_of_all_samples() -> None:
+    """Two ranks with 7 and 3 of 10 samples in micro-batches, averaged as DDP does."""
+    data = batch()
+    (_, one), (_, other) = (update(rows, world=2, accumulate=2) for rows in (data.rows(0, 7, 10), data.rows(7, 10, 10)))
+    torch.testing.assert_close((one + other) / 2, update(data.rows(0, 10))[1])
+
+
+class Exchanging(nn.Module):
+    """Writes down the micro-batches whose gradients would be exchanged, and those whose gradients stay here."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.log: list[str] = []
+        self.word = "exchanged"
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.register_hook(lambda gradient: self.log.append(f"backward {self.word}"))
+        self.log.append(f"forward {self.word}")
+        return self.model(x)  # type: ignore[no-any-return]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self.word = "kept"
+        yield
+        self.word = "exchanged"
+
+
+@pytest.mark.parametrize(("samples", "accumulate", "kept"), [(8, 1, 0), (8, 2, 1), (7, 4, 3), (1, 4, 0)])
+def test_only_the_last_micro_batch_exchanges_gradients(samples: int, accumulate: int, kept: int) -> None:
+    wrapped = Exchanging(classifier())
+
+    def watched(model: nn.Module, data: Batch) -> Tensor:
+        return nn.functional.cross_entropy(model(data.x.clone().requires_grad_()), data.y)
+
+    training = Stepper(
+        wrapped.model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+        loss=watched,
+        precision=Precision.parse("fp32"),
+        device=Platform(files.load("cpu")).open(0),
+        wrap=lambda model: wrapped,
+        accumulate=accumulate,
+    )
+    training.step(batch().rows(0, samples))
+    assert wrapped.log == ["forward kept", "backward kept"] * kept + ["forward exchanged", "backward exchanged"]
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_ddp_exchanges_the_sum_of_all_micro_batches_once_a_step() -> None:
+    device = Platform(files.load("cpu")).open(0)
+    exchanged: list[Tensor] = []
+
+    def exchange(bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
+        exchanged.append(bucket.buffer().clone())
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    def wrapped(model: nn.Module) -> nn.Module:
+        parallel = exchanging_gradients(model, device)
+        # torch compares the hook's annotations with types, and ours are strings
+        parallel.register_comm_hook(None, lambda state, bucket: exchange(bucket))  # type: ignore[operator]
+        return parallel
+
+    data, plain = batch().rows(0, 7), stepper("fp32", classifier())
+    training = stepper("fp32", classifier(), accumulate=3, wrap=wrapped)
+    for steps in (1, 2):
+        torch.testing.assert_close(training.step(data), plain.step(data))
+        assert len(exchanged) == steps
+    for ours, theirs in zip(training.bare_model.parameters(), plain.bare_model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_an_overflow_in_one_micro_batch_skips_the_whole_step() -> None:
+    training, data = stepper("amp-fp16", accumulate=2), batch()
+    training.step(data)
+    before = [parameter.clone() for parameter in training.bare_model.parameters()]
+    training.step(Batch(torch.cat((data.x[:8] * 1e6, data.x[8:])), data.y))
+    assert all(torch.equal(a, b) for a, b in zip(before, training.bare_model.parameters(), strict=True))
+
+
+def test_a_batch_that_makes_a_step_of_its_own_is_not_cut() -> None:
+    class Whole(Batch):
+        def parts(self, count: int) -> list[Batch]:
+            raise AssertionError("cut")
+
+    data = batch()
+    assert float(stepper("fp32").step(Whole(data.x, data.y))) == float(stepper("fp32").step(data))

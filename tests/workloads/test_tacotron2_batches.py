@@ -59,6 +59,20 @@ def test_a_batch_holds_each_clip_and_zeros_after_it(speech: Path) -> None:
         assert (batch.mels[:frames, place] != 0).all() and (batch.mels[frames:, place] == 0).all()
 
 
+def test_parts_of_a_batch_keep_its_padding_and_share_its_clips(speech: Path) -> None:
+    batch = next(opened(speech).train(0, 0))
+    one, two, three = batch.parts(3)
+    assert one.numbers + two.numbers + three.numbers == batch.numbers
+    assert one.real_frames + two.real_frames + three.real_frames == batch.real_frames
+    assert {part.mels.shape[0] for part in (one, two, three)} == {batch.mels.shape[0]}
+    assert torch.equal(torch.cat([part.mels for part in (one, two, three)], 1), batch.mels)
+    assert [part.count for part in batch.parts(99)] == [1] * batch.count
+
+
+def test_accumulating_makes_a_step_of_several_batches(speech: Path) -> None:
+    assert [batch.count for batch in opened(speech, replace(RECIPE, accumulate=3)).train(0, 0)] == [12, 12, 6]
+
+
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("bucket_batches", [0, 2])
 def test_every_clip_is_trained_on_once_an_epoch(speech: Path, world: int, bucket_batches: int) -> None:

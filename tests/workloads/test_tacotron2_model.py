@@ -322,8 +322,8 @@ def test_every_precision_trains_and_evaluates(precision: str) -> None:
         symbols=tuple(lengths),
         mels=mels - 5,
         frames=torch.tensor([23, 11, 4]),
+        frames_on_host=(23, 11, 4),
         numbers=(0, 1, 2),
-        real_frames=38,
         count=3,
         global_count=3,
     )

@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         reference = workload.recipes["reference"]
         for name, recipe in workload.recipes.items():
             until = workload.limits.get(name, Limits())
-            print(f"    {name:10} bs={recipe.batch_per_device}, lr={recipe.learning_rate:g}; until {until}")
+            times = f" x {recipe.accumulate}" if recipe.accumulate > 1 else ""
+            print(f"    {name:10} bs={recipe.batch_per_device}{times}, lr={recipe.learning_rate:g}; until {until}")
             if name != "reference":
                 print(f"    {'':10} differs from reference: {fix_hp(deviations(recipe, reference), most=6)}")
     print("platforms")

@@ -1,4 +1,4 @@
-"""Decides which samples each device sees at each step, so that every sample is used exactly once an epoch."""
+"""Decides which samples each device sees at each step: every sample once an epoch, or fewer of them in more views."""
 
 from __future__ import annotations
 
@@ -50,18 +50,26 @@ def rank_batches(
     start_step: int = 0,
     lengths: Indices | None = None,
     bucket_batches: int = 0,
+    repeated_views: int = 1,
 ) -> Iterator[Share]:
     """This rank's share of every global batch of the epoch, from `start_step` on.
 
     Global batch g is the same stretch of the epoch's order however many devices split it. No share is empty and none
     is longer than `largest_share` says. With the `lengths` of all samples, those of each `bucket_batches` batches are
-    exchanged among these so that a batch holds samples of like length.
+    exchanged among these so that a batch holds samples of like length. With `repeated_views` and more than one rank, an
+    epoch is the first of the samples, each as often as that, and its views go to one rank after the other; the epoch
+    stays as long as it was. The two do not go together.
     """
     _check_rank(world, rank)
+    if repeated_views > 1 and lengths is not None:
+        raise ValueError("samples seen in several views cannot be sorted by length too")
     cuts = _cuts(count, batch_per_device, world)
     order = epoch_order(count, seed, epoch, shuffle)
     if lengths is not None and bucket_batches:
         order = _bucketed(order, lengths, cuts, bucket_batches, world, np.random.default_rng([seed, epoch, 1]))
+    if repeated_views > 1 and world > 1:
+        yield from _views_dealt(order, repeated_views, cuts[start_step:], world, rank)
+        return
     for first, last in pairwise(cuts[start_step:]):
         size = last - first
         mine = slice(first + size * rank // world, first + size * (rank + 1) // world)
@@ -107,6 +115,13 @@ def _cuts(count: int, batch_per_device: int, world: int) -> list[int]:
         middle = (before + after + 1) // 2
         cuts[-2:] = [middle, after] if after - middle >= world else [after]
     return cuts
+
+
+def _views_dealt(order: Indices, views: int, cuts: list[int], world: int, rank: int) -> Iterator[Share]:
+    """Shares of the order with each sample repeated, so that ranks side by side train on views of the same samples."""
+    for first, last in pairwise(cuts):
+        places = np.arange(first + rank, last, world, dtype=np.int64)
+        yield Share(indices=order[places // views], global_count=last - first, views=places % views)
 
 
 def _bucketed(

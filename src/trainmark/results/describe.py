@@ -205,7 +205,10 @@ def _draw_steps(paper: Paper, record: Record) -> None:
         median = number(float(np.median(timeline.step_items)), 4)
         ends = f"from {number(float(held[0]), 4)} to {number(float(held[-1]), 4)}"
         pairs.append(("items", f"median {median} {record.item} a step, {ends}"))
-    pairs += [(f"data: {name}", number(value, 4)) for name, value in record.data_facts.items()]
+    pairs += [
+        (f"data: {name}", f"{value:g}" if value == int(value) else number(value, 4))
+        for name, value in record.data_facts.items()
+    ]
     loss = [float(value) for value in record.loss if value is not None and value == value]
     if loss:
         pairs += [("loss", spark(loss, columns, heights)), ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}")]

@@ -123,7 +123,8 @@ def rank_skew(f: Facts) -> Found:
 
 
 def small_batch(f: Facts) -> Found:
-    batch = int(f.plan.recipe["batch_per_device"]) * Topology.parse(f.plan.topology).devices
+    micro_batches = int(f.plan.recipe.get("accumulate", 1))  # records of older versions do not have it
+    batch = int(f.plan.recipe["batch_per_device"]) * micro_batches * Topology.parse(f.plan.topology).devices
     if batch < f.reference_global_batch:
         yield "small-batch", f"global batch {batch} is below the reference recipe's {f.reference_global_batch}"
 

@@ -15,6 +15,7 @@ from trainmark.run.clock import Clock
 from trainmark.run.events import EventWriter
 from trainmark.run.pace import Pace
 from trainmark.run.stepper import Stepper
+from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits, Recipe
 from trainmark.spec.record import Evaluation
 from trainmark.workloads.workload import DataSource, Workload
@@ -99,12 +100,14 @@ def train_epoch(job: Job, position: Position) -> int:
 def evaluate(job: Job, position: Position) -> bool:
     """Scores the whole validation set, each sample once over all ranks; says whether the target is reached."""
     workload, model = job.workload, job.stepper.bare_model
+    precision = evaluation_precision(job.recipe, job.stepper.precision)
+    arithmetic = job.device.arithmetic(precision)
     with job.clock.phase("evaluate"):
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
         samples = 0
         for batch in feed.on_device(job.data.evaluation(), job.device):
-            with job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
+            with arithmetic, job.device.autocast(precision):
                 scores = workload.score(model, batch)
             sums = {name: sums[name] + scores[name] for name in sums}
             samples += batch.count
@@ -120,6 +123,12 @@ def evaluate(job: Job, position: Position) -> bool:
     )
     goal = values.get(workload.target.name)
     return goal is not None and workload.target.reached(goal, job.recipe.target)
+
+
+def evaluation_precision(recipe: Recipe, training: Precision) -> Precision:
+    """What the model is scored in. Weights that autocast leaves in float32 can be used as they are; narrower ones are
+    scored as they were trained."""
+    return PRECISIONS["fp32"] if training.autocast and recipe.evaluate_in == "fp32" else training
 
 
 def save_if_wanted(job: Job, position: Position, *, last: bool) -> None:

@@ -136,6 +136,7 @@ def open_stepper(
         wrap=partial(exchanging_gradients, device=device) if world > 1 else lambda bare: bare,
         world=world,
         clip_gradient_norm=recipe.clip_gradient_norm,
+        accumulate=recipe.accumulate,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class Stepper:
         wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
         world: int = 1,
         clip_gradient_norm: float = 0.0,
+        accumulate: int = 1,
     ) -> None:
         self.device = device
         self.precision = precision
@@ -46,6 +48,8 @@ class Stepper:
         self.arithmetic = device.arithmetic(precision)
         self._learning_rate: float | None = None
         self._clip_gradient_norm = clip_gradient_norm
+        self._accumulate = accumulate
+        self._kept_here: Callable[[], AbstractContextManager[None]] = getattr(self.model, "no_sync", nullcontext)
 
     def set_learning_rate(self, value: float) -> None:
         if value != self._learning_rate:
@@ -59,29 +63,37 @@ class Stepper:
             return self._step(batch)
 
     def _step(self, batch: Any) -> Tensor:
-        with self.device.autocast(self.precision):
-            loss = self._loss(self.model, batch)
-        even = self._world == 1 or batch.count * self._world == batch.global_count
-        share = loss if even else loss * self._weight(batch)
-        if not self.precision.scales_loss:
-            share.backward()  # type: ignore[no-untyped-call]
-            if self._narrow_weights:
-                self._widen_gradients()
-            if self._clip_gradient_norm:
-                self._clip_gradients()
-            self.optimizer.step()
-        else:
-            self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
+        loss = self._gradients(batch, batch) if self._accumulate == 1 else self._gradients_in_parts(batch)
+        if self._narrow_weights:
             self._widen_gradients()
-            if self._clip_gradient_norm:
-                self.scaler.unscale_(self.optimizer)  # the limit is for the gradients themselves
-                self._clip_gradients()
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        if self._clip_gradient_norm:
+            self.scaler.unscale_(self.optimizer)  # the limit is for the gradients themselves
+            self._clip_gradients()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         if self._narrow_weights:
             with torch.no_grad():
                 torch._foreach_copy_(self._narrow_weights, self._wide_weights)
         self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def _gradients_in_parts(self, batch: Any) -> Tensor:
+        """Adds up the gradients of a batch's micro-batches, exchanged once, with the last; returns the batch's loss."""
+        *parts, last = batch.parts(self._accumulate)
+        losses = []
+        for part in parts:
+            with self._kept_here():
+                losses.append(self._gradients(part, batch) * (part.count / batch.count))
+        losses.append(self._gradients(last, batch) * (last.count / batch.count))
+        return torch.stack(losses).sum()
+
+    def _gradients(self, part: Any, batch: Any) -> Tensor:
+        """Adds the gradients of a part of the step's batch and returns the part's loss."""
+        with self.device.autocast(self.precision):
+            loss = self._loss(self.model, part)
+        weight = self._weight(part, batch)
+        # a scaler that is not enabled hands everything through, here and in the update
+        self.scaler.scale(loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def state(self) -> dict[str, Any]:
@@ -120,6 +132,7 @@ class Stepper:
         updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         torch.nn.utils.clip_grad_norm_(updated, self._clip_gradient_norm)
 
-    def _weight(self, batch: Any) -> float:
-        # gradients are averaged over ranks as if all had equal shares; a short batch must count for what it holds
-        return float(batch.count * self._world / batch.global_count)
+    def _weight(self, part: Any, batch: Any) -> float:
+        # gradients are averaged over ranks as if all had equal shares, and micro-batches may differ in length: each
+        # must count for what it holds
+        return float(part.count * self._world / (batch.count if self._world == 1 else batch.global_count))

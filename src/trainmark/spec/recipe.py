@@ -13,9 +13,16 @@ from trainmark.spec.errors import UsageError, nearest
 Value = int | float | bool | str
 
 
-def knob(default: Any = MISSING, *, short: str = "", least: float | None = None, words: Sequence[str] = ()) -> Any:
+def knob(
+    default: Any = MISSING,
+    *,
+    short: str = "",
+    least: float | None = None,
+    most: float | None = None,
+    words: Sequence[str] = (),
+) -> Any:
     """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column."""
-    return field(default=default, metadata={"short": short, "least": least, "words": tuple(words)})
+    return field(default=default, metadata={"short": short, "least": least, "most": most, "words": tuple(words)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +64,7 @@ class Recipe:
     """The cap: training ends here even if the target was not reached."""
     target: float = knob()
     """The quality at which training ends, in the unit of the workload's target."""
-    eval_batch_per_device: int = knob(256, least=1)
+    eval_batch_per_device: int = knob(256, short="eval_bs", least=1)
     evaluate_first: bool = knob(False)
     """Evaluate once before the first step."""
     evaluate_every_epochs: int = knob(1, least=1)
@@ -73,8 +80,17 @@ class Recipe:
     """How the optimizer walks the parameters; the arithmetic is the same."""
     clip_gradient_norm: float = knob(0.0, least=0)
     """The norm of all gradients together is brought down to this; 0: gradients are not clipped."""
+    accumulate: int = knob(1, least=1)
+    """Micro-batches whose gradients make one step; each holds `batch_per_device` samples."""
+    evaluate_in: str = knob("same", words=("same", "fp32"))
+    """Precision of evaluation where training runs under autocast: `same` as training, or without autocast."""
     host_settings: str = knob("tuned", words=("tuned", "default"))
     """`tuned` starts the workers with the allocator and thread settings their platform file lists."""
+
+    @property
+    def step_batch_per_device(self) -> int:
+        """Samples a device takes in one step, over all its micro-batches."""
+        return self.batch_per_device * self.accumulate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +151,14 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
     for name, value in values.items():
         if name not in known:
             raise UsageError(f"setting {name!r} is not known; {nearest(name, known)}")
-        least, words = known[name].metadata.get("least"), known[name].metadata.get("words", ())
+        bounds = known[name].metadata
+        least, most, words = bounds.get("least"), bounds.get("most"), bounds.get("words", ())
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"setting {name} must be a finite number, not {value}")
         if least is not None and value < least:
             raise UsageError(f"setting {name} must be at least {least:g}, not {value}")
+        if most is not None and value > most:
+            raise UsageError(f"setting {name} must be at most {most:g}, not {value}")
         if words and value not in words:
             raise UsageError(
                 f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.data import imagenet, order, set_counts
+from trainmark.data.draws import Draws
 from trainmark.data.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.data.normalise import normalise
 from trainmark.data.set_counts import Counts
@@ -18,6 +19,7 @@ from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import Recipe, knob
 from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
+from trainmark.workloads.mixing import DRAWS, Mixing, mixed
 from trainmark.workloads.optimizers import walk
 from trainmark.workloads.workload import Share
 
@@ -36,6 +38,48 @@ class VisionRecipe(Recipe):
     """Refuse a data set that is not whole, by its manifest or by the counts of ImageNet-1k."""
     width: int = knob(64, least=4)
     """Channels of the first stage; 64 is the full-size network."""
+    random_augment_ops: int = knob(0, least=0)
+    """Random operations on the colours or the geometry of each training picture."""
+    random_augment_magnitude: int = knob(9, least=0, most=30)
+    """How strong they are."""
+    mixup_alpha: float = knob(0.0, least=0)
+    """Blends each training picture with another, by a share drawn from Beta(alpha, alpha); 0: never. Where cutmix is
+    not 0 either, a batch takes one of the two with equal chance."""
+    cutmix_alpha: float = knob(0.0, least=0)
+    """Pastes a box of another picture into each training picture, of an area drawn likewise; 0: never."""
+    label_smoothing: float = knob(0.0, least=0, most=1)
+    """The part of each training target that is spread over all classes."""
+    repeated_views: int = knob(1, least=1)
+    """Views of a sample in an epoch, spread over the ranks where there are several; 1: every sample once."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SoftBatch(ImageBatch):
+    """Pictures whose classes are to be mixed or smoothed in training."""
+
+    mixing: Mixing
+
+    @classmethod
+    def of(cls, batch: ImageBatch, draws: tuple[float, ...], mixing: Mixing) -> SoftBatch:
+        return cls(
+            images=batch.images,
+            labels=batch.labels,
+            count=batch.count,
+            global_count=batch.global_count,
+            mix_draws=draws,
+            mixing=mixing,
+        )
+
+    def parts(self, count: int) -> list[ImageBatch]:
+        """Micro-batches, each mixed on its own."""
+        return [
+            self.of(part, self.mix_draws[number * DRAWS : (number + 1) * DRAWS], self.mixing)
+            for number, part in enumerate(super().parts(count))
+        ]
+
+
+_MIXING_DRAWS = int.from_bytes(b"mixing", "big")
+"""Ends the key of a batch's random numbers, so that no sample's have the same."""
 
 
 class ImageData:
@@ -57,7 +101,13 @@ class ImageData:
                 f"{folder} has {len(self._train.classes)} classes, the recipe's network {recipe.classes}; "
                 f"try --set classes={len(self._train.classes)}"
             )
-        self._batching = {"batch_per_device": recipe.batch_per_device, "world": share.world}
+        self._mixing = Mixing(
+            classes=recipe.classes,
+            mixup_alpha=recipe.mixup_alpha,
+            cutmix_alpha=recipe.cutmix_alpha,
+            label_smoothing=recipe.label_smoothing,
+        )
+        self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
         # an evaluation batch larger than a rank's part of the set would only hold memory
         self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
@@ -68,6 +118,8 @@ class ImageData:
             image_px=recipe.image_px,
             eval_resize_px=recipe.eval_resize_px,
             crop_area_least=recipe.crop_area_least,
+            augment_ops=recipe.random_augment_ops,
+            augment_magnitude=recipe.random_augment_magnitude,
             skip_bad=skip_bad,
         )
 
@@ -83,15 +135,19 @@ class ImageData:
         seed = self._recipe.seed
         shares = order.rank_batches(
             len(self._train),
-            batch_per_device=self._recipe.batch_per_device,
+            batch_per_device=self._recipe.step_batch_per_device,
             world=self._share.world,
             rank=self._share.rank,
             seed=seed,
             epoch=epoch,
             shuffle=True,
             start_step=start_step,
+            repeated_views=self._recipe.repeated_views,
         )
-        return self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
+        # decoding starts here, before the first batch is waited for
+        batches = self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
+        hard = not self._mixing.mixes and not self._mixing.label_smoothing
+        return batches if hard else self._softened(batches, epoch, start_step)
 
     def evaluation(self) -> Iterator[ImageBatch]:
         shares = order.rank_share(
@@ -101,6 +157,12 @@ class ImageData:
 
     def close(self) -> None:
         self._pool.close()
+
+    def _softened(self, batches: Iterable[ImageBatch], epoch: int, start_step: int) -> Iterator[SoftBatch]:
+        wanted = DRAWS * self._recipe.accumulate if self._mixing.mixes else 0
+        for step, batch in enumerate(batches, start_step):
+            draw = Draws(self._recipe.seed, epoch, step, self._share.rank, _MIXING_DRAWS)
+            yield SoftBatch.of(batch, tuple(draw.uniform() for _ in range(wanted)), self._mixing)
 
 
 class ImageClassifier:
@@ -118,7 +180,12 @@ class ImageClassifier:
         return batch.count
 
     def loss(self, model: nn.Module, batch: ImageBatch) -> Tensor:
-        return F.cross_entropy(self.scores(model, batch), batch.labels)
+        if not isinstance(batch, SoftBatch):
+            return F.cross_entropy(self.scores(model, batch), batch.labels)
+        images, targets, how = _inputs(model, batch), batch.labels, batch.mixing
+        if how.mixes:
+            images, targets = mixed(images, targets, how.classes, batch.mix_draws, how.mixup_alpha, how.cutmix_alpha)
+        return F.cross_entropy(model(images).float(), targets, label_smoothing=how.label_smoothing)
 
     def score(self, model: nn.Module, batch: ImageBatch) -> dict[str, Tensor]:
         scores = self.scores(model, batch)
@@ -144,8 +211,11 @@ class ImageClassifier:
 
     def scores(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         """Class scores in float32, whatever the network computes in."""
-        weights = next(model.parameters()).dtype
-        return model(normalise(batch.images, weights)).float()  # type: ignore[no-any-return]
+        return model(_inputs(model, batch)).float()  # type: ignore[no-any-return]
+
+
+def _inputs(model: nn.Module, batch: ImageBatch) -> Tensor:
+    return normalise(batch.images, next(model.parameters()).dtype)
 
 
 def sgd(parameters: Iterable[Tensor], recipe: Recipe, momentum: float) -> torch.optim.Optimizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,9 @@ class Batch(Protocol):
     @property
     def global_count(self) -> int:
         """Samples of this step over all ranks."""
+
+    def parts(self, count: int, /) -> Sequence[Batch]:
+        """The batch cut into this many micro-batches of like length, or fewer where it has fewer samples."""
 
 
 class DataSource(Protocol):

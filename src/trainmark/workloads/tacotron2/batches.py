@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +35,41 @@ class SpeechBatch:
     """(frames, clips, bands), padded with 0."""
     frames: Tensor
     """How long each clip is."""
+    frames_on_host: tuple[int, ...]
+    """The same where reading it makes no device wait."""
     numbers: tuple[int, ...]
     """Which clips of the split these are."""
-    real_frames: int
     count: int
     global_count: int
+
+    @property
+    def real_frames(self) -> int:
+        return sum(self.frames_on_host)
 
     @property
     def padding(self) -> Tensor:
         """True where a clip has ended: (clips, frames)."""
         places = torch.arange(self.mels.shape[0], device=self.frames.device)
         return places[None] >= self.frames[:, None]
+
+    def parts(self, count: int) -> list[SpeechBatch]:
+        """Micro-batches padded like the whole batch, because padding is part of the published loss."""
+        count = min(count, self.count)
+        edges = [self.count * number // count for number in range(count + 1)]
+        return [self._part(slice(first, last)) for first, last in pairwise(edges)]
+
+    def _part(self, clips: slice) -> SpeechBatch:
+        numbers = self.numbers[clips]
+        return replace(
+            self,
+            text=self.text[clips],
+            symbols=self.symbols[clips],
+            mels=self.mels[:, clips],
+            frames=self.frames[clips],
+            frames_on_host=self.frames_on_host[clips],
+            numbers=numbers,
+            count=len(numbers),
+        )
 
 
 class Split:
@@ -83,8 +108,8 @@ class Split:
             symbols=tuple(len(self.ids[number]) for number in numbers),
             mels=torch.from_numpy(mels),
             frames=torch.from_numpy(lengths),
+            frames_on_host=tuple(lengths.tolist()),
             numbers=tuple(numbers),
-            real_frames=int(lengths.sum()),
             count=len(numbers),
             global_count=global_count,
         )
@@ -101,7 +126,7 @@ class SpeechData:
         self.skipped: list[tuple[str, str]] = []
         train, val = (self._usable(clips, cache, skip_bad) for clips in (splits.train, splits.val))
         self._train, self.val = Split(train, cache).up_to(recipe.longest_frames), Split(val, cache)
-        self._batching = {"batch_per_device": recipe.batch_per_device, "world": share.world}
+        self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
         self._frames = self._padded_frames = 0
 
