@@ -3,8 +3,9 @@
     python bench/vision.py [--precisions fp32,amp-bf16,bf16] [--batch 16] [--rounds 5] [--seconds 6]
 
 Two processes hold the same network: `plain` is contiguous NCHW tensors, torch's default optimizer and the default
-allocator; `ours` is what a trainmark worker does, pixel normalisation included. They take turns, so that both see the
-same machine; the ratio is that of the medians. The peak is the best of several large matrix products in the same type.
+allocator; `ours` is what a trainmark worker does, normalising and, where the recipe says so, mixing pictures included.
+They take turns, so that both see the same machine; the ratio is that of the medians. The peak is the best of several
+large matrix products in the same type. A batch is one step: gradients are not accumulated.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import os
 import statistics
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,32 +27,55 @@ from trainmark.data.input_pool import ImageBatch
 from trainmark.data.normalise import normalise
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run.stepper import Stepper
+from trainmark.run.opening import open_stepper
 from trainmark.spec.precision import Precision
+from trainmark.workloads.mixing import Mixing
+from trainmark.workloads.vision import SoftBatch
 
-WORKLOADS = ("resnet50",)
+WORKLOADS = ("resnet50", "vit")
 
 
-def images(batch: int, size: int) -> ImageBatch:
+def reference(name: str) -> Any:
+    """The recipe both sides train by, with one batch a step."""
+    return replace(workloads.load(name).recipes["reference"], accumulate=1)
+
+
+def images(batch: int, recipe: Any) -> ImageBatch:
+    size = recipe.image_px
+    mixing = Mixing(
+        classes=recipe.classes,
+        mixup_alpha=recipe.mixup_alpha,
+        cutmix_alpha=recipe.cutmix_alpha,
+        label_smoothing=recipe.label_smoothing,
+    )
     pixels = torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-    return ImageBatch(images=pixels, labels=torch.randint(0, 1000, (batch,)), count=batch, global_count=batch)
+    batched: dict[str, Any] = {
+        "images": pixels,
+        "labels": torch.randint(0, recipe.classes, (batch,)),
+        "count": batch,
+        "global_count": batch,
+    }
+    return (
+        SoftBatch(**batched, mix_draws=(0.7, 0.5, 0.5, 0.5), mixing=mixing) if mixing.mixes else ImageBatch(**batched)
+    )
 
 
 def plain_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[], None]:
     """What the first page of a tutorial does."""
-    workload = workloads.load(name)
-    recipe: Any = workload.recipes["reference"]
+    workload, recipe = workloads.load(name), reference(name)
     weights = getattr(torch, precision.weights)
     model = workload.build(recipe).to(weights)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    optimizer = workload.optimizer(model.parameters(), replace(recipe, optimizer_kind="plain"))
     x = normalise(batch.images, torch.float32).contiguous().to(weights)
     autocast = getattr(torch, precision.autocast) if precision.autocast else torch.bfloat16
 
     def step() -> None:
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=autocast, enabled=precision.autocast is not None):
-            loss = F.cross_entropy(model(x).float(), batch.labels)
+            loss = F.cross_entropy(model(x).float(), batch.labels, label_smoothing=recipe.label_smoothing)
         loss.backward()  # type: ignore[no-untyped-call]
+        if recipe.clip_gradient_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_gradient_norm)
         optimizer.step()
 
     return step
@@ -59,18 +83,9 @@ def plain_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[
 
 def our_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[], None]:
     """What a trainmark worker does."""
-    workload = workloads.load(name)
-    recipe = workload.recipes["reference"]
     device = Platform(files.load("cpu")).open(0)
     device.set_precision(precision)
-    model = workload.build(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    stepper = Stepper(
-        model,
-        optimizer=partial(workload.optimizer, recipe=recipe),
-        loss=workload.loss,
-        precision=precision,
-        device=device,
-    )
+    stepper = open_stepper(workloads.load(name), reference(name), precision, device, world=1)
 
     def step() -> None:
         stepper.step(batch)
@@ -81,8 +96,7 @@ def our_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[],
 def serve(kind: str, name: str, precision: Precision, batch: int) -> None:
     """A child: for every line it reads, trains for that many seconds and answers with seconds a step."""
     torch.manual_seed(0)
-    recipe: Any = workloads.load(name).recipes["reference"]
-    step = {"plain": plain_step, "ours": our_step}[kind](name, precision, images(batch, recipe.image_px))
+    step = {"plain": plain_step, "ours": our_step}[kind](name, precision, images(batch, reference(name)))
     step()
     turns.serve(step)
 
@@ -94,10 +108,9 @@ def peak_flops(precision: Precision) -> float:
 
 
 def flops_an_image(name: str) -> float:
-    workload = workloads.load(name)
-    recipe: Any = workload.recipes["reference"]
+    recipe = reference(name)
     with torch.device("meta"):
-        model = workload.build(recipe)
+        model = workloads.load(name).build(recipe)
         x = torch.empty(1, 3, recipe.image_px, recipe.image_px)
     with FlopCounterMode(display=False) as counter:
         model(x).sum().backward()

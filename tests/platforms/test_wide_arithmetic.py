@@ -51,3 +51,21 @@ def test_float32_is_left_alone() -> None:
     with WideArithmetic():  # type: ignore[no-untyped-call]
         inside = model(x)
     assert torch.equal(inside, model(x))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_attention_and_its_gradients_are_the_float32_ones_rounded(dtype: torch.dtype) -> None:
+    def attended(*parts: Tensor) -> list[Tensor]:
+        parts = tuple(part.detach().requires_grad_() for part in parts)
+        found = nn.functional.scaled_dot_product_attention(*parts)
+        found.float().square().sum().backward()
+        return [found, *(part.grad for part in parts if part.grad is not None)]
+
+    generator = torch.Generator().manual_seed(1)
+    parts = [torch.randn(2, 4, 9, 16, generator=generator).to(dtype) for _ in range(3)]
+    with WideArithmetic():  # type: ignore[no-untyped-call]
+        ours = attended(*parts)
+    exact = attended(*(part.float() for part in parts))
+    for found, expected in zip(ours, exact, strict=True):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.float(), expected, rtol=0.03, atol=0.03)

@@ -21,7 +21,10 @@ _PRODUCTS = {
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+"""Gives its sums in float32 whatever it is given, and its gradient wants them so."""
 
 
 class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -31,10 +34,12 @@ class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if operation not in _PRODUCTS or args[0].dtype not in _NARROW:
+        if (operation not in _PRODUCTS and operation is not _ATTENTION) or args[0].dtype not in _NARROW:
             return operation(*args, **kwargs)
         narrow = args[0].dtype
         result = operation(*tree_map(_cast(narrow, torch.float32), args), **kwargs)
+        if operation is _ATTENTION:
+            return result[0].to(narrow), *result[1:]
         return tree_map(_cast(torch.float32, narrow), result)
 
 

@@ -10,7 +10,7 @@ from trainmark.spec.errors import UsageError, nearest
 if TYPE_CHECKING:
     from trainmark.workloads.workload import Workload
 
-NAMES = ("resnet50", "tacotron2")
+NAMES = ("resnet50", "vit", "tacotron2")
 
 
 def load(name: str) -> Workload:

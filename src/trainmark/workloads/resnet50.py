@@ -16,6 +16,8 @@ from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet50Recipe(VisionRecipe):
+    width: int = knob(64, least=4)
+    """Channels of the first stage; 64 is the full-size network."""
     momentum: float = knob(0.9, least=0)
     zero_init_residual: bool = knob(False)
     """Every bottleneck starts as its shortcut alone, without which a deep and narrow network barely starts to learn."""

@@ -36,8 +36,6 @@ class VisionRecipe(Recipe):
     classes: int = knob(1000, least=2)
     whole_set: bool = knob(True)
     """Refuse a data set that is not whole, by its manifest or by the counts of ImageNet-1k."""
-    width: int = knob(64, least=4)
-    """Channels of the first stage; 64 is the full-size network."""
     random_augment_ops: int = knob(0, least=0)
     """Random operations on the colours or the geometry of each training picture."""
     random_augment_magnitude: int = knob(9, least=0, most=30)
