@@ -31,60 +31,63 @@ THROUGHPUTS = ("p_whole", "p_train", "p_core")
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    sheets: list[Sheet]
+    sheet: Sheet
     notes: list[str]
-    """Numbered below the tables; the last cell of a row says which of them hold for it."""
+    """Numbered below the table; the last cell of a row says which of them hold for it."""
     remarks: list[str]
     """What holds for all: the steps that throughputs cover, how far repeats lie apart."""
 
 
 def page(records: Sequence[Record]) -> Page:
-    """Decides what is shown. What is the same for every row is said once, below."""
+    """Decides what is shown. What is the same for every row is said once, above or below."""
     notes: list[str] = []
-    by_item: dict[str, list[Record]] = {}
     for record in records:
-        by_item.setdefault(record.item, []).append(record)
         notes += [sentence for sentence in _sentences(record, records) if sentence not in notes]
-    sheets = [
-        _sheet(alike, [[notes.index(said) + 1 for said in _sentences(record, records)] for record in alike])
-        for alike in by_item.values()
-    ]
-    return Page(sheets=sheets, notes=notes, remarks=_remarks(records))
+    marks = [[notes.index(said) + 1 for said in _sentences(record, records)] for record in records]
+    return Page(sheet=_sheet(records, marks), notes=notes, remarks=_remarks(records))
 
 
 def _sheet(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> Sheet:
-    parts: list[tuple[Column, Callable[[Record], Cell]]] = [
+    labels: list[tuple[Column, Callable[[Record], Cell]]] = [
         (Column(title="configuration", right=False, label=True), _configuration),
         (Column(title="precision", right=False, label=True), lambda record: Cell(pieces=(record.plan.precision,))),
+    ]
+    title = ""
+    if len({record.plan.workload for record in records}) > 1:
+        # workloads in one table leave no room for what they have in common
+        shared = [label for label in labels if len({label[1](record) for record in records}) == 1]
+        title = " · ".join(str(cell(records[0])) for _, cell in shared)
+        workload = Column(title="workload", right=False, label=True)
+        labels = [(workload, _workload), *(label for label in labels if label not in shared)]
+    one_item = len({record.item for record in records}) == 1
+    counted = Column(title="counts", right=False)
+    parts: list[tuple[Column, Callable[[Record], Cell]]] = [
+        *labels,
         (Column(title="fix_hp", right=False, label=True, least=12), _fix_hp),
         (Column(title="e2e_time", unit=("s",)), lambda record: Cell(pieces=(_shown(record, "e2e_time"),))),
-        *(_throughput(alias, f"{records[0].item}/s") for alias in THROUGHPUTS),
+        *([] if one_item else [(counted, lambda record: Cell(pieces=tuple(f"{record.item}/s".split())))]),
+        *(_throughput(alias, f"{records[0].item}/s" if one_item else "") for alias in THROUGHPUTS),
         _quality(records),
         (Column(title="mem", unit=("GiB",)), _memory),
     ]
-    workloads = list(dict.fromkeys(record.plan.workload for record in records))
-    if len(workloads) > 1:
-        workload = Column(title="workload", right=False, label=True)
-        parts.insert(1, (workload, lambda record: Cell(pieces=(record.plan.workload,))))
     columns = [column for column, _ in parts]
     rows = [[cell(record) for _, cell in parts] for record in records]
     if any(marks):
         columns.append(Column(title="notes", right=False))
         for row, mark in zip(rows, marks, strict=True):
             row.append(Cell(pieces=tuple(", ".join(str(index) for index in sorted(mark)).split())))
-    return Sheet(title=", ".join(workloads), columns=columns, rows=rows)
+    return Sheet(title=title, columns=columns, rows=rows)
 
 
 def render(records: Sequence[Record], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
-    """The table for a terminal of the given width, in signs its encoding has; a table each where items differ."""
+    """The table for a terminal of the given width, in signs its encoding has."""
     if not records:
         return "no records\n"
     paper = Paper(width=width, color=color, encoding=encoding)
     shown = page(records)
-    for index, sheet in enumerate(shown.sheets):
-        if len(shown.sheets) > 1:
-            paper.put(*([""] if index else []), paper.text(sheet.title, "bold"))
-        draw(paper, sheet)
+    if shown.sheet.title:
+        paper.put(paper.text(shown.sheet.title, "bold"))
+    draw(paper, shown.sheet)
     if shown.notes:
         paper.put("", paper.numbered(shown.notes))
     if shown.remarks:
@@ -97,15 +100,13 @@ def markdown(records: Sequence[Record]) -> str:
     if not records:
         return "no records\n"
     shown = page(records)
-    blocks: list[list[str]] = []
-    for sheet in shown.sheets:
-        if len(shown.sheets) > 1:
-            blocks.append([f"**{escape.markdown_cell(sheet.title)}**"])
-        heads = _line(
-            f"{column.title} ({' '.join(column.unit)})" if column.unit else column.title for column in sheet.columns
-        )
-        sides = "| " + " | ".join("---:" if column.right else "---" for column in sheet.columns) + " |"
-        blocks.append([heads, sides, *(_line(str(cell) for cell in row) for row in sheet.rows)])
+    sheet = shown.sheet
+    blocks = [[f"**{escape.markdown_cell(sheet.title)}**"]] if sheet.title else []
+    heads = _line(
+        f"{column.title} ({' '.join(column.unit)})" if column.unit else column.title for column in sheet.columns
+    )
+    sides = "| " + " | ".join("---:" if column.right else "---" for column in sheet.columns) + " |"
+    blocks.append([heads, sides, *(_line(str(cell) for cell in row) for row in sheet.rows)])
     if shown.notes:
         blocks.append(["Notes"])
         blocks.append([f"{index}. {escape.markdown_cell(note)}" for index, note in enumerate(shown.notes, 1)])
@@ -115,6 +116,10 @@ def markdown(records: Sequence[Record]) -> str:
 
 def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
+
+
+def _workload(record: Record) -> Cell:
+    return Cell(pieces=(record.plan.workload,))
 
 
 def _configuration(record: Record) -> Cell:

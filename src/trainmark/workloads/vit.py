@@ -60,7 +60,7 @@ QUICK = replace(
     REFERENCE,
     batch_per_device=4,
     accumulate=1,
-    learning_rate=REFERENCE_RATE * 4 / REFERENCE_GLOBAL_BATCH,
+    learning_rate=3e-6,
     eval_batch_per_device=16,
     checkpoint_every_epochs=-1,
 )
