@@ -179,7 +179,7 @@ def _checkpoint(word: str, store: Path | None) -> Path:
 
 def _device(name: str) -> Device:
     from trainmark.platforms import files
-    from trainmark.platforms.platform import Platform, detect
+    from trainmark.platforms.platform import Platform
+    from trainmark.run import planning
 
-    known = name if name != "auto" else os.environ.get("TRAINMARK_PLATFORM") or detect()
-    return Platform(files.load(known)).open(0)
+    return Platform(files.load(planning.detected() if name == "auto" else name)).open(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trainmark.data.whole_file import write_whole
 from trainmark.spec.errors import NotReadyError, WorkloadError
 
 if TYPE_CHECKING:
@@ -62,17 +62,11 @@ def write(path: Path, samples: Samples | torch.Tensor, rate: int = RATE) -> None
     levels = np.rint(values * (32768 / max(peak, 1.0))).clip(-32768, 32767).astype(np.int16)
     wav = io.BytesIO()
     _soundfile().write(wav, levels, rate, format="WAV", subtype="PCM_16")
-    unfinished = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(wav.getvalue())
-        unfinished.replace(path)
+        write_whole(path, wav.getvalue())
     except OSError as error:
         reason = error.strerror or str(error)
         raise NotReadyError(f"cannot write the sound file {path}: {reason}; choose another folder") from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

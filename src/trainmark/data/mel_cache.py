@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import io
 import os
-import secrets
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,13 +22,13 @@ import torch
 from trainmark.data import audio
 from trainmark.data.audio import BadAudioError
 from trainmark.data.mel import MEL, MelSettings, log_mel
+from trainmark.data.whole_file import UNFINISHED, write_whole
 from trainmark.spec.errors import NotReadyError
 
 Mel = npt.NDArray[np.float32]
 
 _HEADER_BYTES = 128
 _CHECKSUM_BYTES = 4
-_UNFINISHED = ".part"
 _LEFT_OVER_S = 24 * 3600
 _STEM_CHARACTERS = 48
 """Of a wav's name in its entry's: enough for a reader, short enough for any file system."""
@@ -116,24 +115,18 @@ class MelCache:
         mel: Mel = np.ascontiguousarray(log_mel(torch.from_numpy(audio.read(wav)), self.settings).numpy().T)
         content = self._header(len(mel)) + mel.tobytes()
         # no sync: an entry torn by a power cut is noticed and made again, and 13,100 syncs would take minutes
-        unfinished = self.folder / f"{secrets.token_hex(8)}{_UNFINISHED}"
         try:
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(content + _checksum(entry, content))
-            unfinished.replace(entry)
+            write_whole(entry, content + _checksum(entry, content), beside=self.folder)
         except OSError as error:
             raise NotReadyError(
                 f"cannot keep mel spectrograms in {self.folder}: {error.strerror or error}; "
                 "make room there (LJSpeech needs 2.4 GB) or set TRAINMARK_CACHE to another folder"
             ) from error
-        finally:
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
         return mel
 
     def _sweep(self) -> None:
         """Removes what killed processes left behind; what is younger than a day may still be in use."""
-        for path in self.folder.glob(f"*{_UNFINISHED}"):
+        for path in self.folder.glob(f".*{UNFINISHED}"):
             with contextlib.suppress(OSError):  # another process sweeps too, or the folder is not ours to write
                 if path.stat().st_mtime < time.time() - _LEFT_OVER_S:
                     path.unlink()

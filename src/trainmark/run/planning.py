@@ -42,7 +42,7 @@ def decide(name: str, words: Words) -> Plan:
     topology = Topology.parse(words.topology or "1x1")
     if topology.nodes > 1:
         raise UsageError(f"topology {topology} has {topology.nodes} nodes; this version runs one node, such as '1x8'")
-    platform = files.load(_detected() if words.platform in (None, "auto") else str(words.platform))
+    platform = files.load(detected() if words.platform in (None, "auto") else str(words.platform))
     recipe_name = words.recipe or "quick"
     if recipe_name not in workload.recipes:
         raise UsageError(f"recipe {recipe_name!r} is not known; {nearest(recipe_name, workload.recipes)}")
@@ -113,7 +113,8 @@ def _limits(words: Words, usual: Limits) -> Limits:
     return Limits(steps=words.steps, seconds=words.seconds, epochs=words.epochs) if given else usual
 
 
-def _detected() -> str:
+def detected() -> str:
+    """The platform to use where none was named: the one the user set in the environment, or what torch finds."""
     if forced := os.environ.get("TRAINMARK_PLATFORM"):
         return forced
     from trainmark.platforms.platform import detect

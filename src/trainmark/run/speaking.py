@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from torch import Tensor
 from trainmark.data import audio, vocoder
 from trainmark.data.mel import MEL
 from trainmark.data.text import SYMBOLS, clean, to_ids
+from trainmark.data.whole_file import write_whole
 from trainmark.platforms.platform import Device
 from trainmark.run import checkpoint, weights
 from trainmark.spec.errors import NotReadyError, WorkloadError
@@ -378,12 +378,7 @@ def _checked_sha256(file: Path) -> str:
 
 
 def _write_document(path: Path, document: Mapping[str, Any]) -> None:
-    unfinished = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        unfinished.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+        write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise NotReadyError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import io
 import math
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmark.data.mel import MEL
+from trainmark.data.whole_file import write_whole
 from trainmark.spec.errors import NotReadyError
 
 if TYPE_CHECKING:
@@ -75,17 +74,11 @@ def save(path: Path, *, alignment: Values, mel: Values | None, title: str, lette
         raise ValueError(f"the mel spectrogram {mel.shape} has other frames than the alignment {alignment.shape}")
     png = io.BytesIO()
     _drawn(alignment, mel, title, letters).save(png, "PNG", optimize=True)
-    unfinished = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(png.getvalue())
-        unfinished.replace(path)
+        write_whole(path, png.getvalue())
     except OSError as error:
         reason = error.strerror or str(error)
         raise NotReadyError(f"cannot write the picture {path}: {reason}; choose another folder") from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
 
 
 def colored(shares: Values) -> npt.NDArray[np.uint8]:
