@@ -1,6 +1,7 @@
 """Tacotron2's training step beside a textbook decoder that does everything in one loop, in one run.
 
     python bench/tacotron2.py [--batches 8,16,32] [--frames 200,600] [--precisions fp32,bf16] [--rounds 2]
+    python bench/tacotron2.py --pieces
 
 Two processes hold the same weights and the same batch and take turns: `textbook` is one loop over the frames with two
 nn.LSTMCell, autograd, float32 and torch's defaults; `ours` is what a trainmark worker does. Dropout, loss, clipping and
@@ -14,6 +15,7 @@ import argparse
 import os
 import resource
 import statistics
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -29,6 +31,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import Precision
+from trainmark.workloads.tacotron2 import dropout, products
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Tacotron2
 
@@ -184,18 +187,50 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int) -
         )
 
 
+def pieces() -> None:
+    """Two things our step does otherwise, each beside what torch does by itself; medians of calls by turns."""
+    count = 10_000_000
+    x = torch.ones(count)
+    ways: dict[str, dict[str, Callable[[], object]]] = {
+        f"{count:,} dropout draws": {
+            "F.dropout": lambda: F.dropout(x, 0.1, True),
+            "bernoulli_": lambda: torch.empty(count).bernoulli_(0.9).div_(0.9),
+            "ours": lambda: dropout.kept((count,), 0.1, x),
+        }
+    }
+    for clips in (8, 16, 32):
+        given, weight = torch.randn(clips, 1536), torch.randn(4096, 1536)
+        packed = products.Product(weight, clips, products.Arithmetic(held=torch.float32))
+        ways[f"the attention recurrence's product, batch {clips}"] = {
+            "plain": partial(F.linear, given, weight),
+            "ours": partial(packed, given),
+        }
+    for what, calls in ways.items():
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(31):
+            for name, call in calls.items():
+                began = time.perf_counter()
+                call()
+                times[name].append(1000 * (time.perf_counter() - began))
+        print(what + ":", ", ".join(f"{name} {statistics.median(ms):.2f} ms" for name, ms in times.items()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batches", default="8,16,32")
     parser.add_argument("--frames", default="200,600")
     parser.add_argument("--precisions", default="fp32,bf16")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--pieces", action="store_true", help="measure two parts of the step by themselves")
     parser.add_argument("--child", choices=("textbook", "ours"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     precisions = [Precision.parse(word) for word in args.precisions.split(",")]
     batches, frames = ([int(word) for word in words.split(",")] for words in (args.batches, args.frames))
     if args.child:
         serve(args.child, precisions[0], batches[0], frames[0])
+        return
+    if args.pieces:
+        pieces()
         return
     for clips in batches:
         for count in frames:
