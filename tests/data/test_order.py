@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,8 +16,8 @@ batches = st.integers(1, 7)
 counts = st.integers(0, 300)
 
 
-def all_ranks(count: int, batch: int, world: int, **changes: int) -> list[list[Share]]:
-    settings = {"seed": 3, "epoch": 1, "shuffle": True, **changes}
+def all_ranks(count: int, batch: int, world: int, **changes: Any) -> list[list[Share]]:
+    settings: dict[str, Any] = {"seed": 3, "epoch": 1, "shuffle": True, **changes}
     return [
         list(rank_batches(count, batch_per_device=batch, world=world, rank=rank, **settings)) for rank in range(world)
     ]
@@ -39,20 +41,56 @@ def test_every_training_sample_is_used_once_and_no_rank_is_ever_without_one(coun
         assert {share.global_count for share in step} == {sum(sizes)}
 
 
+several = st.integers(2, 9)
+
+
 @steady
-@given(count=counts, per_device=batches, world=st.sampled_from([2, 3, 4, 6]))
+@given(count=counts, per_device=st.integers(2, 7), world=several, buckets=st.integers(0, 4))
 def test_a_global_batch_holds_the_same_samples_whatever_the_number_of_devices(
-    count: int, per_device: int, world: int
+    count: int, per_device: int, world: int, buckets: int
 ) -> None:
     count += world
-    [alone] = all_ranks(count, per_device * world, 1)
-    together = [
-        np.concatenate([share.indices for share in step])
-        for step in zip(*all_ranks(count, per_device, world), strict=True)
-    ]
-    # the last two may differ: a remainder smaller than the number of devices has to be shared differently
-    for one, many in zip(alone[:-2], together[:-2], strict=False):
-        assert one.indices.tolist() == many.tolist()
+    lengths = np.random.default_rng(count).integers(1, 20, count)
+
+    def batches(per_device: int, world: int) -> list[list[int]]:
+        ranks = all_ranks(count, per_device, world, lengths=lengths, bucket_batches=buckets)
+        return [sorted(np.concatenate([share.indices for share in step])) for step in zip(*ranks, strict=True)]
+
+    alone = batches(per_device * world, 1)
+    assert batches(per_device, world) == alone
+    sizes = [len(batch) for batch in alone]
+    assert set(sizes[:-2]) <= {per_device * world}
+    assert len(sizes) == 1 or min(sizes) >= per_device * world / 2
+
+
+def test_a_remainder_below_half_a_batch_is_evened_out_with_the_batch_before_it() -> None:
+    def sizes(count: int, batch: int, world: int) -> list[int]:
+        return [share.global_count for share in all_ranks(count, batch, world)[0]]
+
+    assert sizes(27, 4, 2) == sizes(27, 8, 1) == [8, 8, 6, 5]
+    assert sizes(28, 4, 2) == sizes(28, 8, 1) == [8, 8, 8, 4]
+    assert sizes(3, 4, 2) == sizes(3, 8, 1) == [3]
+
+
+def test_with_one_sample_per_device_a_remainder_joins_the_batch_before_it() -> None:
+    ranks = all_ranks(11, 1, 4)
+    assert [share.global_count for share in ranks[0]] == [4, 7]
+    assert [len(shares[1].indices) for shares in ranks] == [1, 2, 2, 2]
+    assert largest_share(11, batch_per_device=1, world=4) == 2
+
+
+@steady
+@given(count=counts, batch=batches, world=worlds, buckets=st.integers(1, 4))
+def test_sorting_by_length_moves_no_place_where_a_batch_begins(
+    count: int, batch: int, world: int, buckets: int
+) -> None:
+    """Where batches of unlike size changed places, a batch would hold the end of one and the start of another."""
+    count += world
+    lengths = np.arange(count)
+    ranks = all_ranks(count, batch, world, lengths=lengths, bucket_batches=buckets, shuffle=False)
+    for step in zip(*ranks, strict=True):
+        together = sorted(np.concatenate([share.indices for share in step]).tolist())
+        assert together == list(range(together[0], together[0] + len(together)))
 
 
 @steady
@@ -98,7 +136,6 @@ def test_every_evaluation_sample_is_seen_once_and_in_order(count: int, batch: in
         assert {share.global_count for share in present} == {sum(len(share.indices) for share in present)}
 
 
-several = st.integers(2, 9)
 views = st.integers(2, 5)
 
 

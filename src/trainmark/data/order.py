@@ -54,11 +54,11 @@ def rank_batches(
 ) -> Iterator[Share]:
     """This rank's share of every global batch of the epoch, from `start_step` on.
 
-    Global batch g is the same stretch of the epoch's order however many devices split it. No share is empty and none
-    is longer than `largest_share` says. With the `lengths` of all samples, those of each `bucket_batches` batches are
-    exchanged among these so that a batch holds samples of like length. With `repeated_views` and more than one rank, an
-    epoch is the first of the samples, each as often as that, and its views go to one rank after the other; the epoch
-    stays as long as it was. The two do not go together.
+    Global batch g is the same stretch of the epoch's order however many devices split it, unless each takes a single
+    sample. No share is empty and none is longer than `largest_share` says. With the `lengths` of all samples, those of
+    each `bucket_batches` batches are exchanged among these so that a batch holds samples of like length. With
+    `repeated_views` and more than one rank, an epoch is the first of the samples, each as often as that, and its views
+    go to one rank after the other; the epoch stays as long as it was. The two do not go together.
     """
     _check_rank(world, rank)
     if repeated_views > 1 and lengths is not None:
@@ -100,20 +100,28 @@ def rank_share(count: int, *, batch_per_device: int, world: int, rank: int) -> I
 
 
 def _cuts(count: int, batch_per_device: int, world: int) -> list[int]:
-    """Where global batches begin and end within the epoch's order."""
+    """Where global batches begin and end within the epoch's order.
+
+    A remainder below half a global batch is evened out with the batch before it. That looks at the global batch alone,
+    so the cuts do not depend on how many devices share it; and as no batch but an only one is then shorter than half,
+    every device has a sample of each wherever it was asked to take two or more. With a batch of 1 per device any
+    remainder leaves some without: it joins the batch before it, and only there the cuts depend on the devices.
+    """
     if batch_per_device < 1 or world < 1:
         raise ValueError(f"a batch of {batch_per_device} on {world} devices cannot be split; both must be at least 1")
     if count < world:
         raise NotReadyError(
             f"the training set holds {count} samples for {world} devices; every device needs at least one"
         )
-    cuts = [*range(0, count, batch_per_device * world), count]
-    if len(cuts) > 2 and cuts[-1] - cuts[-2] < world:
-        # the remainder cannot feed every rank: the last two batches share what they have, or, where even that leaves
-        # a rank without a sample (a batch of 1), become one
-        before, after = cuts[-3], cuts[-1]
-        middle = (before + after + 1) // 2
-        cuts[-2:] = [middle, after] if after - middle >= world else [after]
+    global_batch = batch_per_device * world
+    cuts = [*range(0, count, global_batch), count]
+    remainder = count % global_batch
+    if len(cuts) == 2 or remainder == 0:
+        return cuts
+    if batch_per_device == 1:
+        cuts.pop(-2)
+    elif 2 * remainder < global_batch:
+        cuts[-2] = (cuts[-3] + cuts[-1] + 1) // 2
     return cuts
 
 
@@ -134,9 +142,9 @@ def _bucketed(
         pool = order[edges[0] : edges[-1]]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         sizes = np.diff(edges)
-        # a short last batch stays last, so that the places where batches begin do not move
+        # batches of another size, at the end, stay there, so that the places where batches begin do not move
         sorted_batches = np.split(pool, np.cumsum(sizes)[:-1])
-        places = rng.permutation(len(sizes) - 1) if sizes[-1] != sizes[0] else rng.permutation(len(sizes))
+        places = rng.permutation(int((sizes == sizes[0]).sum()))
         shuffled = [sorted_batches[place] for place in places] + sorted_batches[len(places) :]
         # dealt out like cards: the ranks' shares of a batch are equally long too
         parts += [batch[rank::world] for batch in shuffled for rank in range(world)]
