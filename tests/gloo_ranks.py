@@ -1,0 +1,26 @@
+"""Runs a function on real ranks, each a process of its own, joined by gloo."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, multiprocessing
+
+
+def on_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `function(*arguments)` returned on every rank: tensors and plain values. It must be importable."""
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(_rank, (world, Path(folder), function, arguments), nprocs=world)
+        return [torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True) for rank in range(world)]
+
+
+def _rank(rank: int, world: int, folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    torch.save(function(*arguments), folder / f"rank{rank}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
