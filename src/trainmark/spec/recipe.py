@@ -82,6 +82,9 @@ class Recipe:
     """The norm of all gradients together is brought down to this; 0: gradients are not clipped."""
     accumulate: int = knob(1, least=1)
     """Micro-batches whose gradients make one step; each holds `batch_per_device` samples."""
+    batch_norm: str = knob("per-device", words=("per-device", "all-devices"))
+    """Whose samples a batch norm takes its mean and variance from in training: each device's own, as published runs do,
+    or all devices' together, which makes a step the same however many share its batch."""
     evaluate_in: str = knob("same", words=("same", "fp32"))
     """Precision of evaluation where training runs under autocast: `same` as training, or without autocast."""
     host_settings: str = knob("tuned", words=("tuned", "default"))

@@ -60,6 +60,7 @@ SMOKE = replace(
     crop_area_least=0.5,
     schedule="cosine",
     warmup_epochs=1.0,
+    batch_norm="all-devices",
     evaluate_first=False,
     checkpoint_every_epochs=0,
 )
