@@ -64,6 +64,20 @@ def test_each_rank_is_shown_slowest_first() -> None:
     assert "100.0 %" in lines[2]
 
 
+def test_ranks_are_told_apart_by_their_own_computing_where_the_exchange_is_known() -> None:
+    timeline = make_timeline(ranks=2)
+    first, second = timeline.ranks
+    waiting = dataclasses.replace(second, exchange_ns=[1_000_000_000] * 60)
+    working = dataclasses.replace(first, exchange_ns=[100_000_000] * 60)
+    shown = describe(make_record(timeline=dataclasses.replace(timeline, ranks=(working, waiting))), width=100)
+    title, heads, _, *lines = shown.split("Ranks")[1].splitlines()[:5]
+    assert "slowest first, by their own computing" in title
+    assert [line.split()[0] for line in lines] == ["0", "1"]
+    assert "exchange s" in heads
+    assert "60.0" in lines[1]
+    assert "exchange " in shown.split("Metrics")[1].split("Phases")[0]
+
+
 def test_many_ranks_are_cut_short() -> None:
     assert "and 4 faster ones" in describe(make_record(timeline=make_timeline(ranks=20)))
 

@@ -94,6 +94,56 @@ def test_work_of_the_harness_between_steps_is_other_and_not_data_wait() -> None:
     assert clock.phases_ns["other"] == 15 * MS
 
 
+def exchange_steps(device: StandIn, clock: Clock, exchanges_ms: list[int]) -> list[StepTime]:
+    """Steps that compute for 10 ms, exchange so long what they did not hide, and update for 2 ms."""
+    with clock.training():
+        for length in clock.waiting_for(exchanges_ms):
+            with clock.step(8):
+                device.launch(10 * MS)
+                clock.exchange_begins()
+                device.launch(length * MS)
+                clock.exchange_ends()
+                device.launch(2 * MS)
+    return clock.finished_steps()
+
+
+def test_the_exchange_is_what_the_device_did_from_the_last_gradient_to_the_end_of_backward() -> None:
+    device, clock = opened()
+    steps = exchange_steps(device, clock, [3, 0, 5, 4, 4, 4, 4, 4])
+    assert [step.exchange_ns // MS for step in steps] == [3, 0, 5, 4, 4, 4, 4, 4]
+    # it is a part of compute, so that phases still sum to the end-to-end time
+    assert [step.compute_ns // MS for step in steps] == [15, 12, 17, 16, 16, 16, 16, 16]
+
+
+def test_the_exchange_is_timed_without_waiting_for_the_device() -> None:
+    device, clock = opened()
+    with clock.training():
+        for _ in clock.waiting_for([0] * 3):
+            with clock.step(8):
+                device.launch(10 * MS)
+                clock.exchange_begins()
+                device.launch(5 * MS)
+                before = device.clock.ns
+                clock.exchange_ends()
+                assert (device.clock.ns, device.synchronized) == (before, 0)
+    assert [step.exchange_ns for step in clock.finished_steps()] == [5 * MS] * 3
+
+
+def test_all_exchanges_of_a_step_count_and_none_of_another_step() -> None:
+    device, clock = opened()
+    with clock.training():
+        for exchanges in clock.waiting_for([2, 0, 1]):
+            with clock.step(8):
+                clock.exchange_ends()  # of a backward that exchanged nothing
+                for _ in range(exchanges):
+                    device.launch(10 * MS)
+                    clock.exchange_begins()
+                    device.launch(3 * MS)
+                    clock.exchange_ends()
+                device.launch(MS)
+    assert [step.exchange_ns for step in clock.finished_steps()] == [6 * MS, 0, 3 * MS]
+
+
 script = st.lists(
     st.one_of(
         st.tuples(st.just("train"), st.lists(st.integers(0, 9), max_size=8), st.integers(1, 9), st.integers(0, 3)),

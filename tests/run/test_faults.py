@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -10,67 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from background import LONG, Started, gone, record_of
 from conftest import TINY_RUN, Cli
-
-from trainmark.run import gather
-
-LONG = (*TINY_RUN, "--set", "epochs=100000", "--set", "evaluate_every_epochs=100000")
-"""A run that does not end by itself."""
-
-
-def record_of(folder: Path) -> dict[str, Any]:
-    [path] = (folder / "records").glob("*.json")
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return document
-
-
-class Started:
-    """A run in the background, with its store."""
-
-    def __init__(self, environment: dict[str, str], *words: str | Path) -> None:
-        self.store = Path(environment["TRAINMARK_STORE"])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "trainmark", *map(str, words)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def folder(self) -> Path:
-        [folder] = (self.store / "runs").iterdir()
-        return folder
-
-    def story(self) -> gather.RankStory:
-        return gather.read_ranks(self.folder())[0]
-
-    def wait_for_steps(self, count: int) -> gather.RankStory:
-        """Polls the run's own event file until that many steps are written down."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise AssertionError(f"the run ended early: {self.process.communicate()}")
-            stories = [story for folder in (self.store / "runs").glob("*") for story in gather.read_ranks(folder)]
-            if stories and len(stories[0].compute_ns) >= count:
-                return stories[0]
-            time.sleep(0.05)
-        raise AssertionError("the run made no steps")
-
-    def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=60)
-        return self.process.returncode, out, err
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_one_interrupt_finishes_the_step_saves_and_summarises(environment: dict[str, str], pictures: Path) -> None:
@@ -138,7 +81,7 @@ def test_when_the_launcher_is_killed_the_ranks_go_and_the_events_stay_readable(
     while not all(gone(pid) for pid in (worker, *helpers)):
         assert time.monotonic() < deadline, "a rank outlived its launcher"
         time.sleep(0.05)
-    assert len(run.story().compute_ns) >= 5
+    assert len(run.stories()[0].compute_ns) >= 5
     listed = cli("runs")
     assert run.folder().name[-6:] in listed.stdout
     assert "no record" in listed.stdout

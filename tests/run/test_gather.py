@@ -43,6 +43,8 @@ class Folder:
         *,
         ended: str | None = "the target is reached",
         items: int | list[int] = 8,
+        exchange_ms: list[int] | None = None,
+        loss: list[float | None] | None = None,
         values: dict[str, float] | None = None,
         facts: dict[str, float] | None = None,
         also: dict[str, dict[str, Any]] | None = None,
@@ -60,7 +62,8 @@ class Folder:
                 wait_ns=[MS] * len(some),
                 compute_ns=[ms * MS for ms in some],
                 items=every[first : first + 7],
-                loss=[1.0] * len(some),
+                loss=(loss or [1.0] * len(compute_ms))[first : first + 7],
+                **({"exchange_ns": [ms * MS for ms in exchange_ms[first : first + 7]]} if exchange_ms else {}),
             )
         values = values or {"acc1": 80.0}
         events.write("evaluation", step=50, epoch=0.5, values=values, samples=100, elapsed_ns=77 * MS)
@@ -119,7 +122,9 @@ def test_the_slowest_rank_sets_the_time_and_all_ranks_count_items(tmp_path: Path
     record = folder.record()
     assert values(record)["p_core"] == pytest.approx(2 * 8 / 0.020)
     assert values(record)["mem"] == 2
-    assert any("rank 1 took 2.00 times as long" in doubt.text for doubt in record.doubts)
+    # as nothing is known of the exchange in these steps, the whole of them is compared
+    assert "rank 1 on here took 2.00 times as long for its steps as rank 0, the fastest" in doubts(record)["rank-skew"]
+    assert record.metrics["rank_skew"].unavailable == "the exchange was not measured"
 
 
 def test_a_rank_cut_off_one_step_early_does_not_spoil_the_record(tmp_path: Path) -> None:
@@ -199,6 +204,51 @@ def test_a_slow_first_step_is_found_though_it_held_little(tmp_path: Path) -> Non
     assert folder.record().timeline.warmup_steps == 1
 
 
+def test_the_slow_rank_is_the_one_that_computed_longer_though_all_steps_are_equally_long(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(topology="1x3", limits=Limits()))
+    folder.rank(0, [20] * 50, exchange_ms=[10] * 50)
+    folder.rank(1, [20] * 50, exchange_ms=[2] * 50)
+    folder.rank(2, [20] * 50, exchange_ms=[8] * 50)
+    record = folder.record()
+    assert values(record)["rank_skew"] == pytest.approx(80)
+    assert values(record)["exchange"] == pytest.approx(50)  # of rank 0, the first of three equally slow ones
+    text = "rank 1 on here took 1.80 times as long for its own computing as rank 0, the fastest"
+    assert text in doubts(record)["rank-skew"]
+
+
+def test_ranks_that_compute_equally_long_are_not_doubted_for_the_exchange(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(topology="1x2", limits=Limits(steps=50)))
+    folder.rank(0, [90] * 5 + [14] * 45, exchange_ms=[70] * 5 + [4] * 45)
+    folder.rank(1, [90] * 5 + [13] * 45, exchange_ms=[30] * 5 + [3] * 45)
+    record = folder.record()
+    assert values(record)["rank_skew"] == pytest.approx(0)
+    assert values(record)["exchange"] == pytest.approx(100 * 4 / 14)  # of the counted steps only
+    assert "rank-skew" not in doubts(record)
+
+
+def test_one_rank_exchanges_nothing_and_the_record_says_why_there_is_no_number(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan())
+    folder.rank(0, [10] * 50)
+    record = folder.record()
+    for alias in ("exchange", "rank_skew"):
+        assert record.metrics[alias].value is None
+        assert record.metrics[alias].unavailable == "the run has one rank"
+    assert "exchange_ns" not in record.to_json()["series"]["ranks"][0]
+
+
+def test_the_loss_is_that_of_the_global_batch_over_the_steps_all_ranks_finished(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(topology="1x2", limits=Limits()))
+    folder.rank(0, [10] * 4, loss=[1.0, 2.0, None, 4.0], ended=None)
+    folder.rank(1, [10] * 3, loss=[0.5, 2.5, 3.0], ended=None)
+    assert folder.record().loss == [0.75, 2.25, None]
+
+
+def test_the_loss_of_one_rank_is_as_it_was_written(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan())
+    folder.rank(0, [10] * 3, loss=[1.2345678, None, 0.1])
+    assert folder.record().loss == [1.2345678, None, 0.1]
+
+
 @pytest.mark.parametrize(("slow_items", "doubted"), [(8, True), (12, False)])
 def test_a_rank_is_not_called_slow_for_having_more_to_do(tmp_path: Path, slow_items: int, doubted: bool) -> None:
     folder = Folder(tmp_path, make_plan(topology="1x2", limits=Limits()))
@@ -226,11 +276,11 @@ def test_samples_that_failed_are_a_doubt_and_the_result_stays_valid(tmp_path: Pa
     assert doubts(record)["no-sample"] == "the trained model left no sample of its work: OSError: no room"
 
 
-def test_a_record_written_before_artifacts_is_still_read(tmp_path: Path) -> None:
+def test_a_record_written_before_artifacts_and_restarts_is_still_read(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan())
     folder.rank(0, [10] * 50)
     document = folder.record().to_json()
-    del document["artifacts"], document["data_facts"]
+    del document["artifacts"], document["data_facts"], document["restarts"]
     assert Record.from_json(document) == folder.record()
 
 
@@ -243,3 +293,21 @@ def test_given_weights_are_a_doubt_about_the_time_to_target(tmp_path: Path) -> N
 def test_a_folder_that_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="is not a run folder"):
         gather.record(tmp_path)
+
+
+def test_the_launcher_s_word_about_a_fault_goes_before_what_single_ranks_said(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(topology="1x2", limits=Limits()))
+    folder.rank(0, [10] * 5, ended=None, exit_code=1, sentence="the connection was closed", consequence=True)
+    folder.rank(1, [10] * 5, ended=None, exit_code=4, sentence="out of memory", consequence=False)
+    assert folder.record().ended == "out of memory"
+    EventWriter(tmp_path / "launcher.jsonl").write("fault", exit_code=5, sentence="rank 1 had no finite loss")
+    record = folder.record()
+    assert (record.status, record.ended) == ("invalid", "rank 1 had no finite loss")
+
+
+def test_what_the_links_carried_is_on_the_record(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(topology="1x2"))
+    measured = [{"bytes": 8, "median_s": 1e-4}]
+    folder.rank(0, [10] * 50, also={"link": {"results": measured}})
+    folder.rank(1, [10] * 50)
+    assert folder.record().environment["link"] == measured

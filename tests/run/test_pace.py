@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from standin import HandClock, StandIn
@@ -17,10 +18,16 @@ from trainmark.spec.recipe import Limits
 MS = 1_000_000
 
 
+class Several(Alone):
+    """Two ranks of which the other always agrees."""
+
+    world = 2
+
+
 class Course:
     """A training stretch on the stand-in device, with the pace's clock moved by the same hand."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: Limits, *, world: int = 1, **begun: Any) -> None:
         self.hand = HandClock()
         self.device = StandIn(self.hand)
         self.clock = Clock(self.device, self.device.synchronize, now_ns=self.hand)
@@ -29,11 +36,12 @@ class Course:
             clock=self.clock,
             events=EventWriter(self.path),
             limits=limits,
-            agreement=Alone(),
+            agreement=Several() if world > 1 else Alone(),
             losses=QueuedLosses(torch.zeros(MOST_KEPT)),
             now_s=lambda: self.hand.ns / 1e9,
+            **begun,
         )
-        self.looks = 0
+        self.world = world
 
     def run(self, step_ms: list[int], items: list[int] | None = None) -> tuple[int, int]:
         """Trains steps of these lengths; returns how many were made, and the reason to stop."""
@@ -41,6 +49,10 @@ class Course:
             for length, held in self.clock.waiting_for(zip(step_ms, items or [8] * len(step_ms), strict=True)):
                 with self.clock.step(held):
                     self.device.launch(length * MS)
+                    if self.world > 1:
+                        self.clock.exchange_begins()
+                        self.device.launch(MS)
+                        self.clock.exchange_ends()
                     self.pace.note(torch.tensor(0.5))
                 if reason := self.pace.stop():
                     break
@@ -48,7 +60,10 @@ class Course:
         return self.clock.steps, reason
 
     def lines(self) -> int:
-        return len(list(EventTail(self.path).new_events()))
+        return len(self.events())
+
+    def events(self) -> list[dict[str, Any]]:
+        return list(EventTail(self.path).new_events())
 
 
 def test_steps_are_written_in_lots_not_one_by_one(tmp_path: Path) -> None:
@@ -96,3 +111,29 @@ def test_a_loss_that_is_not_finite_outranks_every_other_reason(tmp_path: Path) -
                 course.pace.note(torch.tensor(float("inf")))
             reason = course.pace.stop()
     assert reason == pace.NOT_FINITE
+
+
+def test_the_exchange_of_each_step_is_written_down_where_there_are_several_ranks(tmp_path: Path) -> None:
+    course = Course(tmp_path, Limits(), world=2)
+    course.run([4] * 3)
+    assert [ns for event in course.events() for ns in event["exchange_ns"]] == [MS] * 3
+    (tmp_path / "alone").mkdir()
+    alone = Course(tmp_path / "alone", Limits())
+    alone.run([4] * 3)
+    assert all("exchange_ns" not in event for event in alone.events())
+
+
+def test_after_a_restart_the_limits_count_what_was_done_before_it(tmp_path: Path) -> None:
+    (tmp_path / "resumed").mkdir()
+    begun = {"first_step": 140, "began_step": 100}
+    assert Course(tmp_path, Limits(steps=60), **begun).run([10] * 100) == (20, pace.STEPS)
+    # a run that resumed another one's checkpoint begins there, and has all of its own steps before it
+    assert Course(tmp_path / "resumed", Limits(steps=60), first_step=140).run([10] * 100) == (60, pace.STEPS)
+
+
+def test_after_a_restart_the_seconds_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+    course = Course(tmp_path, Limits(seconds=5), first_step=140, began_step=0, trained_s=4.0)
+    steps, reason = course.run([10] * 10_000)
+    assert reason == pace.SECONDS
+    assert 100 <= steps <= 100 + 60
+    assert course.pace.trained_s() >= 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from records import make_plan
 from tiny import LineFit, PointData, job
 from torch import nn
 
-from trainmark.run import launch, loop, opening, pace, samples, worker
+from trainmark.run import crew, loop, opening, pace, place, samples, worker
 from trainmark.run.agreement import Alone
 from trainmark.run.events import EventTail
 from trainmark.run.ranks import Ranks
@@ -136,11 +135,11 @@ def test_a_new_phase_is_said_at_once_however_lately_another_was(tmp_path: Path) 
 
 
 def test_samples_have_as_long_as_the_start_before_they_are_a_hang(tmp_path: Path) -> None:
-    run = launch.Run(make_plan(), tmp_path)
-    run.ranks[0].compute_ns, run.ranks[0].phase = [10**9] * 9, "evaluate"
-    assert run.limit_s() == launch.TRAIN_LIMIT_S
-    run.ranks[0].phase = "sample"
-    assert run.limit_s() == launch.INIT_LIMIT_S
+    found = crew.Crew(make_plan(), place.Place(), tmp_path)
+    found.ranks[0].compute_ns, found.ranks[0].phase = [10**9] * 9, "evaluate"
+    assert found.limit_s == crew.TRAIN_LIMIT_S
+    found.ranks[0].phase = "sample"
+    assert found.limit_s == crew.INIT_LIMIT_S
 
 
 @pytest.fixture
@@ -162,8 +161,7 @@ def test_a_worker_samples_after_the_phases_and_before_the_end_with_its_data_open
     data = PointData(facts={"padding": 0.25})
     ready = replace(job(tmp_path, limits=Limits(steps=4), data=data), workload=workload)
     monkeypatch.setattr(opening, "open_job", lambda *_, **__: (ready, loop.Position()))
-    (tmp_path / "plan.json").write_text(json.dumps(make_plan().to_json()), encoding="utf-8")
-    worker.work(tmp_path, Ranks.from_environment(), ready.events)
+    worker.work(make_plan(), tmp_path, Ranks.from_environment(), ready.events)
     kinds = [event["event"] for event in events(tmp_path)]
     assert kinds[-4:] == ["phases", "alive", "artifacts", "end"]
     assert last(tmp_path)["facts"] == {"padding": 0.25}

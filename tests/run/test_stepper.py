@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, distributed, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run.opening import exchanging_gradients
+from trainmark.run.exchange import exchanging_gradients
 from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import PRECISIONS, Precision
 
@@ -56,6 +57,7 @@ def stepper(
     clip_gradient_norm: float = 0.0,
     accumulate: int = 1,
     wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+    exchanged: Callable[[], None] = lambda: None,
 ) -> Stepper:
     return Stepper(
         model or network(),
@@ -64,6 +66,7 @@ def stepper(
         precision=Precision.parse(word),
         device=Platform(files.load("cpu")).open(0),
         wrap=wrap,
+        exchanged=exchanged,
         world=world,
         clip_gradient_norm=clip_gradient_norm,
         accumulate=accumulate,
@@ -210,8 +213,11 @@ def test_micro_batches_of_unlike_length_count_for_their_samples(samples: int, ac
 def test_ranks_of_unlike_shares_cut_into_micro_batches_make_the_step_of_all_samples() -> None:
     """Two ranks with 7 and 3 of 10 samples in micro-batches, averaged as DDP does."""
     data = batch()
-    (_, one), (_, other) = (update(rows, world=2, accumulate=2) for rows in (data.rows(0, 7, 10), data.rows(7, 10, 10)))
-    torch.testing.assert_close((one + other) / 2, update(data.rows(0, 10))[1])
+    shares = (data.rows(0, 7, 10), data.rows(7, 10, 10))
+    (loss, one), (other_loss, other) = (update(rows, world=2, accumulate=2) for rows in shares)
+    whole_loss, whole = update(data.rows(0, 10))
+    torch.testing.assert_close((one + other) / 2, whole)
+    torch.testing.assert_close((loss + other_loss) / 2, whole_loss)
 
 
 class Exchanging(nn.Module):
@@ -264,26 +270,16 @@ def process_group() -> Iterator[None]:
 
 @pytest.mark.usefixtures("process_group")
 def test_ddp_exchanges_the_sum_of_all_micro_batches_once_a_step() -> None:
-    device = Platform(files.load("cpu")).open(0)
-    exchanged: list[Tensor] = []
-
-    def exchange(bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
-        exchanged.append(bucket.buffer().clone())
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
-
-    def wrapped(model: nn.Module) -> nn.Module:
-        parallel = exchanging_gradients(model, device)
-        # torch compares the hook's annotations with types, and ours are strings
-        parallel.register_comm_hook(None, lambda state, bucket: exchange(bucket))  # type: ignore[operator]
-        return parallel
-
+    log: list[str] = []
+    wrap = partial(
+        exchanging_gradients, device=Platform(files.load("cpu")).open(0), last_are_ready=lambda: log.append("ready")
+    )
     data, plain = batch().rows(0, 7), stepper("fp32", classifier())
-    training = stepper("fp32", classifier(), accumulate=3, wrap=wrapped)
-    for steps in (1, 2):
+    training = stepper("fp32", classifier(), accumulate=3, wrap=wrap, exchanged=lambda: log.append("backward returned"))
+    for _ in range(2):
         torch.testing.assert_close(training.step(data), plain.step(data))
-        assert len(exchanged) == steps
+        assert log == ["backward returned", "backward returned", "ready", "backward returned"]
+        log.clear()
     for ours, theirs in zip(training.bare_model.parameters(), plain.bare_model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
 

@@ -26,6 +26,8 @@ PHASES_EXPLAINED = {
     "compute": "Forward, backward, gradient exchange and optimizer.",
     "evaluate": "Evaluation, its own wait for data included.",
     "checkpoint": "Saving the state of training.",
+    "restart": "Of a run whose ranks were started again: the work that was lost with them, and the time until the new "
+    "workers' first lines. No throughput holds it.",
     "other": "What is left between the phases above; it should be near zero.",
 }
 """By phase, in the order they are charged."""
@@ -72,8 +74,9 @@ DOUBTS = {
     "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
     "drifting": "Steps became slower or faster by more than 2 % from first to last: heat, a full cache, another load. "
     "Where steps hold different numbers of items, what these explain is taken out first.",
-    "rank-skew": "The slowest rank took more than 5 % longer than the fastest, and not for having more items; the text "
-    "names it.",
+    "rank-skew": "The slowest rank's own computing took more than 5 % longer than the fastest's, and not for having "
+    "more items; the text names it. The exchange of gradients is left out, because in it the fast ranks wait for the "
+    "slow one, so that whole steps are equally long on all.",
     "small-batch": "The global batch is below the reference recipe's, so the device may not be filled.",
     "emulated-precision": "The processor has no instructions for the precision asked for.",
     "foreign-load": "Other programs, or other guests of the host, used more than 10 % of the machine meanwhile.",
@@ -82,6 +85,8 @@ DOUBTS = {
     "no-sample": "The trained model should have left files to look at or listen to and could not; the measured result "
     "is not touched by that.",
     "resumed": "The run went on from a checkpoint: times cover only the part after it.",
+    "restarted": "Ranks died and were started again from the newest checkpoint; the text says where and how much time "
+    "was lost. e2e_time holds that time, throughputs do not.",
     "no-end": "Of `trainmark speak`: the limit on frames came before the network said that it had come to the end.",
     "no-sound": "Of `trainmark speak`: the network ended at its first frame.",
     "weak-attention": "Of `trainmark speak`: attention did not read along the text, so the words are hardly right.",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from trainmark import __version__
-from trainmark.cli import data, explain, list_, plan, run, runs, show, speak
+from trainmark.cli import data, doctor, explain, launch, list_, plan, published, run, runs, scaling, show, speak
 from trainmark.cli.terminal import say
 from trainmark.spec.errors import TrainmarkError, UsageError, nearest
 
@@ -24,6 +24,10 @@ COMMANDS = {
     "explain": explain,
     "data": data,
     "speak": speak,
+    "scaling": scaling,
+    "published": published,
+    "doctor": doctor,
+    "launch": launch,
 }
 
 DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."

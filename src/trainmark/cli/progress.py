@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.terminal import console, say
 from trainmark.results.wording import number
+from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
     from trainmark.run.gather import RankStory
@@ -88,7 +89,9 @@ class Progress:
             parts.append(f"step {story.first_step + len(story.compute_ns)}")
             recent = slice(-RECENT_STEPS, None)
             seconds = (sum(story.wait_ns[recent]) + sum(story.compute_ns[recent])) / 1e9
-            items = sum(sum(rank.items[recent]) for rank in ranks)
+            # a node hears its own ranks only, and the others do as much
+            heard = sum(sum(rank.items[recent]) for rank in ranks)
+            items = heard * Topology.parse(self._plan.topology).devices / len(ranks)
             if story.loss[-1] is not None:
                 parts.append(f"loss {story.loss[-1]:.4f}")
             if seconds > 0:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.cli.terminal import console, say
-from trainmark.cli.words import add_plan_words, plans, spoken
+from trainmark.cli.words import add_plan_words, plans, spelt, spoken
+from trainmark.run import lifeline_stdin, site
+from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
     from trainmark.results.store import Store
+    from trainmark.run.meeting import Meeting
+    from trainmark.run.site import Site
     from trainmark.spec.plan import Plan
     from trainmark.spec.record import Record
 
@@ -27,6 +32,8 @@ EXAMPLES = """\
   trainmark run resnet50 --recipe fill --set batch_per_device=128 --steps 200
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
   trainmark run tacotron2 --recipe reference --topology 1x8 --data /data/ljspeech --set target=0.5 --strict
+  trainmark run resnet50 --recipe reference --topology 2x8 --hosts a,b --data /data/imagenet
+  trainmark run resnet50 --recipe reference --topology 2x8   inside a Slurm job or a Kubernetes pod
   trainmark run tacotron2 --init-from public.pt  start from published weights
   trainmark run --resume resnet50-reference-1x8  go on from that run's last checkpoint"""
 
@@ -37,41 +44,142 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeat", type=int, default=1, metavar="K", help="run K times and report the spread")
     add("--store", metavar="DIR", help="where records are kept (default: $TRAINMARK_STORE or the user's data folder)")
     add("--resume", metavar="RUN", help="go on with an earlier run from its last checkpoint")
+    add("--hosts", metavar="A,B", help="the nodes of a topology such as 2x8, reached by ssh")
+    add("--port", type=int, metavar="N", help="where the first of several nodes listens for the others")
+    add(
+        "--join-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds the nodes wait for each other (default: 60)",
+    )
     add("--strict", action="store_true", help="exit 5 if the target is missed or the result is too noisy")
     add("--json", action="store_true", help="one JSON document on stdout: a record, or a list of them")
     add("--quiet", action="store_true", help="no progress, only the result")
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.results import table
     from trainmark.results.store import Store, default_folder
+    from trainmark.run import place
+    from trainmark.run.meeting import Meeting
     from trainmark.spec.errors import UsageError
 
     if args.repeat < 1:
         raise UsageError(f"--repeat must be at least 1, not {args.repeat}")
     store = Store(Path(args.store).expanduser() if args.store else default_folder())
     store.check_writable()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every host without a reverse name
+    facts = site.load()
+    if args.hosts:
+        return _report(*_over_ssh(args, store, facts), store, args)
     decided = [_resumed(args, store)] if args.resume else plans(args)
-    _get_ready(decided, store, quiet=args.quiet)
+    here = place.find(Topology.parse(decided[0].topology), os.environ, args.port or facts.network.port)
+    if here.kind == "slurm-batch":
+        os.execvp("srun", place.own_srun(Topology.parse(decided[0].topology), os.environ, _this_command()))  # noqa: S606
+    if lifeline_stdin.asked():
+        lifeline_stdin.end_with_stdin()
+    if here.first_local_rank:
+        args.quiet = True
 
+    if here.parties == 1:
+        _get_ready(decided, store, quiet=args.quiet)
+        return _report(*_all(decided, store, args, facts, None), store, args)
+    meeting = Meeting(here, args.join_timeout)
+    try:
+        _get_ready_together(decided, store, meeting, quiet=args.quiet)
+        records, code = _all(decided, store, args, facts, meeting)
+    finally:
+        meeting.leave()
+    return _report(records, code, store, args) if here.leads else code
+
+
+def _all(
+    decided: list[Plan], store: Store, args: argparse.Namespace, facts: Site, meeting: Meeting | None
+) -> tuple[list[Record], int]:
+    """Runs every plan as often as asked, until one fails."""
     records: list[Record] = []
-    code = 0
     for plan in decided:
         group = secrets.token_hex(4) if args.repeat > 1 else None
         for number in range(args.repeat):
             if args.repeat > 1 and not args.quiet:
                 say(f"{plan.workload}: run {number + 1} of {args.repeat}")
-            record, code = _one(plan, store, group, args)
-            records.append(record)
+            record, code = _one(plan, store, group, args, facts, meeting)
+            records += [record] if record else []
             if code:
-                break
-        if code:
-            break
+                return records, code
+    return records, 0
+
+
+def _one(
+    plan: Plan, store: Store, group: str | None, args: argparse.Namespace, facts: Site, meeting: Meeting | None
+) -> tuple[Record | None, int]:
+    from trainmark import workloads
+    from trainmark.cli.progress import Progress
+    from trainmark.run import launch
+
+    workload = workloads.load(plan.workload)
+    quiet = args.quiet or (meeting is not None and not meeting.place.leads)
+    with Progress(plan, workload.item, workload.target.name, quiet=quiet) as progress:
+        outcome = launch.run(
+            plan,
+            store.folder,
+            group=group,
+            watch=progress.show,
+            meeting=meeting,
+            interface=facts.network.interface,
+        )
+    code = outcome.exit_code
+    if outcome.record is None:
+        if outcome.sentence:
+            say(f"trainmark: {outcome.sentence}")
+        return None, code
+    store.add(outcome.record)
+    if code:
+        say(f"trainmark: {outcome.sentence}")
+        say(f"trainmark: what was measured is kept in {outcome.folder}")
+    elif args.strict:
+        code = _strict(outcome.record)
+    if meeting:
+        meeting.conclude(code)
+    if lifeline_stdin.asked():
+        say(f"trainmark: run folder {outcome.folder}")
+    return outcome.record, code
+
+
+def _over_ssh(args: argparse.Namespace, store: Store, facts: Site) -> tuple[list[Record], int]:
+    """The same command on every host, for one run after the other; their records come back from the first host."""
+    from trainmark import workloads
+    from trainmark.run import ssh
+    from trainmark.spec.errors import UsageError
+
+    if args.resume:
+        raise UsageError("--resume goes on where the checkpoints lie: run it on the first host, not with --hosts")
+    topology = Topology.parse(args.topology or "1x1")
+    plans(args)  # a wrong word ends here and not on every host
+    options = ["--join-timeout", str(args.join_timeout), *(["--strict"] if args.strict else [])]
+    options += ["--port", str(args.port)] if args.port else []
+    records: list[Record] = []
+    for name in args.workloads or workloads.NAMES:
+        for _ in range(args.repeat):
+            words = [name, *(word for words in spelt(args, add_plan_words) for word in words), *options]
+            record, code = ssh.run_on_hosts(args.hosts, words, topology, facts, store.folder, quiet=args.quiet)
+            if record:
+                if not store.path(record.run_id).exists():  # the first host may share this store
+                    store.add(record)
+                records.append(record)
+            if code:
+                return records, code
+    return records, 0
+
+
+def _report(records: list[Record], code: int, store: Store, args: argparse.Namespace) -> int:
+    from trainmark.results import table
+
     if args.json:
         documents = [record.to_json() for record in records]
         json.dump(documents[0] if len(documents) == 1 else documents, sys.stdout, ensure_ascii=False)
         print()
-    else:
+    elif records:
         out = console()
         sys.stdout.write(
             table.render(records, width=out.width, color=out.is_terminal and not out.no_color, encoding=out.encoding)
@@ -83,21 +191,8 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _one(plan: Plan, store: Store, group: str | None, args: argparse.Namespace) -> tuple[Record, int]:
-    from trainmark import workloads
-    from trainmark.cli.progress import Progress
-    from trainmark.run import launch
-
-    workload = workloads.load(plan.workload)
-    with Progress(plan, workload.item, workload.target.name, quiet=args.quiet) as progress:
-        record, code, folder = launch.run(plan, store.folder, group=group, watch=progress.show)
-    store.add(record)
-    if code:
-        say(f"trainmark: {record.ended}")
-        say(f"trainmark: what was measured is kept in {folder}")
-    elif args.strict:
-        code = _strict(record)
-    return record, code
+def _this_command() -> list[str]:
+    return [sys.executable, "-m", "trainmark", *sys.argv[1:]]
 
 
 def _strict(record: Record) -> int:
@@ -129,3 +224,17 @@ def _get_ready(decided: list[Plan], store: Store, *, quiet: bool) -> None:
         if plan.data.generated and Path(plan.data.folder) == embedded.folder(plan.data.name):
             embedded.ensure(plan.data.name, Path(plan.data.folder), (lambda _: None) if quiet else say)
         check.machine(plan, store.folder)
+
+
+def _get_ready_together(decided: list[Plan], store: Store, meeting: Meeting, *, quiet: bool) -> None:
+    """The same on every machine of a run; one that is not ready tells the others, so that nobody waits for it."""
+    from trainmark.run import launch
+    from trainmark.spec.errors import TrainmarkError
+
+    if meeting.place.first_local_rank:
+        return  # the first rank of this machine looks it over for all
+    try:
+        _get_ready(decided, store, quiet=quiet)
+    except TrainmarkError as error:
+        launch.refuse(meeting, error)
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from trainmark.spec.precision import PRECISIONS
@@ -36,10 +37,17 @@ def add_plan_words(parser: argparse.ArgumentParser) -> None:
     add("--init-from", metavar="FILE", help="begin with the weights in FILE instead of random ones")
     add("--skip-bad", type=int, default=0, metavar="N", help="leave out up to N unreadable data files (default: 0)")
     add(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="K",
+        help="start failed ranks again up to K times, from their last checkpoint (default: 0)",
+    )
+    add(
         "--hang-timeout",
         type=float,
         metavar="S",
-        help="seconds without progress that end the run (default: from the steps)",
+        help="seconds without progress that end the run (default: from the steps; at least 30 while it starts)",
     )
 
 
@@ -65,6 +73,8 @@ def spoken(args: argparse.Namespace) -> Words:
 
     if args.skip_bad < 0:
         raise UsageError(f"--skip-bad must be at least 0, not {args.skip_bad}")
+    if args.max_restarts < 0:
+        raise UsageError(f"--max-restarts must be at least 0, not {args.max_restarts}")
     return Words(
         recipe=args.recipe,
         topology=args.topology,
@@ -78,5 +88,23 @@ def spoken(args: argparse.Namespace) -> Words:
         seed=args.seed,
         skip_bad=args.skip_bad,
         hang_timeout_s=args.hang_timeout,
+        max_restarts=args.max_restarts,
         init_from=args.init_from,
     )
+
+
+def spelt(args: argparse.Namespace, add_words: Callable[[argparse.ArgumentParser], None]) -> Iterator[tuple[str, ...]]:
+    """Those of some options that differ from their defaults, as one would type them for another command line."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_words(parser)
+    for action in parser._actions:
+        value = getattr(args, action.dest)
+        if not action.option_strings or value == action.default:
+            continue
+        option = action.option_strings[0]
+        if action.nargs == 0:
+            yield (option,)
+            continue
+        for text in map(str, value if isinstance(value, list) else [value]):
+            # a value that looks like an option has to be tied to its own
+            yield (f"{option}={text}",) if text.startswith("-") else (option, text)

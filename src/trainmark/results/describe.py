@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.results import escape
+from trainmark.results import escape, link
 from trainmark.results.paper import Paper
 from trainmark.results.wording import (
     NOTHING,
@@ -19,6 +19,7 @@ from trainmark.results.wording import (
     shown_quality,
     verdict,
 )
+from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
     from trainmark.spec.metrics import Quantity
@@ -53,6 +54,7 @@ def describe(
     _draw_steps(paper, record)
     _draw_quality(paper, record)
     _draw_artifacts(paper, record, run_folder)
+    _draw_links(paper, record)
     _draw_environment(paper, record)
     _draw_doubts(paper, record)
     paper.put("", "What a word means: trainmark explain p_core")
@@ -218,16 +220,21 @@ def _draw_steps(paper: Paper, record: Record) -> None:
 
 
 def _draw_ranks(paper: Paper, record: Record) -> None:
-    traces = sorted(record.timeline.ranks, key=lambda trace: -trace.busy_ns)
-    fastest = traces[-1].busy_ns or 1
-    _title(paper, "Ranks", "slowest first")
+    timeline = record.timeline
+    # steps with an exchange are equally long on all ranks: only what each computed itself tells them apart
+    own = {trace.rank: timeline.own_ns(trace) if timeline.exchange_known else trace.busy_ns for trace in timeline.ranks}
+    traces = sorted(timeline.ranks, key=lambda trace: -own[trace.rank])
+    fastest = own[traces[-1].rank] or 1
+    _title(paper, "Ranks", "slowest first" + (", by their own computing" if timeline.exchange_known else ""))
     drawn = paper.table()
-    for head in ("rank", "host", "steps took s", "of the fastest", record.item, "mem GiB"):
+    for head in ("rank", "host", "steps took s", "exchange s", "of the fastest", record.item, "mem GiB"):
         drawn.add_column(paper.text(head), justify="left" if head == "host" else "right")
     for trace in traces[:_MOST_RANKS]:
         memory = NOTHING if trace.memory_peak_bytes is None else number(trace.memory_peak_bytes / 2**30)
-        share = f"{100 * trace.busy_ns / fastest:.1f} %"
-        cells = (str(trace.rank), trace.host, number(trace.busy_ns / 1e9), share, number(sum(trace.items)), memory)
+        exchange = number(sum(trace.exchange_ns) / 1e9) if trace.exchange_ns else NOTHING
+        share = f"{100 * own[trace.rank] / fastest:.1f} %"
+        took = number(trace.busy_ns / 1e9)
+        cells = (str(trace.rank), trace.host, took, exchange, share, number(sum(trace.items)), memory)
         drawn.add_row(*(paper.text(cell) for cell in cells))
     paper.put(drawn, indent=2)
     if len(traces) > _MOST_RANKS:
@@ -275,8 +282,17 @@ def _draw_artifacts(paper: Paper, record: Record, run_folder: Path | None) -> No
         paper.put_unbroken(f"    {run_folder / artifact.file if run_folder else artifact.file}")
 
 
+def _draw_links(paper: Paper, record: Record) -> None:
+    if not (measured := link.read(record.environment.get("link"))):
+        return
+    topology = Topology.parse(record.plan.topology)
+    _title(paper, "Links", "measured before training")
+    paper.put(link.summary(measured, ranks=topology.devices, hosts=topology.nodes), "", indent=2)
+    paper.put(link.table(paper, measured), indent=2)
+
+
 def _draw_environment(paper: Paper, record: Record) -> None:
-    pairs = list(_flat(record.environment))
+    pairs = list(_flat({name: value for name, value in record.environment.items() if name != "link"}))
     if pairs:
         _title(paper, "Environment")
         _draw_pairs(paper, pairs)

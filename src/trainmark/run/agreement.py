@@ -7,6 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import distributed
 
+BROADCAST_BYTES = 64 << 20
+"""Sent at a time, so that no limit of a transport on one message is met."""
+
 
 class Agreement(Protocol):
     rank: int
@@ -17,6 +20,9 @@ class Agreement(Protocol):
 
     def total(self, values: dict[str, float]) -> dict[str, float]:
         """Sums over ranks, by name; all ranks must call together."""
+
+    def broadcast(self, data: bytes | None) -> bytes:
+        """What rank 0 gives, on every rank; the others give None. All ranks must call together."""
 
     def barrier(self) -> None: ...
 
@@ -35,6 +41,9 @@ class Alone:
 
     def total(self, values: dict[str, float]) -> dict[str, float]:
         return values
+
+    def broadcast(self, data: bytes | None) -> bytes:
+        return _given(data)
 
     def barrier(self) -> None:
         pass
@@ -62,8 +71,24 @@ class Together:
         distributed.all_reduce(tensor, group=self._group)
         return dict(zip(names, tensor.tolist(), strict=True))
 
+    def broadcast(self, data: bytes | None) -> bytes:
+        given = _given(data) if self.rank == 0 else b""
+        size = torch.tensor([len(given)])
+        distributed.broadcast(size, src=0, group=self._group)
+        whole = bytearray(given) if self.rank == 0 else bytearray(int(size))
+        if whole:  # torch makes no tensor of an empty buffer
+            for part in torch.split(torch.frombuffer(whole, dtype=torch.uint8), BROADCAST_BYTES):
+                distributed.broadcast(part, src=0, group=self._group)
+        return bytes(whole)
+
     def barrier(self) -> None:
         distributed.barrier(group=self._group)
 
     def leave(self) -> None:
         distributed.destroy_process_group()
+
+
+def _given(data: bytes | None) -> bytes:
+    if data is None:
+        raise ValueError("rank 0 must give the bytes that the others are to get")
+    return data

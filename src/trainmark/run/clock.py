@@ -22,6 +22,8 @@ class StepTime(NamedTuple):
     items: int
     wait_ns: int
     compute_ns: int
+    exchange_ns: int = 0
+    """The part of the computation in which there was nothing to do but to exchange with other ranks."""
 
 
 class Clock:
@@ -48,10 +50,12 @@ class Clock:
         self._edge_ns = now_ns() if began_ns is None else began_ns
         self._launched_ns = self._edge_ns - startup_ns
         self.phases_ns: dict[str, int] = {"startup": startup_ns}
-        self._queue: deque[tuple[Any, Any, Any, int]] = deque()
+        self._queue: deque[tuple[Any, Any, Any, list[tuple[Any, Any]], int]] = deque()
         self._done: list[StepTime] = []
         self._ready: Any = None
         self._wait_from: Any = None
+        self._exchange_from: Any = None
+        self._exchanges: list[tuple[Any, Any]] = []
         self._segment_ns = 0
         self.steps = 0
 
@@ -101,10 +105,27 @@ class Clock:
         """One training step: launched inside, and finished on the device whenever the device gets there."""
         return _Step(self, items)
 
+    def exchange_begins(self) -> None:
+        """Called when a step has nothing to do but to exchange with other ranks: its last gradients are ready."""
+        self._exchange_from = self._mark()
+
+    def exchange_ends(self) -> None:
+        """Called when work launched from now on finds what was exchanged; changes nothing where none was begun."""
+        if self._exchange_from is not None:
+            self._exchanges.append((self._exchange_from, self._mark()))
+            self._exchange_from = None
+
+    @contextmanager
+    def exchange(self) -> Iterator[None]:
+        """Around an exchange that nothing hides."""
+        self.exchange_begins()
+        yield
+        self.exchange_ends()
+
     def _end_step(self, items: int) -> None:
         end = self._mark()
-        self._queue.append((self._wait_from, self._ready, end, items))
-        self._wait_from = end
+        self._queue.append((self._wait_from, self._ready, end, self._exchanges, items))
+        self._wait_from, self._exchanges = end, []
         self.steps += 1
         if len(self._queue) > MOST_STEPS_IN_FLIGHT:
             self._marks.wait_for(self._queue[-MOST_STEPS_IN_FLIGHT - 1][2])
@@ -122,8 +143,9 @@ class Clock:
     def _collect(self, *, everything: bool) -> None:
         between = self._marks.between_ns
         while self._queue and (everything or self._marks.reached(self._queue[0][2])):
-            wait_from, ready, end, items = self._queue.popleft()
-            step = StepTime(items, between(wait_from, ready), between(ready, end))
+            wait_from, ready, end, exchanges, items = self._queue.popleft()
+            exchange_ns = sum(between(*marks) for marks in exchanges)
+            step = StepTime(items, between(wait_from, ready), between(ready, end), exchange_ns)
             self._segment_ns += step.wait_ns + step.compute_ns
             self._done.append(step)
 

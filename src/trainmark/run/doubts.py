@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trainmark.spec import series
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
-from trainmark.spec.record import Doubt, Quality, Status
+from trainmark.spec.record import Doubt, Quality, Restart, Status
 from trainmark.spec.target import telling_digits
 from trainmark.spec.timeline import Timeline
 from trainmark.spec.topology import Topology
@@ -37,6 +35,7 @@ class Facts:
     environment: Mapping[str, Any]
     reference_global_batch: int
     resumed: Mapping[str, Any] | None = None
+    restarts: tuple[Restart, ...] = ()
     torn_ranks: tuple[int, ...] = ()
     """Ranks whose event file ends in the middle of a line."""
     no_sample: str | None = None
@@ -103,22 +102,15 @@ def drifting(f: Facts) -> Found:
 
 
 def rank_skew(f: Facts) -> Found:
-    """Compute holds the wait for slower ranks, so the slow rank is the one that waited least inside it.
-
-    A rank that took longer because it was given more items is not slow, nor is one with few items that waited.
-    """
-    busy = {trace.rank: float(np.sum(trace.compute_ns)) for trace in f.timeline.ranks if len(trace.compute_ns)}
-    items = {trace.rank: float(np.sum(trace.items)) for trace in f.timeline.ranks if trace.rank in busy}
-    if len(busy) < 2 or not all(busy.values()):
-        return
-    slow, fast = max(busy, key=lambda rank: busy[rank]), min(busy, key=lambda rank: busy[rank])
-    explained = max(1.0, items[slow] / items[fast]) if items[fast] else 1.0
-    factor = busy[slow] / busy[fast] / explained
-    if factor > 1 + RANK_SKEW:
-        same = "" if explained == 1 else " for as many items"
+    skew = f.timeline.skew
+    if skew is not None and skew.factor > 1 + RANK_SKEW:
+        slow = f"rank {skew.slow.rank}" + (f" on {skew.slow.host}" if skew.slow.host else "")
+        same = " for as many items" if sum(skew.slow.items) > sum(skew.fast.items) else ""
+        own = "its own computing" if f.timeline.exchange_known else "its steps"
         yield (
             "rank-skew",
-            f"ranks differ by more than 5 %: rank {slow} took {factor:.2f} times as long as the fastest{same}",
+            f"ranks differ by more than 5 %: {slow} took {skew.factor:.2f} times as long for {own} as "
+            f"rank {skew.fast.rank}, the fastest{same}",
         )
 
 
@@ -157,6 +149,17 @@ def resumed(f: Facts) -> Found:
         yield "resumed", "; ".join(said)
 
 
+def restarted(f: Facts) -> Found:
+    if f.restarts:
+        times = f"{len(f.restarts)} time{'s' if len(f.restarts) > 1 else ''}"
+        where = " and ".join(str(restart.step) for restart in f.restarts)
+        lost_s = f.timeline.seconds("restart")
+        said = [f"restarted {times}, at step {where}, {lost_s:.1f} s lost, which no throughput holds"]
+        said += [restart.reason for restart in f.restarts if restart.reason]
+        said += [sentence for restart in f.restarts for sentence in restart.damaged]
+        yield "restarted", "; ".join(said)
+
+
 def torn_events(f: Facts) -> Found:
     if f.torn_ranks:
         ranks = ", ".join(str(rank) for rank in f.torn_ranks)
@@ -186,6 +189,7 @@ CHECKS = (
     foreign_load,
     skipped_files,
     resumed,
+    restarted,
     torn_events,
     no_sample,
 )

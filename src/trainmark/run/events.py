@@ -17,6 +17,8 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if os.fstat(self._descriptor).st_size:  # whoever wrote before may have been killed in the middle of a line
+            os.write(self._descriptor, b"\n")
 
     def write(self, kind: str, **fields: Any) -> None:
         line = memoryview(json.dumps({"event": kind, **fields}, ensure_ascii=False).encode() + b"\n")

@@ -1,232 +1,320 @@
-"""Starts the ranks of a run, watches over them, and leaves a record whatever happens to them."""
+"""Runs a plan on the ranks of this party, together with the other parties, and leaves a record whatever happens."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform as host_platform
 import secrets
+import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-import numpy as np
 import psutil
 
+import trainmark
 from trainmark import workloads
-from trainmark.data.lifeline import end_with_parent
 from trainmark.platforms import files
-from trainmark.run import gather
+from trainmark.run import blame, gather, network, place
+from trainmark.run.blame import Fault
+from trainmark.run.crew import Crew
 from trainmark.run.events import EventTail, EventWriter
 from trainmark.run.gather import RankStory
-from trainmark.spec.errors import NotReadyError
+from trainmark.run.meeting import LOST_S, LostLeaderError, Meeting, Pulse
+from trainmark.spec.errors import NotReadyError, TrainmarkError
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 
 POLL_S = 0.1
-INIT_LIMIT_S = 600.0
-"""Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
-TRAIN_LIMIT_S = 60.0
-TRAIN_LIMIT_MEDIANS = 20
 TERMINATE_LIMIT_S = 20.0
 """What a rank gets to finish its step and flush after SIGTERM."""
 AFTER_FAILURE_S = 3.0
 """What the other ranks get to notice that one has failed."""
-LAST_LINES = 20
-HANG = 124
+ENDED_BY = {"interrupted": signal.SIGINT, "terminated": signal.SIGTERM}
 
 Watcher = Callable[[list[RankStory]], None]
 
 
-class Run:
-    """One execution of a plan: a folder, the processes working in it, and what they wrote so far."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    exit_code: int
+    folder: Path
+    record: Record | None = None
+    """Only the leader has it."""
+    sentence: str = ""
+    """What went wrong, in words."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self.plan = plan
-        self.folder = folder
-        self.events = EventWriter(folder / "launcher.jsonl")
-        self.ranks = [RankStory(rank=rank) for rank in range(Topology.parse(plan.topology).devices)]
-        self._tails = [EventTail(folder / f"rank{rank}.jsonl") for rank in range(len(self.ranks))]
-        self._progress_at_s = time.monotonic()
-        self.signals: list[int] = []
-        self.exit_code = 0
 
-    def read(self) -> bool:
-        """Takes in new events; True if there were any."""
-        moved = False
-        for story, tail in zip(self.ranks, self._tails, strict=True):
-            for event in tail.new_events():
-                story.add(event)
-                moved = True
-        if moved:
-            self._progress_at_s = time.monotonic()
-        return moved
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What the parties agreed on before a run."""
 
-    def silent_s(self) -> float:
-        return time.monotonic() - self._progress_at_s
-
-    def limit_s(self) -> float:
-        """How long nothing may be heard before this is a hang."""
-        if self.plan.hang_timeout_s is not None:
-            return self.plan.hang_timeout_s
-        if any(story.phase in ("startup", "init", "sample") for story in self.ranks):
-            return INIT_LIMIT_S
-        recent = [step for story in self.ranks for step in story.compute_ns[-100:]]
-        median_s = float(np.median(recent)) / 1e9 if recent else INIT_LIMIT_S / TRAIN_LIMIT_MEDIANS
-        return max(TRAIN_LIMIT_S, TRAIN_LIMIT_MEDIANS * median_s)
-
-    def fault(self, exit_code: int, sentence: str) -> None:
-        """Writes down why the run failed, once: the first reason is the one that counts."""
-        if not self.exit_code:
-            self.exit_code = exit_code
-            self.events.write("fault", exit_code=exit_code, sentence=sentence)
+    folder: Path
+    plan_file: Path
+    rendezvous_port: int = 0
+    shared: bool = True
+    """The leader sees this party's folder, so no file has to be handed over."""
 
 
 def run(
-    plan: Plan, store: Path, *, group: str | None = None, watch: Watcher = lambda ranks: None
-) -> tuple[Record, int, Path]:
-    """Runs a plan to its end; returns its record, the exit code it deserves, and the run folder."""
-    folder = _new_folder(plan, store, group)
-    current = Run(plan, folder)
-    before = _machine_use()
-    launched_ns = time.perf_counter_ns()
-    process = subprocess.Popen(
-        _command(plan, folder),
-        env=_environment(plan, launched_ns),
-        stdin=subprocess.DEVNULL,
-        stdout=(folder / "launcher.log").open("wb"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # a terminal's Ctrl-C reaches the launcher only, which passes it on when it is time
-        preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
-    )
-    with _forwarding_signals(current):
+    plan: Plan,
+    store: Path,
+    *,
+    group: str | None = None,
+    watch: Watcher = lambda ranks: None,
+    meeting: Meeting | None = None,
+    interface: str | None = None,
+) -> Outcome:
+    """Runs a plan to its end. Without a meeting this machine is all there is."""
+    settled = _settle(plan, store, meeting, lambda token: _new_folder(plan, store / "runs", group, token))
+    before, began_s = _machine_use(), time.monotonic()
+    outcome = _execute(plan, settled, watch, meeting, interface)
+    if meeting and not meeting.place.leads:
+        return outcome
+    events = EventWriter(settled.folder / "launcher.jsonl")
+    events.write("machine", foreign_load=_foreign_load(before, _machine_use(), time.monotonic() - began_s))
+    if outcome.exit_code:
+        events.write("fault", exit_code=outcome.exit_code, sentence=outcome.sentence)
+    events.close()
+    record = gather.record(settled.folder)
+    code = outcome.exit_code
+    if not code and (number := ENDED_BY.get(record.ended)):
+        code = 128 + number
+    return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=record.ended)
+
+
+def probe_only(
+    plan: Plan, store: Path, *, meeting: Meeting | None = None, interface: str | None = None
+) -> tuple[list[dict[str, Any]], int, str]:
+    """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
+    settled = _settle(plan, store, meeting, lambda token: _new_folder(plan, store / "probes", None, token))
+    outcome = _execute(plan, settled, lambda ranks: None, meeting, interface, only_probe=True)
+    if meeting and not meeting.place.leads:
+        return [], outcome.exit_code, outcome.sentence
+    found = EventTail(settled.folder / "rank0.jsonl").new_events()
+    results: list[dict[str, Any]] = next((event["results"] for event in found if event["event"] == "link"), [])
+    return results, outcome.exit_code, outcome.sentence
+
+
+def refuse(meeting: Meeting, error: TrainmarkError) -> None:
+    """Tells the other parties that the next run cannot be made here, so that nobody waits for it."""
+    meeting.begin({"not_ready": str(error), "exit_code": error.exit_code, "host": meeting.host})
+    if meeting.place.leads:
+        meeting.announce({"refused": f"{meeting.host} is not ready: {error}", "exit_code": error.exit_code})
+
+
+def _execute(
+    plan: Plan,
+    settled: Settled,
+    watch: Watcher,
+    meeting: Meeting | None,
+    interface: str | None,
+    *,
+    only_probe: bool = False,
+) -> Outcome:
+    """Starts the ranks, sees them to their end and finds out with the other parties what went wrong."""
+    here = meeting.place if meeting else place.alone(Topology.parse(plan.topology))
+    crew = Crew(plan, here, settled.folder, only_probe=only_probe)
+    route = network.route(here, settled.rendezvous_port, interface)
+    pulse = meeting.start_pulse(min(LOST_S, plan.hang_timeout_s or LOST_S)) if meeting else None
+    with _catching_signals() as signals:
+        crew.start(settled.plan_file, route, time.perf_counter_ns())
         try:
-            _supervise(current, process, watch)
+            fault = _supervise(crew, signals, watch, pulse)
         finally:
-            _end_all(process, current)
-    elapsed_s = (time.perf_counter_ns() - launched_ns) / 1e9
-    current.events.write("machine", foreign_load=_foreign_load(before, _machine_use(), elapsed_s))
-    _judge(current, process.returncode)
-    record = gather.record(folder)
-    return record, current.exit_code, folder
+            crew.end()
+        fault = fault or _own_fault(crew, signals)
+        if meeting and pulse:
+            if not here.leads:
+                return _follow(crew, meeting, pulse, settled, fault)
+            fault = _hear_out(meeting, pulse, settled.folder, fault)
+    if fault:
+        return Outcome(exit_code=fault.exit_code, folder=settled.folder, sentence=fault.sentence)
+    return Outcome(exit_code=0, folder=settled.folder)
 
 
-def _supervise(current: Run, process: subprocess.Popen[bytes], watch: Watcher) -> None:
+def _supervise(crew: Crew, signals: list[int], watch: Watcher, pulse: Pulse | None) -> Fault | None:
+    """Until the ranks have ended, or must be ended; a fault is returned only where nobody else could name it."""
     asked_at_s: float | None = None
     failed_at_s: float | None = None
     handled = 0
-    while True:
-        ended = process.poll() is not None
-        if current.read() or ended:
-            watch(current.ranks)
-        if ended:
-            return
-        if len(current.signals) > handled:
-            handled = len(current.signals)
+    ended = False
+    while not ended:
+        ended = crew.wait(POLL_S)
+        if crew.read() or ended:
+            watch(crew.ranks)
+        now = time.monotonic()
+        if len(signals) > handled:
+            handled = len(signals)
             if handled > 1:
-                return
-            asked_at_s = time.monotonic()
-            _signal_ranks(current, process, current.signals[0])
-        if (
-            asked_at_s is not None
-            and time.monotonic() - asked_at_s > TERMINATE_LIMIT_S
-            and current.signals[0] == signal.SIGTERM
-        ):
-            return
-        if any(story.failed for story in current.ranks):
-            failed_at_s = failed_at_s or time.monotonic()
-            if time.monotonic() - failed_at_s > AFTER_FAILURE_S:
-                return
-        if current.silent_s() > current.limit_s():
-            _report_hang(current)
-            return
-        try:
-            process.wait(POLL_S)
-        except subprocess.TimeoutExpired:
-            continue
+                return None
+            asked_at_s = now
+            crew.signal(signals[0])
+        if asked_at_s is not None and now - asked_at_s > TERMINATE_LIMIT_S and signals[0] == signal.SIGTERM:
+            return None
+        failed = any(story.failed for story in crew.ranks) or bool(crew.dead())
+        if (failed and (signals or not crew.may_restart)) or (pulse and pulse.fault):
+            failed_at_s = failed_at_s or now
+            if now - failed_at_s > AFTER_FAILURE_S:
+                return None
+        if pulse and crew.silent_s > pulse.lost_after_s and (lost := pulse.lost()):
+            crew.dump_stacks()
+            return _lost(crew, pulse, lost)
+        if crew.silent_s > crew.limit_s:
+            crew.dump_stacks()
+            return blame.hang(crew)
+    return None
 
 
-def _signal_ranks(current: Run, process: subprocess.Popen[bytes], number: int) -> None:
-    """To the ranks themselves: a torchrun in between would kill them instead of letting them finish their step."""
-    pids = [story.pid for story in current.ranks if story.pid is not None]
-    for pid in pids if len(pids) == len(current.ranks) else [process.pid]:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
+def _own_fault(crew: Crew, signals: list[int]) -> Fault | None:
+    if signals:
+        if all(story.end for story in crew.ranks):
+            return None  # they finished their step and said so themselves
+        return Fault(
+            exit_code=128 + signals[0], sentence=f"the run was ended by {signal.Signals(signals[0]).name}"
+        )  # fmt: skip
+    return blame.of_crew(crew)
 
 
-def _report_hang(current: Run) -> None:
-    for story in current.ranks:
-        if story.pid is not None:
-            try:
-                os.kill(story.pid, signal.SIGUSR1)  # the worker dumps its stacks
-            except ProcessLookupError:
-                continue
-    time.sleep(1)  # what a stopped or spinning rank can still write, it has written by then
-    where = ", ".join(
-        f"rank {story.rank} was last seen in {story.phase} at step {story.first_step + len(story.compute_ns)}"
-        for story in current.ranks
+def _lost(crew: Crew, pulse: Pulse, parties: list[int]) -> Fault:
+    what = "rank" if crew.place.is_rank else "node"
+    who = f"{what} {', '.join(map(str, parties))}" if crew.place.leads else "the leader"
+    story = crew.ranks[0]
+    return Fault(
+        exit_code=4,
+        sentence=f"{who} was not heard from for {pulse.lost_after_s:.0f} s while training stood still at step "
+        f"{story.first_step + len(story.compute_ns)}: its machine or the link to it is down",
     )
-    sentence = f"no progress for {current.limit_s():.0f} s: {where}; stacks are in {current.folder}/rank*.stacks"
-    current.fault(HANG, sentence)
 
 
-def _end_all(process: subprocess.Popen[bytes], current: Run) -> None:
-    """Leaves no process behind."""
-    if process.poll() is None:
-        children = psutil.Process(process.pid).children(recursive=True)
-        for child in [*children, process]:
-            try:
-                child.kill()
-            except psutil.NoSuchProcess:
-                continue
-        process.wait()
-    current.read()
+def _follow(crew: Crew, meeting: Meeting, pulse: Pulse, settled: Settled, fault: Fault | None) -> Outcome:
+    """The end of a run on a follower: what is known goes to the leader, whose word is then everybody's."""
+    if not pulse.lost():
+        with suppress(LostLeaderError):
+            if fault:
+                meeting.report(fault.to_json())
+            meeting.hand_over({} if settled.shared else crew.files())
+            code = meeting.conclusion()
+            if not settled.shared:
+                shutil.rmtree(settled.folder, ignore_errors=True)  # the leader has it all
+            return Outcome(exit_code=code, folder=settled.folder)
+    sentence = fault.sentence if fault and not fault.consequence else "the leader was lost"
+    kept = f"{sentence}; what this machine measured is kept in {settled.folder}"
+    return Outcome(exit_code=4, folder=settled.folder, sentence=kept)
 
 
-def _judge(current: Run, returncode: int) -> None:
-    """Finds the exit code, and for a rank that could not speak for itself the sentence."""
-    failures = [story.failed for story in current.ranks if story.failed]
-    if failures:
-        first = min(failures, key=lambda failure: failure["at_ns"])
-        current.fault(first["exit_code"], first["sentence"])
-    elif current.signals:
-        if all(story.end for story in current.ranks):
-            current.exit_code = 128 + current.signals[0]  # they finished their step and said so themselves
-        else:
-            current.fault(128 + current.signals[0], f"the run was ended by {signal.Signals(current.signals[0]).name}")
-    elif returncode != 0 or any(story.end is None for story in current.ranks):
-        silent = next((story for story in current.ranks if story.end is None), current.ranks[0])
-        how = f"was killed by {signal.Signals(-returncode).name}" if returncode < 0 else f"exited with {returncode}"
-        step = silent.first_step + len(silent.compute_ns)
-        lines = last_lines(current.folder, silent.rank)
-        sentence = f"rank {silent.rank} {how} in {silent.phase} at step {step}"
-        current.fault(4, sentence + (f"; its last lines:\n{lines}" if lines else ""))
+def _hear_out(meeting: Meeting, pulse: Pulse, folder: Path, own: Fault | None) -> Fault | None:
+    """What went wrong first, once every follower has handed over or is lost."""
+    if own:
+        meeting.report(own.to_json())
+    gone = []
+    for party in range(1, meeting.place.parties):
+        if not meeting.take_over(party, folder, lambda party=party: party not in pulse.lost()):  # type: ignore[misc]
+            gone.append(party)
+    faults = [Fault.from_json(document) for document in meeting.faults()]
+    if gone and all(fault.consequence for fault in faults):
+        names = ", ".join(meeting.name_of(party) for party in gone)
+        faults.insert(
+            0,
+            Fault(exit_code=4, sentence=f"{names} was lost: nothing was heard from it for {pulse.lost_after_s:.0f} s"),
+        )
+    return blame.first(faults)
 
 
-def last_lines(folder: Path, rank: int) -> str:
-    for name in (f"rank{rank}.log", "launcher.log"):
-        try:
-            lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            continue
-        if lines:
-            return "\n".join(lines[-LAST_LINES:])
-    return ""
+def _settle(plan: Plan, store: Path, meeting: Meeting | None, make_folder: Callable[[str], Path]) -> Settled:
+    """The run's folder, and with several parties what they must know of each other first."""
+    if meeting is None:
+        folder = make_folder("")
+        return Settled(folder=folder, plan_file=folder / "plan.json")
+    everybody = meeting.begin({"host": meeting.host, **versions(plan)})
+    if not meeting.place.leads:
+        return _settle_by(meeting.terms(), plan, store, meeting)
+    if refused := _unlike(everybody):
+        meeting.announce({"refused": refused[0], "exit_code": refused[1]})
+        raise RefusedError(*refused)
+    token, port = secrets.token_hex(8), network.free_port()
+    folder = make_folder(token)
+    where = f"{folder.parent.name}/{folder.name}"
+    meeting.announce({"folder": where, "token": token, "port": port})
+    return Settled(folder=folder, plan_file=folder / "plan.json", rendezvous_port=port)
 
 
-def _new_folder(plan: Plan, store: Path, group: str | None) -> Path:
+def _settle_by(terms: Mapping[str, Any], plan: Plan, store: Path, meeting: Meeting) -> Settled:
+    """A follower's side: the leader's folder where this machine sees it too, else one of its own."""
+    if "refused" in terms:
+        raise RefusedError(terms["refused"], terms["exit_code"])
+    folder = store / terms["folder"]
+    name = f"plan.party{meeting.place.party}.json"
+    try:
+        shared = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("token") == terms["token"]
+    except (OSError, ValueError):
+        shared = False
+    if not shared:
+        folder = store / "parties" / f"{folder.name}-{meeting.place.party}"
+        folder.mkdir(parents=True)
+    _write(folder / name, plan.to_json())
+    return Settled(folder=folder, plan_file=folder / name, rendezvous_port=terms["port"], shared=shared)
+
+
+class RefusedError(TrainmarkError):
+    """A run that the parties cannot make together, with the reason the leader gave."""
+
+    def __init__(self, sentence: str, exit_code: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+def versions(plan: Plan) -> dict[str, str]:
+    """What must be the same on all machines of a run."""
+    import torch
+
+    plugin = files.load(plan.platform).plugin
+    return {
+        "python": ".".join(host_platform.python_version_tuple()[:2]),
+        "torch": torch.__version__,
+        "trainmark": trainmark.__version__,
+        **({plugin: _version(plugin)} if plugin else {}),
+        "plan": plan.fingerprint[:16],
+    }
+
+
+def _unlike(everybody: list[dict[str, Any]]) -> tuple[str, int] | None:
+    """Why these parties cannot run together, and the exit code for it."""
+    for party in everybody:
+        if "not_ready" in party:
+            return f"{party['host']} is not ready: {party['not_ready']}", party["exit_code"]
+    names = [name for name in everybody[0] if name != "host"]
+    rows = [name for name in names if len({party.get(name) for party in everybody}) > 1]
+    if not rows:
+        return None
+    widths = [max(len(str(party.get(name, ""))) for name in ["host", *rows]) for party in everybody]
+    lines = [
+        f"  {name:<10}"
+        + "  ".join(f"{party.get(name, '?'):<{width}}" for party, width in zip(everybody, widths, strict=True))
+        for name in ["host", *rows]
+    ]
+    return "\n".join(["the machines of this run are not alike; make these the same on all of them:", *lines]), 3
+
+
+def _version(plugin: str) -> str:
+    from importlib import import_module
+
+    return str(getattr(import_module(plugin), "__version__", "?"))
+
+
+def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
     workload = workloads.load(plan.workload)
     stamp = gather.now_utc()
     compact = stamp.replace("-", "").replace(":", "").removesuffix("Z")
     run_id = f"{plan.workload}-{plan.recipe_name}-{plan.topology}-{plan.precision}-{compact}-{secrets.token_hex(3)}"
-    folder = store / "runs" / run_id
+    folder = parent / run_id
     head = {
         "run_id": run_id,
         "created": stamp,
@@ -234,47 +322,32 @@ def _new_folder(plan: Plan, store: Path, group: str | None) -> Path:
         "item": workload.item,
         "target": {"name": workload.target.name, "unit": workload.target.unit, "better": workload.target.better},
         "reference_global_batch": workload.reference_global_batch,
+        "token": token,
     }
     try:
         folder.mkdir(parents=True)
-        (folder / "plan.json").write_text(json.dumps(plan.to_json(), indent=1), encoding="utf-8")
-        (folder / "run.json").write_text(json.dumps(head, indent=1), encoding="utf-8")
+        _write(folder / "plan.json", plan.to_json())
+        _write(folder / "run.json", head)
     except OSError as error:
         raise NotReadyError(f"cannot make the run folder {folder}: {error.strerror}") from error
     return folder
 
 
-def _command(plan: Plan, folder: Path) -> list[str]:
-    worker = ["-m", "trainmark.run.worker", str(folder)]
-    devices = Topology.parse(plan.topology).devices_per_node
-    if devices == 1:
-        return [sys.executable, *worker]
-    torchrun = ["-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={devices}"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]  # port 0: any free one
-    return [sys.executable, *torchrun, *rendezvous, *worker]
-
-
-def _environment(plan: Plan, launched_ns: int) -> dict[str, str]:
-    environment = {**os.environ, "TRAINMARK_LAUNCHED_NS": str(launched_ns), "PYTHONUNBUFFERED": "1"}
-    devices = Topology.parse(plan.topology).devices_per_node
-    if devices == 1:
-        environment["TRAINMARK_PARENT"] = str(os.getpid())
-    else:
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // devices)))
-    if plan.recipe["host_settings"] == "tuned":
-        for name, value in files.load(plan.platform).host_settings.items():
-            environment.setdefault(name, value)
-    return environment
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 @contextmanager
-def _forwarding_signals(current: Run) -> Iterator[None]:
+def _catching_signals() -> Iterator[list[int]]:
+    """The signals that came, in order; what they mean is decided where the ranks are watched."""
+    caught: list[int] = []
+
     def note(number: int, frame: FrameType | None) -> None:
-        current.signals.append(number)
+        caught.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield caught
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -31,6 +31,10 @@ class Position:
     step_in_epoch: int = 0
     step: int = 0
     history: list[Evaluation] = field(default_factory=list)
+    began_step: int = 0
+    """The step this run began with: 0, or where the run stood that it resumed. A restart does not change it."""
+    trained_s: float = 0.0
+    """How long this run has trained, as of its last checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,7 @@ def evaluate(job: Job, position: Position) -> bool:
     precision = evaluation_precision(job.recipe, job.stepper.precision)
     arithmetic = job.device.arithmetic(precision)
     with job.clock.phase("evaluate"):
+        job.stepper.make_alike()
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
         samples = 0

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor, distributed
 
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.run import checkpoint, environment, loop, weights
+from trainmark.run import checkpoint, environment, link_probe, loop, weights
 from trainmark.run.agreement import Agreement, Alone, Together
 from trainmark.run.clock import Clock
 from trainmark.run.events import EventWriter
+from trainmark.run.exchange import exchanging_gradients
+from trainmark.run.global_batch_norm import over_all_ranks
 from trainmark.run.losses import losses_on
 from trainmark.run.pace import Pace
 from trainmark.run.ranks import Ranks
 from trainmark.run.stepper import Stepper
-from trainmark.spec.errors import NotReadyError
+from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Recipe, from_values
 from trainmark.spec.record import Evaluation
 from trainmark.spec.topology import Topology
 from trainmark.workloads.workload import Share, Workload
+
+LINK_BUDGET_S = 1.0
+"""What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""
 
 
 def open_job(
@@ -49,14 +56,30 @@ def open_job(
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
     agreement = join(device, ranks)
+    links = link_probe.probe(device, agreement, budget_s=LINK_BUDGET_S)  # before the model needs the memory
+    if links and ranks.rank == 0:
+        events.write("link", results=links)
     initial = initial_weights(plan)
-    stepper = open_stepper(workload, recipe, Precision.parse(plan.precision), device, agreement.world, initial)
-    position = resumed(plan.resume_from, stepper, events) if plan.resume_from else loop.Position()
+    stepper = open_stepper(workload, recipe, Precision.parse(plan.precision), device, agreement.world, initial, clock)
+    position = starting_point(plan, folder / "checkpoints", stepper, events, agreement)
+    pace = Pace(
+        clock=clock,
+        events=events,
+        limits=plan.limits,
+        agreement=agreement,
+        losses=losses_on(device),
+        first_step=position.step,
+        began_step=position.began_step,
+        trained_s=position.trained_s,
+    )
 
     def save(at: loop.Position) -> None:
+        at.trained_s = pace.trained_s()
         if agreement.rank == 0:
             checkpoint.save(folder / "checkpoints", at.step, {"stepper": stepper.state(), "position": asdict(at)})
         agreement.barrier()
+        clock.charge("checkpoint")
+        events.write("saved", step=at.step, phases_ns=clock.phases_ns)
 
     if ranks.rank == 0:
         emulated = device.emulates(stepper.precision)
@@ -69,14 +92,7 @@ def open_job(
         device=device,
         stepper=stepper,
         clock=clock,
-        pace=Pace(
-            clock=clock,
-            events=events,
-            limits=plan.limits,
-            agreement=agreement,
-            losses=losses_on(device),
-            first_step=position.step,
-        ),
+        pace=pace,
         events=events,
         agreement=agreement,
         save=save,
@@ -96,7 +112,7 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
 def join(device: Device, ranks: Ranks) -> Agreement:
     if ranks.world == 1:
         return Alone()
-    distributed.init_process_group(device.platform.file.collectives)
+    distributed.init_process_group(device.platform.file.collectives, rank=ranks.rank, world_size=ranks.world)
     return Together()
 
 
@@ -118,6 +134,7 @@ def open_stepper(
     device: Device,
     world: int,
     initial: Mapping[str, Tensor] | None = None,
+    clock: Clock | None = None,
 ) -> Stepper:
     """The model with its optimizer; all ranks draw the same weights from the seed, or take the same given ones."""
     torch.manual_seed(recipe.seed)
@@ -127,27 +144,47 @@ def open_stepper(
     model = model.to(device.torch)
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
     model = model.to(memory_format=form)  # type: ignore[call-overload]
+    if recipe.batch_norm == "all-devices" and world > 1:
+        if recipe.accumulate > 1:
+            raise UsageError(
+                f"batch_norm=all-devices does not go with accumulate={recipe.accumulate}: ranks may cut a short batch "
+                "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
+            )
+        model = over_all_ranks(model, device.is_cpu, clock.exchange if clock else nullcontext)
+    begins, ends = (clock.exchange_begins, clock.exchange_ends) if clock and world > 1 else (nothing, nothing)
     return Stepper(
         model,
         optimizer=partial(workload.optimizer, recipe=recipe),
         loss=workload.loss,
         precision=precision,
         device=device,
-        wrap=partial(exchanging_gradients, device=device) if world > 1 else lambda bare: bare,
+        wrap=partial(exchanging_gradients, device=device, last_are_ready=begins) if world > 1 else lambda bare: bare,
+        exchanged=ends,
         world=world,
         clip_gradient_norm=recipe.clip_gradient_norm,
         accumulate=recipe.accumulate,
     )
 
 
-def exchanging_gradients(model: nn.Module, device: Device) -> nn.Module:
-    indices = None if device.is_cpu else [device.torch.index]
-    return DistributedDataParallel(model, device_ids=indices, gradient_as_bucket_view=True)
+def nothing() -> None:
+    """What is done where no exchange is timed."""
 
 
-def resumed(checkpoints: str, stepper: Stepper, events: EventWriter) -> loop.Position:
+def starting_point(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, agreement: Agreement) -> loop.Position:
+    """Where this worker begins. A run that has checkpoints of its own was restarted, and goes on from them."""
+    [restarted] = agreement.largest(agreement.rank == 0 and bool(checkpoint.checkpoints(own)))
+    if restarted:
+        return resumed(str(own), stepper, events, agreement)
+    if plan.resume_from is None:
+        return loop.Position()
+    position = resumed(plan.resume_from, stepper, events, agreement)
+    position.began_step, position.trained_s = position.step, 0.0
+    return position
+
+
+def resumed(checkpoints: str, stepper: Stepper, events: EventWriter, agreement: Agreement) -> loop.Position:
     """Loads the newest whole checkpoint and says where it stood."""
-    state, damaged = checkpoint.load_newest(Path(checkpoints))
+    state, damaged = newest_checkpoint(Path(checkpoints), agreement)
     for sentence in damaged:
         print(sentence, file=sys.stderr)
     stepper.load_state(state["stepper"])
@@ -155,3 +192,23 @@ def resumed(checkpoints: str, stepper: Stepper, events: EventWriter) -> loop.Pos
     position = loop.Position(history=history, **state["position"])
     events.write("resumed", step=position.step, epoch=position.epoch, damaged=damaged)
     return position
+
+
+def newest_checkpoint(folder: Path, agreement: Agreement) -> tuple[dict[str, Any], list[str]]:
+    """What rank 0 finds in its folder, which other nodes need not see; if that is nothing, all ranks say so."""
+    if agreement.world == 1:
+        return checkpoint.load_newest(folder)
+    found: dict[str, Any] = {}
+    if agreement.rank == 0:
+        try:
+            found["state"], found["damaged"] = checkpoint.load_newest(folder)
+        except NotReadyError as error:
+            found["refusal"] = str(error)
+        packed = io.BytesIO()
+        torch.save(found, packed)
+        agreement.broadcast(packed.getvalue())
+    else:
+        found = torch.load(io.BytesIO(agreement.broadcast(None)), map_location="cpu", weights_only=True)
+    if "refusal" in found:
+        raise NotReadyError(found["refusal"])
+    return found["state"], found["damaged"]

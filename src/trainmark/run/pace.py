@@ -44,8 +44,11 @@ class Pace:
         agreement: Agreement,
         losses: Losses,
         first_step: int = 0,
+        began_step: int | None = None,
+        trained_s: float = 0.0,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """After a restart the limits go on counting from `began_step`, with the seconds trained before it."""
         self._clock = clock
         self._events = events
         self._limits = limits
@@ -54,8 +57,10 @@ class Pace:
         self._losses = losses
         self._step = self._written = first_step
         self._first_step = first_step
+        self._began_step = first_step if began_step is None else began_step
         self._next_look = first_step + 1
-        self._looked_at_s = self._began_s = now_s()
+        self._looked_at_s = now_s()
+        self._began_s = self._looked_at_s - trained_s
         self._said_alive = ("", -math.inf)
         self._looked_at_step = first_step
         self._compute_s: list[float] = []
@@ -64,6 +69,10 @@ class Pace:
         self.wish = 0
         """Set by a signal handler: INTERRUPTED or TERMINATED."""
         self.bad_step: int | None = None
+
+    def trained_s(self) -> float:
+        """What the limit in seconds is held against."""
+        return self._now_s() - self._began_s
 
     def note(self, loss: torch.Tensor) -> None:
         """Keeps a step's loss without waiting for the device."""
@@ -80,6 +89,7 @@ class Pace:
         if not done:
             return
         first, self._written = self._written, self._written + len(done)
+        exchange = {} if self._agreement.world == 1 else {"exchange_ns": [step.exchange_ns for step in done]}
         losses = self._losses.take(len(done))
         self._compute_s.extend(step.compute_ns / 1e9 for step in done)
         self._items.extend(step.items for step in done)
@@ -91,6 +101,7 @@ class Pace:
             wait_ns=[step.wait_ns for step in done],
             compute_ns=[step.compute_ns for step in done],
             items=[step.items for step in done],
+            **exchange,
             loss=[float(f"{loss:.7g}") if math.isfinite(loss) else None for loss in losses],
         )
 
@@ -112,7 +123,7 @@ class Pace:
         stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MOST_KEPT // 4)
         self._next_look = self._step + stride
         if self._limits.steps is not None:
-            self._next_look = min(self._next_look, max(self._first_step + self._limits.steps, self._step + 1))
+            self._next_look = min(self._next_look, max(self._began_step + self._limits.steps, self._step + 1))
         self._clock.own_work_done()
         return int(reason)
 
@@ -123,7 +134,7 @@ class Pace:
             return self.wish
         if self._limits.seconds is not None and now - self._began_s >= self._limits.seconds:
             return SECONDS
-        if self._limits.steps is not None and self._step - self._first_step >= self._limits.steps:
+        if self._limits.steps is not None and self._step - self._began_step >= self._limits.steps:
             return STEPS
         if self._limits.half_width is not None and self._agreement.rank == 0 and self._settled(self._limits.half_width):
             return SETTLED

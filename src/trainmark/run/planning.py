@@ -10,11 +10,15 @@ from pathlib import Path
 from trainmark import workloads
 from trainmark.data import embedded
 from trainmark.platforms import files
+from trainmark.run import site
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, deviations, from_values, to_values, with_settings
 from trainmark.spec.topology import Topology
+
+REAL_DATA_RECIPES = ("reference", "fill")
+"""These take a data set that the site file names; the others are made for the embedded sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,7 @@ class Words:
     seed: int | None = None
     skip_bad: int = 0
     hang_timeout_s: float | None = None
+    max_restarts: int = 0
     init_from: str | None = None
 
 
@@ -40,9 +45,8 @@ def decide(name: str, words: Words) -> Plan:
     """The plan for one workload."""
     workload = workloads.load(name)
     topology = Topology.parse(words.topology or "1x1")
-    if topology.nodes > 1:
-        raise UsageError(f"topology {topology} has {topology.nodes} nodes; this version runs one node, such as '1x8'")
-    platform = files.load(detected() if words.platform in (None, "auto") else str(words.platform))
+    chosen = detected() if words.platform in (None, "auto") else str(words.platform)
+    platform = files.load(chosen)
     recipe_name = words.recipe or "quick"
     if recipe_name not in workload.recipes:
         raise UsageError(f"recipe {recipe_name!r} is not known; {nearest(recipe_name, workload.recipes)}")
@@ -52,7 +56,8 @@ def decide(name: str, words: Words) -> Plan:
         recipe = from_values(type(recipe), {**to_values(recipe), **changes})
     seed = [] if words.seed is None else [f"seed={words.seed}"]
     recipe = with_settings(recipe, [*seed, *words.settings])
-    folder = Path(words.data).expanduser().absolute() if words.data else embedded.folder(workload.data_set)
+    data = words.data or _site_data(workload.data_set, recipe_name)
+    folder = Path(data).expanduser().absolute() if data else embedded.folder(workload.data_set)
     init_from, init_sha256 = _initial(words.init_from)
     return Plan(
         workload=name,
@@ -61,13 +66,12 @@ def decide(name: str, words: Words) -> Plan:
         deviations=deviations(recipe, workload.recipes["reference"]),
         topology=str(topology),
         precision=_precision(words.precision, platform).name,
-        platform=str(words.platform) if platform.name not in files.names() else platform.name,
-        data=DataChoice(
-            name=workload.data_set, folder=str(folder), generated=embedded.is_generated(folder, words.data)
-        ),
+        platform=chosen if platform.name not in files.names() else platform.name,
+        data=DataChoice(name=workload.data_set, folder=str(folder), generated=embedded.is_generated(folder, data)),
         limits=_limits(words, workload.limits.get(recipe_name, Limits())),
         skip_bad=words.skip_bad,
         hang_timeout_s=words.hang_timeout_s,
+        max_restarts=words.max_restarts,
         init_from=init_from,
         init_sha256=init_sha256,
     )
@@ -84,6 +88,11 @@ def resumed(plan: Plan, run_folder: Path, words: Words) -> Plan:
         raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
     choice = replace(plan.data, folder=str(Path(words.data).expanduser().absolute())) if words.data else plan.data
     return replace(plan, data=choice, limits=_limits(words, plan.limits), resume_from=str(run_folder / "checkpoints"))
+
+
+def _site_data(data_set: str, recipe_name: str) -> str | None:
+    """Where this site keeps the real set, for the recipes that are meant for it."""
+    return site.load().data.get(data_set) if recipe_name in REAL_DATA_RECIPES else None
 
 
 def _initial(word: str | None) -> tuple[str, str] | tuple[None, None]:

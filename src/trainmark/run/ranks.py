@@ -15,11 +15,16 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """From torchrun's variables; without them, a world of one."""
+        """From torchrun's variables; without them, a world of one.
+
+        torchrun numbers nodes by their addresses; where our launcher says which rank a node begins with, that counts.
+        """
         read = os.environ.get
+        local_rank = int(read("LOCAL_RANK", "0"))
+        first_rank = read("TRAINMARK_FIRST_RANK")
         return cls(
-            rank=int(read("RANK", "0")),
+            rank=int(read("RANK", "0")) if first_rank is None else int(first_rank) + local_rank,
             world=int(read("WORLD_SIZE", "1")),
-            local_rank=int(read("LOCAL_RANK", "0")),
+            local_rank=local_rank,
             local_ranks=int(read("LOCAL_WORLD_SIZE", "1")),
         )

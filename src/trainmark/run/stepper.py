@@ -28,15 +28,18 @@ class Stepper:
         precision: Precision,
         device: Device,
         wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+        exchanged: Callable[[], None] = lambda: None,
         world: int = 1,
         clip_gradient_norm: float = 0.0,
         accumulate: int = 1,
     ) -> None:
+        """`exchanged` is called after each backward, when its gradients may be used."""
         self.device = device
         self.precision = precision
         self.bare_model = model
         self._narrow(model)
         self.model = wrap(model)
+        self._exchanged = exchanged
         self._loss = loss
         self._world = world
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -58,7 +61,10 @@ class Stepper:
                 group["lr"] = value
 
     def step(self, batch: Any) -> Tensor:
-        """Trains on one batch and returns its loss, still on the device."""
+        """Trains on one batch and returns its loss, still on the device.
+
+        Among several ranks it is weighted by this rank's share, so that the plain mean over ranks is the step's loss.
+        """
         with self.arithmetic:
             return self._step(batch)
 
@@ -83,18 +89,31 @@ class Stepper:
         losses = []
         for part in parts:
             with self._kept_here():
-                losses.append(self._gradients(part, batch) * (part.count / batch.count))
-        losses.append(self._gradients(last, batch) * (last.count / batch.count))
+                losses.append(self._gradients(part, batch))
+        losses.append(self._gradients(last, batch))
         return torch.stack(losses).sum()
 
     def _gradients(self, part: Any, batch: Any) -> Tensor:
-        """Adds the gradients of a part of the step's batch and returns the part's loss."""
+        """Adds the gradients of a part of the step's batch and returns its part of the loss."""
         with self.device.autocast(self.precision):
             loss = self._loss(self.model, part)
         weight = self._weight(part, batch)
+        weighted = loss if weight == 1 else loss * weight
         # a scaler that is not enabled hands everything through, here and in the update
-        self.scaler.scale(loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        self.scaler.scale(weighted).backward()  # type: ignore[no-untyped-call]
+        self._exchanged()
+        return weighted.detach()
+
+    def make_alike(self) -> None:
+        """Gives every rank rank 0's running statistics. Where batch norm is per device they differ, and a score would
+        then depend on which rank took which sample."""
+        floating = [buffer for buffer in self.bare_model.buffers() if buffer.is_floating_point()]
+        if self._world == 1 or not floating:
+            return
+        together = torch.cat([buffer.flatten() for buffer in floating])
+        torch.distributed.broadcast(together, 0)
+        for buffer, values in zip(floating, torch.split(together, [buffer.numel() for buffer in floating]), strict=True):
+            buffer.copy_(values.view_as(buffer))
 
     def state(self) -> dict[str, Any]:
         return {

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import faulthandler
 import gc
 import json
 import os
 import re
 import signal
-import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.data.lifeline import end_with_parent
 from trainmark.run.events import EventWriter
+from trainmark.run.place import host_name
 from trainmark.run.ranks import Ranks
 from trainmark.spec.errors import InvalidResultError, TrainmarkError, WorkloadError
 from trainmark.spec.plan import Plan
@@ -28,12 +29,21 @@ if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-u
     from trainmark.platforms.platform import Device
     from trainmark.run.pace import Pace
 
+Task = Callable[[Plan, Path, Ranks, EventWriter], None]
+
+WENT_AWAY = r"(?i)(connection (was )?(closed|reset|refused)|broken pipe|socket (closed|timeout)|remote process exited)"
+"""What the collectives' libraries say when a rank at the other end is no longer there."""
 FIRST_LINE_NS = time.perf_counter_ns()
 """Where start-up ends and the worker's own work begins: before torch is imported, which counts as init."""
 
 
 def main() -> int:
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
+    parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
+    parser.add_argument("--only-probe", action="store_true", help="join, measure the links, and end")
+    args = parser.parse_args()
+    folder: Path = args.folder
     ranks = Ranks.from_environment()
     launcher = os.environ.get("TRAINMARK_PARENT")
     end_with_parent(int(launcher) if launcher else None)
@@ -43,15 +53,23 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        return _reporting_failure(folder, ranks)
+        return _reporting_failure(work if not args.only_probe else probe_links, folder, args.plan, ranks)
 
 
-def _reporting_failure(folder: Path, ranks: Ranks) -> int:
+def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
     """Runs the worker; whatever goes wrong ends up in the event file as a sentence, and in the log as a traceback."""
     events = EventWriter(folder / f"rank{ranks.rank}.jsonl")
-    events.write("begin", rank=ranks.rank, host=socket.gethostname(), pid=os.getpid(), startup_ns=_startup_ns())
+    events.write(
+        "begin",
+        rank=ranks.rank,
+        host=host_name(os.environ),
+        pid=os.getpid(),
+        startup_ns=_startup_ns(),
+        restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )
     try:
-        work(folder, ranks, events)
+        plan = Plan.from_json(json.loads(plan_file.read_text(encoding="utf-8")))
+        task(plan, folder, ranks, events)
         return 0
     except BaseException as error:
         traceback.print_exc()
@@ -62,16 +80,22 @@ def _reporting_failure(folder: Path, ranks: Ranks) -> int:
         else:
             code, sentence = 1, f"unexpected {type(error).__name__}: {error}"
         try:
-            events.write("failed", rank=ranks.rank, exit_code=code, sentence=sentence, at_ns=time.perf_counter_ns())
+            events.write(
+                "failed",
+                rank=ranks.rank,
+                exit_code=code,
+                sentence=sentence,
+                at_ns=time.perf_counter_ns(),
+                consequence=is_consequence(error),
+            )
         except TrainmarkError:
             print("the event file could not take the failure", file=sys.stderr)
         return code
 
 
-def work(folder: Path, ranks: Ranks, events: EventWriter) -> None:
+def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
     from trainmark.run import loop, opening, pace, samples
 
-    plan = Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
     job, position = opening.open_job(plan, ranks, folder, events, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
     _on_signal(job.pace, pace.INTERRUPTED, pace.TERMINATED)
     events.write("ready", steps_per_epoch=job.data.steps_per_epoch, first_step=position.step)
@@ -95,6 +119,24 @@ def work(folder: Path, ranks: Ranks, events: EventWriter) -> None:
             f"the loss was not finite at step {job.pace.bad_step} on rank {ranks.rank}; no throughput is published. "
             f"Try a smaller learning rate than {job.recipe.learning_rate:g}"
         )
+
+
+def probe_links(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
+    """Only joins the other ranks and measures the links to them."""
+    from trainmark.run import link_probe, opening
+
+    device = opening.open_device(plan, ranks)
+    agreement = opening.join(device, ranks)
+    results = link_probe.probe(device, agreement)
+    if ranks.rank == 0:
+        events.write("link", results=results)
+    events.write("end", ended="the links are measured", skipped=[], facts={})
+    agreement.leave()
+
+
+def is_consequence(error: BaseException) -> bool:
+    """True for errors that only say that another rank went away: that one's own error is the one to show."""
+    return isinstance(error, RuntimeError) and re.search(WENT_AWAY, str(error)) is not None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

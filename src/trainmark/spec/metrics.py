@@ -157,6 +157,28 @@ def step_time_spread(m: Measured) -> float | None:
     return float(100 * (high - low) / middle) if middle else None
 
 
+@metric("%", alias="exchange", formula="exchange not hidden / compute, of the slowest rank's counted steps")
+def exposed_exchange_share(m: Measured) -> float | None:
+    """How much of computing was spent only on exchanging gradients: what backward did not hide.
+
+    It is measured in every step, from the last gradient's being ready until backward returned, and holds the wait for
+    slower ranks.
+    """
+    t = m.timeline
+    compute_s = float(t.compute_s.sum()) if len(t.ranks) > 1 and t.exchange_known else 0.0
+    return float(100 * t.exchange_s.sum() / compute_s) if compute_s else None
+
+
+@metric("%", alias="rank_skew", formula="(compute - exchange) of the slowest rank / that of the fastest - 1")
+def rank_skew(m: Measured) -> float | None:
+    """How much longer the slowest rank's own computing took than the fastest's, exchange left out.
+
+    Where the slow rank was given more items, the time for as many counts.
+    """
+    skew = m.timeline.skew if m.timeline.exchange_known else None
+    return None if skew is None else 100 * (skew.factor - 1)
+
+
 @metric("s", alias="time_to_target", formula="end-to-end time at the first evaluation that met the target")
 def time_to_target(m: Measured) -> float | None:
     """Wall time from the launcher's start until an evaluation first met the recipe's target."""
@@ -177,9 +199,12 @@ UNAVAILABLE = {
     "mem_total": "the platform reports no memory",
     "step_time": "no step was counted",
     "step_spread": "no step was counted",
+    "exchange": "no step was counted",
+    "rank_skew": "no step was counted",
     "time_to_target": "the target was not reached",
     "completed": "the run's length is open",
 }
+OF_SEVERAL_RANKS = ("exchange", "rank_skew")
 
 
 def measure(m: Measured) -> dict[str, Quantity]:
@@ -195,9 +220,17 @@ def measure(m: Measured) -> dict[str, Quantity]:
             interval=(value * (1 - spread.relative_half_width), value * (1 + spread.relative_half_width))
             if spread and value is not None
             else None,
-            unavailable=None if value is not None else UNAVAILABLE[alias],
+            unavailable=None if value is not None else _why_not(alias, m.timeline),
         )
     return found
+
+
+def _why_not(alias: str, timeline: Timeline) -> str:
+    if alias in OF_SEVERAL_RANKS and len(timeline.ranks) < 2:
+        return "the run has one rank"
+    if alias in OF_SEVERAL_RANKS and not timeline.exchange_known:
+        return "the exchange was not measured"
+    return UNAVAILABLE[alias]
 
 
 def find(word: str) -> Metric:

@@ -40,6 +40,8 @@ class Plan:
     """Corrupt data files that may be left out before the run fails."""
     hang_timeout_s: float | None = None
     """No progress for this long ends the run; None decides it from the median step."""
+    max_restarts: int = 0
+    """How often torchrun may start the ranks again after a failure, from their last checkpoint."""
     resume_from: str | None = None
     """Checkpoint folder to go on from."""
     init_from: str | None = None

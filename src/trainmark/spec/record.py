@@ -59,6 +59,20 @@ class Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restart:
+    """The ranks were started again during the run."""
+
+    step: int
+    """Where they went on: at the newest checkpoint, or at the beginning."""
+    lost_s: float
+    """Work that was done again, and the time until the workers' first lines."""
+    reason: str | None = None
+    """What the rank that failed said; None where it could not."""
+    damaged: tuple[str, ...] = ()
+    """Checkpoints that could not be used."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     run_id: str
     created: str
@@ -77,9 +91,10 @@ class Record:
     quality: Quality
     timeline: Timeline
     loss: Sequence[float | None] = ()
-    """Training loss of each step, as rank 0 saw it; None where it was not finite."""
+    """Training loss of each step's global batch, as a mean over all ranks; None where any was not finite."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
+    restarts: tuple[Restart, ...] = ()
     group: str | None = None
     """Runs of one `--repeat` share it."""
     skipped_files: tuple[str, ...] = ()
@@ -104,6 +119,7 @@ class Record:
             "quality": asdict(self.quality),
             "doubts": [asdict(doubt) for doubt in self.doubts],
             "phases": {phase: ns / 1e9 for phase, ns in self.timeline.phases_ns.items()},
+            "restarts": [asdict(restart) for restart in self.restarts],
             "environment": dict(self.environment),
             "skipped_files": list(self.skipped_files),
             "artifacts": [asdict(artifact) for artifact in self.artifacts],
@@ -150,6 +166,7 @@ class Record:
             coverage=document["coverage"],
             quality=Quality(**quality),
             doubts=tuple(Doubt(**doubt) for doubt in document["doubts"]),
+            restarts=tuple(_restart_from_json(restart) for restart in document.get("restarts", ())),
             environment=document["environment"],
             skipped_files=tuple(document["skipped_files"]),
             artifacts=tuple(Artifact(**artifact) for artifact in document.get("artifacts", ())),
@@ -164,11 +181,18 @@ class Record:
 
 
 def _trace_to_json(trace: RankTrace) -> dict[str, Any]:
-    return {**asdict(trace), "items": _pack(trace.items)}
+    document = {**asdict(trace), "items": _pack(trace.items)}
+    if not trace.exchange_ns:
+        del document["exchange_ns"]
+    return document
 
 
 def _trace_from_json(document: Mapping[str, Any]) -> RankTrace:
     return RankTrace(**{**document, "items": _unpack(document["items"])})
+
+
+def _restart_from_json(document: Mapping[str, Any]) -> Restart:
+    return Restart(**{**document, "damaged": tuple(document["damaged"])})
 
 
 def _pack(items: Sequence[int]) -> list[list[int]]:

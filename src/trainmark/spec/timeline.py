@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-PHASES = ("startup", "init", "warmup", "data_wait", "compute", "evaluate", "checkpoint", "other")
+PHASES = ("startup", "init", "warmup", "data_wait", "compute", "evaluate", "checkpoint", "restart", "other")
 """Never overlapping, and their sum is the end-to-end time."""
 
 Floats = npt.NDArray[np.float64]
@@ -22,9 +23,11 @@ class RankTrace:
     rank: int
     host: str = ""
     phases_ns: Mapping[str, int] = field(default_factory=dict)
-    """Phases that are not made of steps: startup, init, evaluate, checkpoint, other."""
+    """Phases that are not made of steps: startup, init, evaluate, checkpoint, restart, other."""
     wait_ns: Sequence[int] = ()
     compute_ns: Sequence[int] = ()
+    exchange_ns: Sequence[int] = ()
+    """The part of each computation that only exchanged with other ranks; empty where none was measured."""
     items: Sequence[int] = ()
     memory_peak_bytes: int | None = None
 
@@ -32,6 +35,15 @@ class RankTrace:
     def busy_ns(self) -> int:
         """What this rank spent on its steps, waiting included; the rank with most of it sets the run's time."""
         return sum(self.wait_ns) + sum(self.compute_ns)
+
+
+class Skew(NamedTuple):
+    """Two ranks that computed unlike long."""
+
+    slow: RankTrace
+    fast: RankTrace
+    factor: float
+    """How many times as long the slow one took, beyond what it was given more items for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +82,37 @@ class Timeline:
     @property
     def items(self) -> int:
         return int(self.step_items.sum())
+
+    @property
+    def exchange_known(self) -> bool:
+        return bool(self.ranks) and all(len(trace.exchange_ns) >= self.steps for trace in self.ranks)
+
+    @cached_property
+    def exchange_s(self) -> Floats:
+        """Of each counted step, the exchange with other ranks that computing did not hide."""
+        return self._counted(self.slowest.exchange_ns) / 1e9
+
+    @cached_property
+    def skew(self) -> Skew | None:
+        """The two ranks whose own computing differs most; None where fewer than two computed.
+
+        All ranks take equally long for a step, as the fast ones wait for the slow one inside their exchange: it is left
+        out where it was measured. A rank that took longer because it was given more items is not slow.
+        """
+        if len(self.ranks) < 2:
+            return None
+        own = np.array([self.own_ns(trace) for trace in self.ranks])
+        items = np.array([self._counted(trace.items).sum() for trace in self.ranks])
+        if own.min() <= 0 or items.min() <= 0:
+            return None
+        factors = own[:, None] / own / np.maximum(1.0, items[:, None] / items)
+        slow, fast = np.unravel_index(int(factors.argmax()), factors.shape)
+        return Skew(self.ranks[int(slow)], self.ranks[int(fast)], float(factors[slow, fast]))
+
+    def own_ns(self, trace: RankTrace) -> float:
+        """A rank's computing in the counted steps, without the exchange in which it waits for slower ranks."""
+        own = self._counted(trace.compute_ns).sum()
+        return float(own - self._counted(trace.exchange_ns).sum() if self.exchange_known else own)
 
     @cached_property
     def phases_ns(self) -> dict[str, int]:

@@ -1,0 +1,192 @@
+"""`trainmark doctor`: looks at the machine, or at the links between its ranks, and says what would help."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.cli.terminal import console, say
+
+if TYPE_CHECKING:
+    from trainmark.spec.plan import Plan
+    from trainmark.spec.topology import Topology
+
+HELP = "Check this machine, or measure the links between ranks."
+EXAMPLES = """\
+  trainmark doctor                              is this machine ready for a run?
+  trainmark doctor --topology 1x8               how fast do its devices exchange gradients?
+  trainmark doctor --topology 2x8 --hosts a,b   and those of two machines?
+  trainmark doctor --topology 1x2 --json        the same for programs"""
+
+Found = tuple[list[dict[str, Any]], int, str]
+"""Results, exit code, and what went wrong."""
+
+STYLES = {"ok": "bold green", "doubt": "bold yellow", "failed": "bold red"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One thing that was looked at."""
+
+    name: str
+    verdict: str
+    """One of STYLES."""
+    sentence: str
+    """Empty where the first machine of a job tells it for all."""
+    remedy: str = ""
+    exit_code: int = 0
+    results: list[dict[str, Any]] = field(default_factory=list)
+    """Of the links: what each message size took."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--topology", metavar="NxM", help="measure the links between so many nodes x devices per node")
+    add("--hosts", metavar="A,B", help="the machines of --topology, reached by ssh")
+    add("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.results.store import default_folder
+    from trainmark.spec.errors import UsageError
+
+    if args.hosts and not args.topology:
+        raise UsageError("--hosts names the machines of a topology; say which, such as --topology 2x8")
+    store = default_folder()
+    sections = [links(args, store) if args.topology else machine(args, store)]
+    told = [section for section in sections if section.sentence]
+    if told and args.json:
+        json.dump({"sections": [asdict(section) for section in told]}, sys.stdout, ensure_ascii=False)
+        print()
+    else:
+        sys.stdout.write(_drawn(told))
+    return next((section.exit_code for section in sections if section.exit_code), 0)
+
+
+def machine(args: argparse.Namespace, store: Path) -> Section:
+    """What `trainmark run` checks before its first run, without the run."""
+    from trainmark.data import embedded
+    from trainmark.run import check, planning
+    from trainmark.spec.errors import NotReadyError
+
+    plan = planning.decide("resnet50", planning.Words(platform=args.platform))
+    try:
+        embedded.ensure(plan.data.name, Path(plan.data.folder), say)
+        check.machine(plan, store)
+    except NotReadyError as error:
+        return Section(name="machine", verdict="failed", sentence=str(error), exit_code=error.exit_code)
+    return Section(
+        name="machine",
+        verdict="ok",
+        sentence=f"ready to train {plan.workload} in {plan.precision} on platform {plan.platform}",
+    )
+
+
+def links(args: argparse.Namespace, store: Path) -> Section:
+    """Starts the ranks of a topology only to let them exchange messages."""
+    from trainmark.results import link
+    from trainmark.run import planning
+    from trainmark.spec.topology import Topology
+
+    topology = Topology.parse(args.topology)
+    if topology.devices == 1:
+        return Section(name="links", verdict="ok", sentence=f"{topology} has one rank, which exchanges with nobody")
+    if args.hosts:
+        results, code, sentence = _probe_hosts(args, topology)
+    else:
+        words = planning.Words(recipe="smoke", topology=args.topology, platform=args.platform)
+        results, code, sentence = _probe_here(planning.decide("resnet50", words), topology, store)
+    if code:
+        return Section(name="links", verdict="failed", sentence=sentence, exit_code=code, results=results)
+    if not (measured := link.read(results)):
+        return Section(name="links", verdict="ok", sentence=sentence)
+    remedy = _remedy(measured[-1].size_bytes, topology)
+    return Section(
+        name="links",
+        verdict="doubt" if remedy else "ok",
+        sentence=link.summary(measured, ranks=topology.devices, hosts=topology.nodes),
+        remedy=remedy,
+        results=results,
+    )
+
+
+def _probe_here(plan: Plan, topology: Topology, store: Path) -> Found:
+    """On this machine, together with the others of its job if there are any; the first of them tells the results."""
+    from trainmark.run import launch, lifeline_stdin, place, site
+    from trainmark.run.meeting import Meeting
+
+    network = site.load().network
+    here = place.find(topology, os.environ, network.port)
+    if here.kind == "slurm-batch":
+        command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
+        os.execvp("srun", place.own_srun(topology, os.environ, command))  # noqa: S606
+    if lifeline_stdin.asked():
+        lifeline_stdin.end_with_stdin()
+    if here.parties == 1:
+        return launch.probe_only(plan, store, interface=network.interface)
+    meeting = Meeting(here)
+    try:
+        results, code, sentence = launch.probe_only(plan, store, meeting=meeting, interface=network.interface)
+        if here.leads:
+            meeting.conclude(code)
+            return results, code, sentence
+    finally:
+        meeting.leave()
+    if sentence:
+        say(f"trainmark: {sentence}")
+    return [], code, ""
+
+
+def _probe_hosts(args: argparse.Namespace, topology: Topology) -> Found:
+    """What the doctor of the first host tells."""
+    from trainmark.run import site, ssh
+    from trainmark.spec.errors import NotReadyError
+
+    words = ["doctor", "--topology", str(topology), *(["--platform", args.platform] if args.platform else [])]
+    document, code = ssh.ask_hosts(args.hosts, words, topology, site.load(), quiet=True)
+    if document is None:
+        return [], code, "ended before the links were measured"
+    try:
+        section = document["sections"][0]
+        return section["results"], code, section["sentence"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise NotReadyError(
+            f"the first of the hosts {args.hosts} answers with something else than its links; "
+            "see that it has the same version of trainmark as this machine"
+        ) from error
+
+
+def _remedy(largest_bytes: int, topology: Topology) -> str:
+    """What to look at where the probe had no time for its large messages; nothing where it had."""
+    from trainmark.results import link
+    from trainmark.run.link_probe import BUDGET_S, SIZES_BYTES
+
+    if largest_bytes >= SIZES_BYTES[-1]:
+        return ""
+    slow = f"messages above {link.size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"
+    if topology.nodes == 1:
+        return f"{slow}; see what else is running on this machine"
+    return f"{slow}; see whether the ranks use the network meant for them (interface in trainmark.toml)"
+
+
+def _drawn(sections: Sequence[Section]) -> str:
+    from trainmark.results import link
+    from trainmark.results.paper import Paper
+
+    screen = console()
+    color = screen.color_system is not None and not screen.no_color
+    paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
+    for section in sections:
+        paper.put(paper.text(f"{section.name}: {section.verdict}", STYLES[section.verdict]))
+        paper.put(*filter(None, (section.sentence, section.remedy)), indent=2)
+        if measured := link.read(section.results):
+            paper.put("")
+            paper.put(link.table(paper, measured), indent=2)
+    return paper.drawn()

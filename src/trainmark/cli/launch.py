@@ -1,0 +1,175 @@
+"""`trainmark launch render`: prints the run as a Slurm script, a Kubernetes job or ssh commands, and starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.cli.terminal import say
+from trainmark.cli.words import add_plan_words, plans, spelt
+from trainmark.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmark.run.render.job import Job
+    from trainmark.spec.plan import Plan
+
+HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
+EXAMPLES = """\
+  trainmark launch render slurm resnet50 --recipe reference --topology 2x8 --platform nvidia --data /data/imagenet \\
+      --partition gpu --time 4:00:00 --venv ~/trainmark > run.sh && sbatch run.sh
+  trainmark launch render kubernetes resnet50 --recipe reference --topology 2x8 --platform nvidia \\
+      --data /data/imagenet --data-claim datasets --image example.com/trainmark:1 | kubectl create -f -
+  trainmark launch render ssh resnet50 --recipe quick --topology 2x8 --platform nvidia --hosts node1,node2"""
+
+PULL_S = 900.0
+"""How long pods wait for each other: one may still be fetching its image."""
+PASTE_S = 300.0
+"""How long hosts wait for each other: a person pastes the commands one by one."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="render", required=True)
+    text = "print the run for others to start"
+    render = actions.add_parser("render", help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
+    targets = render.add_subparsers(dest="target", metavar="slurm|kubernetes|ssh", required=True)
+    for name, text, add_options, show in (
+        ("slurm", "a script for sbatch", _add_slurm, _slurm),
+        ("kubernetes", "a TrainJob for Kubeflow Trainer v2", _add_kubernetes, _kubernetes),
+        ("ssh", "a command for each host", _add_ssh, _ssh),
+    ):
+        target = targets.add_parser(name, help=text, description=f"Print {text}.", allow_abbrev=False)
+        _add_run_words(target)
+        add_options(target)
+        target.set_defaults(show=show)
+
+
+def run(args: argparse.Namespace) -> int:
+    decided = plans(args)
+    if args.repeat < 1:
+        raise UsageError(f"--repeat must be at least 1, not {args.repeat}")
+    _settle(args, decided)
+    print(args.show(args, decided), end="")
+    return 0
+
+
+# The words of each rendering
+
+
+def _add_run_words(parser: argparse.ArgumentParser) -> None:
+    """What the rendered `trainmark run` is given, as it stands."""
+    add_plan_words(parser)
+    add = parser.add_argument
+    add("--repeat", type=int, default=1, metavar="K", help="run K times and report the spread")
+    add("--store", metavar="DIR", help="where records are kept, over there")
+    add("--join-timeout", type=float, metavar="S", help="seconds the nodes wait for each other")
+    add("--strict", action="store_true", help="exit 5 if the target is missed or the result is too noisy")
+    add("--json", action="store_true", help="one JSON document on stdout: a record, or a list of them")
+    add("--quiet", action="store_true", help="no progress, only the result")
+
+
+def _add_slurm(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--name", metavar="NAME", help="the job's name (default: from the plan)")
+    add("--time", metavar="T", help="the longest it may take, such as 2:00:00 (default: the cluster's)")
+    add("--partition", metavar="NAME", help="the queue (default: the cluster's)")
+    add("--account", metavar="NAME", help="who pays (default: the user's)")
+    add("--gpus-per-node", type=int, metavar="N", help="devices to ask for (default: the topology's; none on cpu)")
+    add("--cpus-per-task", type=int, metavar="N", help="processors a node (default: all of them)")
+    add("--venv", metavar="DIR", help="virtual environment to enter first")
+
+
+def _add_kubernetes(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--name", metavar="NAME", help="the job's name (default: from the plan)")
+    add("--image", required=True, metavar="IMAGE", help="a container image with trainmark in it")
+    add("--namespace", metavar="NAME", help="where the job lives (default: kubectl's)")
+    add(
+        "--runtime", default="torch-distributed", metavar="NAME", help="a ClusterTrainingRuntime (default: %(default)s)"
+    )
+    add("--data-claim", metavar="NAME", help="a PersistentVolumeClaim with the data; records are kept on it, too")
+    add("--mount", metavar="DIR", help="where the claim appears in the pods (default: the folder above --data)")
+    add("--device-resource", default="nvidia.com/gpu", metavar="NAME", help="a device's name (default: %(default)s)")
+
+
+def _add_ssh(parser: argparse.ArgumentParser) -> None:
+    from trainmark.run.place import PORT
+
+    add = parser.add_argument
+    add("--hosts", required=True, metavar="A,B", help="a host for each node; the first leads")
+    add("--port", type=int, default=PORT, metavar="N", help="a free port of the first host (default: %(default)s)")
+    add("--venv", metavar="DIR", help="virtual environment to enter first")
+
+
+# The renderings
+
+
+def _slurm(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
+    from trainmark.run.render import slurm
+
+    args.store = _absolute(args.store)
+    request = slurm.Request(
+        time=args.time,
+        partition=args.partition,
+        account=args.account,
+        gpus_per_node=args.gpus_per_node,
+        cpus_per_task=args.cpus_per_task,
+        venv=_absolute(args.venv),
+    )
+    return slurm.script(_job(args, decided), request)
+
+
+def _kubernetes(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
+    from trainmark.run.render import kubernetes
+
+    if args.data_claim is not None:
+        args.mount = args.mount or kubernetes.default_mount(args.data)
+        args.store = args.store or f"{args.mount.rstrip('/')}/trainmark"
+    elif args.mount is not None:
+        raise UsageError("--mount says where a claim appears; name the claim with --data-claim")
+    if args.store is None:
+        say("the records stay in the pods and are lost with them; keep them with --data-claim, or --store")
+    args.join_timeout = args.join_timeout or PULL_S
+    request = kubernetes.Request(
+        image=args.image,
+        namespace=args.namespace,
+        runtime=args.runtime,
+        claim=args.data_claim,
+        mount=args.mount,
+        resource=args.device_resource,
+    )
+    return kubernetes.manifest(_job(args, decided), request)
+
+
+def _ssh(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
+    from trainmark.run.render import ssh
+
+    args.join_timeout = args.join_timeout or PASTE_S
+    return ssh.commands(_job(args, decided), args.hosts, port=args.port, venv=args.venv)
+
+
+def _absolute(path: str | None) -> str | None:
+    """Paths mean the same wherever the job starts."""
+    return None if path is None else str(Path(path).expanduser().absolute())
+
+
+def _settle(args: argparse.Namespace, decided: Sequence[Plan]) -> None:
+    """Says everything that another machine might decide otherwise: the device found here, paths, the site's data."""
+    from trainmark.data import embedded
+
+    first = decided[0]
+    args.workloads = [plan.workload for plan in decided]
+    args.recipe, args.topology, args.init_from = first.recipe_name, first.topology, first.init_from
+    if args.platform in (None, "auto"):
+        say(f"platform {first.platform} is what this machine has, and what is asked for; --platform names another")
+        args.platform = first.platform
+    if len(decided) == 1 and Path(first.data.folder) != embedded.folder(first.data.name):
+        args.data = first.data.folder
+
+
+def _job(args: argparse.Namespace, decided: Sequence[Plan]) -> Job:
+    from trainmark.run.render.job import Job, name_for
+
+    words = (("run", *args.workloads), *spelt(args, _add_run_words))
+    return Job(plans=tuple(decided), words=words, name=getattr(args, "name", None) or name_for(decided))

@@ -1,0 +1,182 @@
+"""The rendered command asks for the very plan that was decided here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import plain_yaml
+import pytest
+
+from trainmark import workloads
+from trainmark.cli import launch, words
+from trainmark.cli.main import Parser
+from trainmark.spec.errors import UsageError
+from trainmark.spec.plan import Plan
+
+OWN = {
+    "slurm": [],
+    "kubernetes": ["--image", "example.com/trainmark:1"],
+    "ssh": ["--hosts", "a,b"],
+}
+TARGETS = pytest.mark.parametrize("target", OWN)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TRAINMARK_PLATFORM", "cpu")
+
+
+def parser() -> Parser:
+    found = Parser(allow_abbrev=False)
+    launch.add_arguments(found)
+    return found
+
+
+def render(capsys: pytest.CaptureFixture[str], target: str, *said: str) -> str:
+    assert launch.run(parser().parse_words(["render", target, *said, *OWN[target]])) == 0
+    return capsys.readouterr().out
+
+
+def rendered_words(target: str, text: str) -> list[str]:
+    """The words after `trainmark run`, read as whoever gets the text would read them."""
+    if target == "kubernetes":
+        args = plain_yaml.read(text)["spec"]["trainer"]["args"]
+        found = [word.replace("$$", "$") for word in args]
+    else:
+        if target == "ssh":
+            text = next(word for word in shlex.split(text, comments=True) if "PET_NODE_RANK=1" in word)
+        # a shell that only shows what it would run
+        shown = subprocess.run(
+            [
+                "bash",
+                "-c",
+                f'srun() {{ printf "%s\\0" "$@"; }}; trainmark() {{ srun "$@"; }}\n{text.replace("exec ", "")}',
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        found = shown.split("\0")[:-1]
+    return found[found.index("run") + 1 :]
+
+
+def again(said: list[str]) -> tuple[argparse.Namespace, list[Plan]]:
+    """What a `trainmark run` with these words would decide."""
+    found = Parser(allow_abbrev=False)
+    launch._add_run_words(found)
+    args = found.parse_words(said)
+    return args, words.plans(args)
+
+
+@TARGETS
+def test_the_rendered_command_decides_the_same_plan(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    said = ["resnet50", "--recipe", "reference", "--topology", "2x8", "--data", "it's $HOME", "--set", "target=75"]
+    here = words.plans(parser().parse_words(["render", target, *said, *OWN[target]]))
+    text = render(capsys, target, *said)
+    assert f"plan {here[0].fingerprint}" in text
+    args, there = again(rendered_words(target, text))
+    assert there == here
+    assert there[0].fingerprint == here[0].fingerprint
+    assert args.data == str(Path("it's $HOME").absolute()), "a path means the same from every folder"
+
+
+@TARGETS
+def test_every_word_of_a_run_is_handed_on(capsys: pytest.CaptureFixture[str], target: str, tmp_path: Path) -> None:
+    """Words that are added to `run` later, too: whatever the options are, each arrives with its value."""
+    known = Parser(allow_abbrev=False)
+    launch._add_run_words(known)
+    values = {
+        "recipe": "smoke",
+        "topology": "2x2",
+        "precision": "amp-bf16",
+        "platform": "cpu",
+        "data": str(tmp_path),
+        "settings": "width=8",
+        "store": str(tmp_path / "store"),
+    }
+    said, given = ["resnet50"], {}
+    for action in known._actions:
+        if not action.option_strings or action.dest in ("help", "epochs", "steps", "init_from"):
+            continue
+        if action.nargs == 0:
+            said += [action.option_strings[0]]
+            given[action.dest] = True
+        else:
+            text = values.get(action.dest, "3")
+            said += [action.option_strings[0], text]
+            value = action.type(text) if callable(action.type) else text
+            given[action.dest] = [value] if action.dest == "settings" else value
+    args, _ = again(rendered_words(target, render(capsys, target, *said)))
+    assert {name: getattr(args, name) for name in given} == given
+
+
+@TARGETS
+def test_a_value_that_looks_like_an_option_arrives(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    text = render(capsys, target, "vit", "--topology", "2x1", "--recipe", "smoke", "--join-timeout=-1")
+    assert again(rendered_words(target, text))[0].join_timeout == -1
+
+
+@TARGETS
+def test_a_wrong_word_is_refused_as_in_a_run(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    for said, sentence in (
+        (["resnet5", "--topology", "2x1"], "did you mean 'resnet50'"),
+        (["resnet50", "--topology", "two"], "not NODESxDEVICES"),
+        (["resnet50", "--topology", "2x1", "--set", "widht=3"], "width"),
+        (["resnet50", "--topology", "2x1", "--repeat", "0"], "--repeat"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            render(capsys, target, *said)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_platform_found_here_is_said_and_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert launch.run(parser().parse_words(["render", "slurm", "resnet50", "--topology", "2x1"])) == 0
+    out, err = capsys.readouterr()
+    assert "--platform cpu" in out
+    assert "platform cpu is what this machine has" in err
+
+
+def test_all_workloads_are_named_where_none_was(capsys: pytest.CaptureFixture[str]) -> None:
+    args, there = again(rendered_words("slurm", render(capsys, "slurm", "--topology", "2x1")))
+    assert args.workloads == list(workloads.NAMES) == [plan.workload for plan in there]
+
+
+def test_the_sites_data_is_named_in_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "trainmark.toml").write_text('[data]\nimagenet = "/site/imagenet"\n')
+    text = render(capsys, "slurm", "resnet50", "--recipe", "reference", "--topology", "2x8")
+    assert again(rendered_words("slurm", text))[0].data == "/site/imagenet"
+
+
+def test_slurm_gets_whole_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    text = render(capsys, "slurm", "vit", "--topology", "2x1", "--store", "kept", "--venv", "~/venv")
+    assert f"--store {Path('kept').absolute()}" in text
+    assert f". {os.environ['HOME']}/venv/bin/activate" in text
+
+
+def test_a_claim_is_mounted_above_the_data_and_keeps_the_records(capsys: pytest.CaptureFixture[str]) -> None:
+    said = ["resnet50", "--topology", "2x8", "--data", "/sets/imagenet", "--data-claim", "datasets"]
+    text = render(capsys, "kubernetes", *said)
+    assert 'claimName: "datasets"' in text
+    assert 'mountPath: "/sets"' in text
+    assert again(rendered_words("kubernetes", text))[0].store == "/sets/trainmark"
+    with pytest.raises(UsageError, match="--mount"):
+        render(capsys, "kubernetes", "resnet50", "--data", "/imagenet", "--data-claim", "datasets")
+    text = render(capsys, "kubernetes", *said, "--mount", "/other", "--store", "/other/kept")
+    assert 'mountPath: "/other"' in text
+    assert again(rendered_words("kubernetes", text))[0].store == "/other/kept"
+
+
+def test_records_that_would_be_lost_with_the_pods_are_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:
+    launch.run(parser().parse_words(["render", "kubernetes", "vit", "--topology", "2x1", "--image", "i"]))
+    assert "lost with them" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UsageError, match="--data-claim"):
+        render(capsys, "kubernetes", "vit", "--topology", "2x1", "--mount", "/data")

@@ -1,0 +1,178 @@
+"""Nodes of their own, each with its network and its store: one run, one record, and every fault told to all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from background import LONG, Started, record_of, sabotage, wait_until_gone
+from conftest import TINY_RUN, Cli
+from hosts import Host, Hosts, missing
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Hosts]:
+    with Hosts(3) as hosts:
+        yield hosts
+
+
+class Nodes:
+    """The same command on several hosts, as a Kubernetes job or our ssh launcher would start it."""
+
+    def __init__(
+        self,
+        hosts: list[Host],
+        tmp_path: Path,
+        *words: str | Path,
+        nodes: int | None = None,
+        environ: dict[int, dict[str, str]] | None = None,
+    ) -> None:
+        nodes = nodes or len(hosts)
+        self.runs = [
+            Started(
+                {
+                    **os.environ,
+                    "TRAINMARK_STORE": str(tmp_path / f"store{number}"),
+                    "TRAINMARK_CACHE": str(tmp_path / "cache"),
+                    "OMP_NUM_THREADS": "1",
+                    "PET_NNODES": str(nodes),
+                    "PET_NODE_RANK": str(number),
+                    "PET_NPROC_PER_NODE": "1",
+                    "PET_MASTER_ADDR": hosts[0].name,
+                    "PET_MASTER_PORT": "29400",
+                    **(environ or {}).get(number, {}),
+                },
+                *words,
+                "--topology",
+                f"{nodes}x1",
+                popen=host.popen,
+            )
+            for number, host in enumerate(hosts)
+        ]
+
+    def wait_for_steps(self, count: int) -> None:
+        for run in self.runs:
+            run.wait_for_steps(count)
+
+    def end(self) -> list[tuple[int, str, str]]:
+        return [run.end() for run in self.runs]
+
+    def record(self) -> dict[str, Any]:
+        return record_of(self.runs[0].store)
+
+
+def test_two_nodes_train_as_one_machine_would(machines: Hosts, tmp_path: Path, pictures: Path, cli: Cli) -> None:
+    # at smoke's own rate rounding grows into another training within some steps
+    words = (*TINY_RUN, "--data", str(pictures), "--epochs", "2", "--set", "learning_rate=0.01")
+    alone = cli(*words, "--json", OMP_NUM_THREADS="1")
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *words, "--set", "batch_per_device=4")
+    ends = nodes.end()
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    one, two = json.loads(alone.stdout), nodes.record()
+    assert [rank["host"] for rank in two["series"]["ranks"]] == [machines[0].name, machines[1].name]
+    assert items(two) == items(one)
+    assert two["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=1e-4)
+    assert two["quality"]["history"][-1]["samples"] == one["quality"]["history"][-1]["samples"]
+    assert two["quality"]["value"] == pytest.approx(one["quality"]["value"])
+    assert "p_core" in ends[0][1]
+    assert ends[1][1] == ""
+    assert not list((nodes.runs[1].store / "records").iterdir())
+    assert not list((nodes.runs[1].store / "parties").iterdir()), "what the leader has need not be kept twice"
+
+
+def items(record: dict[str, Any]) -> int:
+    return sum(count * value for rank in record["series"]["ranks"] for count, value in rank["items"])
+
+
+def test_a_rank_killed_on_another_node_is_named_with_its_host_and_every_node_says_4(
+    machines: Hosts, tmp_path: Path, pictures: Path
+) -> None:
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *LONG, "--data", pictures)
+    nodes.wait_for_steps(2)
+    os.kill(nodes.runs[1].pids()[0], signal.SIGKILL)
+    (code, _, err), (follower_code, _, _) = nodes.end()
+    assert (code, follower_code) == (4, 4)
+    assert f"rank 1 on {machines[1].name} was killed by SIGKILL in train at step" in err
+    record = nodes.record()
+    assert record["status"] == "incomplete"
+    assert [len(rank["compute_ns"]) > 0 for rank in record["series"]["ranks"]] == [True, True]
+
+
+def test_a_node_that_never_joins_ends_the_wait_and_says_who_came(
+    machines: Hosts, tmp_path: Path, pictures: Path
+) -> None:
+    words = (*TINY_RUN, "--data", pictures, "--join-timeout", "6")
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *words, nodes=3)
+    (code, _, err), (follower_code, _, _) = nodes.end()
+    assert (code, follower_code) == (124, 124)
+    assert f"6 s passed and 2 of 3 nodes joined ({machines[0].name}, {machines[1].name}); node 2 did not" in err
+
+
+def test_a_cut_link_is_noticed_on_both_sides_and_nothing_is_lost(
+    machines: Hosts, tmp_path: Path, pictures: Path
+) -> None:
+    nodes = Nodes([machines[0], machines[2]], tmp_path, *LONG, "--data", pictures, "--hang-timeout", "4")
+    nodes.wait_for_steps(2)
+    pids = [pid for run in nodes.runs for pid in run.pids()]
+    machines.cut(2)
+    try:
+        (code, _, err), (follower_code, _, follower_err) = nodes.end()
+    finally:
+        machines.mend(2)
+    assert (code, follower_code) == (4, 4)
+    assert "node 1 was not heard from for 4 s while training stood still" in err
+    assert "the leader was not heard from for 4 s" in follower_err
+    kept = nodes.runs[1].folder()
+    assert str(kept) in follower_err
+    assert (kept / "rank1.jsonl").stat().st_size > 0
+    assert "most recent call first" in (kept / "rank1.stacks").read_text(encoding="utf-8")
+    assert nodes.record()["status"] == "incomplete"
+    wait_until_gone(pids)
+
+
+def test_nodes_with_unlike_versions_are_refused_with_the_table(machines: Hosts, tmp_path: Path, pictures: Path) -> None:
+    other = sabotage(tmp_path / "site", "import trainmark; trainmark.__version__ = '0.0.1-other'")
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *TINY_RUN, "--data", pictures, environ={1: other})
+    for code, _, err in nodes.end():
+        assert code == 3
+        assert "not alike" in err
+        [row] = [line.split() for line in err.splitlines() if line.startswith("  trainmark ")]
+        assert row[-1] == "0.0.1-other"
+
+
+def test_a_node_that_is_not_ready_tells_the_others_why(machines: Hosts, tmp_path: Path, pictures: Path) -> None:
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *TINY_RUN, "--data", tmp_path / "set")
+    (code, _, err), (follower_code, _, _) = nodes.end()
+    assert (code, follower_code) == (3, 3)
+    assert f"data folder {tmp_path / 'set'} is not there" in err
+
+
+def test_a_taken_port_is_said_and_not_worked_around(machines: Hosts, tmp_path: Path, pictures: Path) -> None:
+    script = "import socket; s = socket.create_server(('', 29400)); print('listening', flush=True); input()"
+    server = machines[0].popen(["python3", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout.readline() == "listening\n"
+    nodes = Nodes([machines[0]], tmp_path, *TINY_RUN, "--data", pictures, nodes=2)
+    [(code, _, err)] = nodes.end()
+    server.communicate("\n")
+    assert code == 3
+    assert "port 29400 of this machine is taken; choose another" in err
+
+
+def test_no_process_outlives_a_leader_that_is_killed(machines: Hosts, tmp_path: Path, pictures: Path) -> None:
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *LONG, "--data", pictures, "--hang-timeout", "4")
+    nodes.wait_for_steps(2)
+    pids = [pid for run in nodes.runs for pid in run.pids()]
+    nodes.runs[0].process.kill()
+    _, (follower_code, _, follower_err) = nodes.end()
+    assert follower_code == 4, follower_err
+    wait_until_gone(pids)
+    assert not machines[0].processes()
+    assert not machines[1].processes()

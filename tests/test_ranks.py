@@ -1,0 +1,135 @@
+"""Two ranks on one machine: they train as one would, and what befalls one of them is found out and named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from background import AT_STEP_3_OF_RANK_1, LONG, Started, record_of, sabotage, wait_until_gone
+from conftest import TINY_RUN, Cli
+
+TWO = ("--topology", "1x2")
+
+
+@pytest.fixture
+def environment(environment: dict[str, str]) -> dict[str, str]:
+    return {**environment, "OMP_NUM_THREADS": "1"}
+
+
+def started(environment: dict[str, str], pictures: Path, *words: str) -> Started:
+    run = Started(environment, *LONG, *TWO, "--data", pictures, *words)
+    run.wait_for_steps(2)
+    return run
+
+
+def test_a_killed_rank_is_named_with_its_signal_step_and_last_lines(
+    environment: dict[str, str], pictures: Path
+) -> None:
+    run = started(environment, pictures)
+    pids = run.pids()
+    os.kill(pids[1], signal.SIGKILL)
+    code, _, err = run.end()
+    assert code == 4
+    assert "rank 1 was killed by SIGKILL in train at step" in err
+    record = record_of(run.store)
+    assert record["status"] == "incomplete"
+    assert "rank 1 was killed by SIGKILL" in record["ended"]
+    assert record["metrics"]["p_core"]["value"] > 0
+    wait_until_gone(pids)
+
+
+def test_a_rank_that_exits_without_a_word_is_named_with_its_code_and_last_lines(
+    environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    act = "print('the last thing it said', flush=True); os._exit(7)"
+    damage = sabotage(tmp_path / "site", AT_STEP_3_OF_RANK_1.format(act=act))
+    code, _, err = Started({**environment, **damage}, *LONG, *TWO, "--data", pictures).end()
+    assert code == 4
+    assert "rank 1 exited with 7 in train at step" in err
+    assert "the last thing it said" in err
+
+
+def test_a_rank_that_raises_is_named_and_not_the_one_that_lost_it(
+    environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    damage = sabotage(tmp_path / "site", AT_STEP_3_OF_RANK_1.format(act="raise ValueError('no more')"))
+    code, _, err = Started({**environment, **damage}, *LONG, *TWO, "--data", pictures).end()
+    assert code == 1
+    assert "rank 1 failed in train at step 3: unexpected ValueError: no more" in err
+    assert "Traceback" in err
+
+
+def test_a_stopped_rank_is_a_hang_with_the_stacks_of_all(environment: dict[str, str], pictures: Path) -> None:
+    run = started(environment, pictures, "--hang-timeout", "3")
+    pids = run.pids()
+    os.kill(pids[1], signal.SIGSTOP)
+    code, _, err = run.end()
+    assert code == 124
+    assert "no progress for 3 s: rank 0 was last seen in train at step" in err
+    for rank in (0, 1):
+        assert "most recent call first" in (run.folder() / f"rank{rank}.stacks").read_text(encoding="utf-8")
+    assert record_of(run.store)["status"] == "incomplete"
+    wait_until_gone(pids)
+
+
+def test_ranks_that_wait_for_different_things_are_a_hang(
+    environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    act = "import torch; torch.distributed.barrier()"
+    damage = sabotage(tmp_path / "site", AT_STEP_3_OF_RANK_1.format(act=act))
+    run = Started({**environment, **damage}, *LONG, *TWO, "--data", pictures, "--hang-timeout", "4")
+    code, _, err = run.end()
+    assert code == 124, err
+    assert "rank 1 was last seen in train at step 3" in err
+    assert "barrier" in (run.folder() / "rank1.stacks").read_text(encoding="utf-8")
+
+
+def test_ranks_end_with_their_launcher(environment: dict[str, str], pictures: Path) -> None:
+    run = started(environment, pictures)
+    pids = run.pids()
+    run.process.kill()
+    run.process.communicate()
+    wait_until_gone(pids)
+
+
+def test_a_slow_rank_is_named_on_the_record(environment: dict[str, str], pictures: Path) -> None:
+    run = started(environment, pictures)
+    slow = run.pids()[1]
+    over = threading.Event()
+
+    def hold_back() -> None:
+        """Lets the rank have the processor for two thirds of the time."""
+        while not over.wait(0.04):
+            os.kill(slow, signal.SIGSTOP)
+            over.wait(0.08)
+            os.kill(slow, signal.SIGCONT)
+
+    holding = threading.Thread(target=hold_back)
+    holding.start()
+    try:
+        run.wait_for_steps(25)
+    finally:
+        over.set()
+        holding.join()
+    run.process.send_signal(signal.SIGINT)
+    code, _, _ = run.end()
+    assert code == 130
+    record = record_of(run.store)
+    [text] = [doubt["text"] for doubt in record["doubts"] if doubt["code"] == "rank-skew"]
+    assert "rank 1" in text
+    assert record["metrics"]["rank_skew"]["value"] > 5
+
+
+def test_the_record_of_two_ranks_says_what_the_exchange_and_the_link_were(cli: Cli, pictures: Path) -> None:
+    done = cli(*TINY_RUN, *TWO, "--data", pictures, "--steps", "3", "--json", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert [len(rank["exchange_ns"]) for rank in record["series"]["ranks"]] == [3, 3]
+    assert 0 < record["metrics"]["exchange"]["value"] < 100
+    sizes = [result["bytes"] for result in record["environment"]["link"]]
+    assert sizes == sorted(sizes)
+    assert len(sizes) >= 3
