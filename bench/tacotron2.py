@@ -15,7 +15,6 @@ import argparse
 import os
 import resource
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -205,14 +204,7 @@ def pieces() -> None:
             "plain": partial(F.linear, given, weight),
             "ours": partial(packed, given),
         }
-    for what, calls in ways.items():
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(31):
-            for name, call in calls.items():
-                began = time.perf_counter()
-                call()
-                times[name].append(1000 * (time.perf_counter() - began))
-        print(what + ":", ", ".join(f"{name} {statistics.median(ms):.2f} ms" for name, ms in times.items()))
+    turns.race(ways, 31)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -44,6 +45,18 @@ def serve(step: Callable[[], None], answer: Callable[[float], Any] = lambda seco
             step()
             count += 1
         print(json.dumps(answer((time.perf_counter() - began) / count)), flush=True)
+
+
+def race(ways: Mapping[str, Mapping[str, Callable[[], object]]], rounds: int) -> None:
+    """For each thing the ways of doing it, taking turns; prints the median of each."""
+    for what, calls in ways.items():
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                began = time.perf_counter()
+                call()
+                times[name].append(1000 * (time.perf_counter() - began))
+        print(what + ":", ", ".join(f"{name} {statistics.median(ms):.2f} ms" for name, ms in times.items()))
 
 
 def matmul_peak(dtype: torch.dtype, size: int = 2048) -> float:

@@ -1,20 +1,23 @@
 """Training-step speed of the vision workloads beside the plainest eager loop, in one run, and their share of the peak.
 
-    python bench/vision.py [--precisions fp32,amp-bf16,bf16] [--batch 16] [--rounds 5] [--seconds 6]
+    python bench/vision.py [--precisions fp32,amp-bf16,bf16] [--batch 16] [--rounds 5] [--seconds 6] [--compiled]
 
 Two processes hold the same network: `plain` is contiguous NCHW tensors, torch's default optimizer and the default
 allocator; `ours` is what a trainmark worker does, normalising and, where the recipe says so, mixing pictures included.
 They take turns, so that both see the same machine; the ratio is that of the medians. The peak is the best of several
-large matrix products in the same type. A batch is one step: gradients are not accumulated.
+large matrix products in the same type. A batch is one step: gradients are not accumulated. `--compiled` takes ours
+through torch.compile.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,11 +84,12 @@ def plain_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[
     return step
 
 
-def our_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[], None]:
+def our_step(name: str, precision: Precision, batch: ImageBatch, compiled: str = "no") -> Callable[[], None]:
     """What a trainmark worker does."""
     device = Platform(files.load("cpu")).open(0)
     device.set_precision(precision)
-    stepper = open_stepper(workloads.load(name), reference(name), precision, device, world=1)
+    recipe = replace(reference(name), compiled=compiled)
+    stepper = open_stepper(workloads.load(name), recipe, precision, device, world=1)
 
     def step() -> None:
         stepper.step(batch)
@@ -93,10 +97,17 @@ def our_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[],
     return step
 
 
+STEPS: dict[str, Callable[[str, Precision, ImageBatch], Callable[[], None]]] = {
+    "plain": plain_step,
+    "ours": our_step,
+    "compiled": partial(our_step, compiled="yes"),
+}
+
+
 def serve(kind: str, name: str, precision: Precision, batch: int) -> None:
     """A child: for every line it reads, trains for that many seconds and answers with seconds a step."""
     torch.manual_seed(0)
-    step = {"plain": plain_step, "ours": our_step}[kind](name, precision, images(batch, reference(name)))
+    step = STEPS[kind](name, precision, images(batch, reference(name)))
     step()
     turns.serve(step)
 
@@ -123,7 +134,7 @@ def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
     command = [__file__, "--workload", name, "--precisions", precision.name, "--batch", str(batch)]
     children = {
         kind: turns.Child([*command, "--child", kind], environment)
-        for kind, environment in (("plain", dict(os.environ)), ("ours", tuned))
+        for kind, environment in (("plain", dict(os.environ)), (args.kind, tuned))
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in children}
     peaks = []
@@ -135,18 +146,48 @@ def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
         child.close()
     flops, peak = flops_an_image(name), statistics.median(peaks)
     rate = {kind: batch / statistics.median(values) for kind, values in seconds.items()}
-    pairs = [plain / ours for plain, ours in zip(seconds["plain"], seconds["ours"], strict=True)]
+    pairs = [plain / ours for plain, ours in zip(seconds["plain"], seconds[args.kind], strict=True)]
     note = " in float32, by which this CPU emulates it" if emulated(precision) else ""
     print(
-        f"{name} {precision.name:9} batch {batch:3}: plain {rate['plain']:6.2f}, ours {rate['ours']:6.2f} images/s, "
-        f"ratio {rate['ours'] / rate['plain']:.2f} (rounds {min(pairs):.2f} to {max(pairs):.2f}), "
-        f"{100 * flops * rate['ours'] / peak:.0f} % of the matmul peak of {peak / 1e9:.1f} GFLOP/s{note}",
+        f"{name} {precision.name:9} batch {batch:3}: "
+        f"plain {rate['plain']:6.2f}, {args.kind} {rate[args.kind]:6.2f} images/s, "
+        f"ratio {rate[args.kind] / rate['plain']:.2f} (rounds {min(pairs):.2f} to {max(pairs):.2f}), "
+        f"{100 * flops * rate[args.kind] / peak:.0f} % of the matmul peak of {peak / 1e9:.1f} GFLOP/s{note}",
         flush=True,
     )
 
 
 def emulated(precision: Precision) -> bool:
     return Platform(files.load("cpu")).open(0).emulates(precision)
+
+
+def pieces() -> None:
+    """Parts of ViT-B/16's step, each in the ways one could do it."""
+    workload, recipe = workloads.load("vit"), reference("vit")
+    model = workload.build(recipe)
+    x = torch.randn(4, 3, recipe.image_px, recipe.image_px)
+    first = next(module for module in model.modules() if isinstance(module, torch.nn.Conv2d))
+    last = copy.deepcopy(first).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    limit = recipe.clip_gradient_norm
+    ways: dict[str, dict[str, Callable[[], object]]] = {
+        "clipping": {
+            "torch's": lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), limit),
+            "one flat vector": lambda: flat.mul_((limit / (flat.norm() + 1e-6)).clamp(max=1.0)),
+        },
+        "AdamW": {
+            kind: workload.optimizer(model.parameters(), replace(recipe, optimizer_kind=kind)).step
+            for kind in ("plain", "foreach", "fused")
+        },
+        "patches of 4 pictures, there and back": {
+            "NCHW": lambda: first(x).sum().backward(),
+            "channels_last": lambda: last(x.to(memory_format=torch.channels_last)).sum().backward(),
+        },
+    }
+    turns.race(ways, 11)
 
 
 def main() -> None:
@@ -156,9 +197,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--child", choices=("plain", "ours"), help=argparse.SUPPRESS)
+    parser.add_argument("--compiled", action="store_const", dest="kind", const="compiled", default="ours")
+    parser.add_argument("--pieces", action="store_true", help="measure parts of ViT's step by themselves")
+    parser.add_argument("--child", choices=STEPS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     precisions = [Precision.parse(word) for word in args.precisions.split(",")]
+    if args.pieces:
+        pieces()
+        return
     if args.child:
         serve(args.child, args.workload, precisions[0], args.batch)
         return

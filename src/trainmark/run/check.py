@@ -39,9 +39,22 @@ def machine(plan: Plan, store: Path) -> None:
         raise NotReadyError(
             f"precision {plan.precision} does not run here ({reason}); this device runs {', '.join(can)}"
         )
+    compiler(plan, platform)
     data_folder(plan)
     disk(plan, store)
     initial_weights(plan)
+
+
+def compiler(plan: Plan, platform: Platform) -> None:
+    """torch.compile writes C++ for a CPU, and would fail in the first step without somebody to translate it."""
+    if plan.recipe.get("compiled") != "yes":
+        return
+    if platform.is_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++")):
+        raise NotReadyError("compiled=yes needs a C++ compiler here and neither g++ nor clang++ is found; install one")
+    if platform.open(0).emulates(Precision.parse(plan.precision)):
+        raise NotReadyError(
+            f"compiled=yes does not go with {plan.precision} here: this CPU emulates it, unseen by torch.compile"
+        )
 
 
 def data_folder(plan: Plan) -> None:

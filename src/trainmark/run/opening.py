@@ -10,10 +10,10 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from trainmark import workloads
 from trainmark.platforms import files
@@ -151,6 +151,11 @@ def open_stepper(
                 "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
             )
         model = over_all_ranks(model, device.is_cpu, clock.exchange if clock else nullcontext)
+
+    def wrap(bare: nn.Module) -> nn.Module:
+        ready = cast("nn.Module", torch.compile(bare)) if recipe.compiled == "yes" else bare
+        return exchanging_gradients(ready, device=device, last_are_ready=begins) if world > 1 else ready
+
     begins, ends = (clock.exchange_begins, clock.exchange_ends) if clock and world > 1 else (nothing, nothing)
     return Stepper(
         model,
@@ -158,7 +163,7 @@ def open_stepper(
         loss=workload.loss,
         precision=precision,
         device=device,
-        wrap=partial(exchanging_gradients, device=device, last_are_ready=begins) if world > 1 else lambda bare: bare,
+        wrap=wrap,
         exchanged=ends,
         world=world,
         clip_gradient_norm=recipe.clip_gradient_norm,

@@ -112,7 +112,9 @@ class Stepper:
             return
         together = torch.cat([buffer.flatten() for buffer in floating])
         torch.distributed.broadcast(together, 0)
-        for buffer, values in zip(floating, torch.split(together, [buffer.numel() for buffer in floating]), strict=True):
+        for buffer, values in zip(
+            floating, torch.split(together, [buffer.numel() for buffer in floating]), strict=True
+        ):
             buffer.copy_(values.view_as(buffer))
 
     def state(self) -> dict[str, Any]:

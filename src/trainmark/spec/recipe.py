@@ -85,6 +85,8 @@ class Recipe:
     batch_norm: str = knob("per-device", words=("per-device", "all-devices"))
     """Whose samples a batch norm takes its mean and variance from in training: each device's own, as published runs do,
     or all devices' together, which makes a step the same however many share its batch."""
+    compiled: str = knob("no", words=("no", "yes"))
+    """`yes` trains the network through torch.compile; the first steps, in which it compiles, are warm-up."""
     evaluate_in: str = knob("same", words=("same", "fp32"))
     """Precision of evaluation where training runs under autocast: `same` as training, or without autocast."""
     host_settings: str = knob("tuned", words=("tuned", "default"))
