@@ -123,7 +123,7 @@ def _execute(
     here = meeting.place if meeting else place.alone(Topology.parse(plan.topology))
     crew = Crew(plan, here, settled.folder, only_probe=only_probe)
     route = network.route(here, settled.rendezvous_port, interface)
-    pulse = meeting.start_pulse(min(LOST_S, plan.hang_timeout_s or LOST_S)) if meeting else None
+    pulse = meeting.start_pulse(_lost_after_s(plan)) if meeting else None
     with _catching_signals() as signals:
         crew.start(settled.plan_file, route, time.perf_counter_ns())
         try:
@@ -171,6 +171,11 @@ def _supervise(crew: Crew, signals: list[int], watch: Watcher, pulse: Pulse | No
             crew.dump_stacks()
             return blame.hang(crew)
     return None
+
+
+def _lost_after_s(plan: Plan) -> float:
+    """Sooner than silence is a hang: that a party is gone says more than that nothing moves."""
+    return LOST_S if plan.hang_timeout_s is None else min(LOST_S, plan.hang_timeout_s / 2)
 
 
 def _own_fault(crew: Crew, signals: list[int]) -> Fault | None:
