@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from background import LONG, Started, record_of, sabotage, wait_until_gone
 from conftest import TINY_RUN, Cli
-from hosts import Host, Hosts, missing
+from hosts import Host, Hosts, missing, missing_shaper
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -106,6 +106,31 @@ def test_a_rank_killed_on_another_node_is_named_with_its_host_and_every_node_say
     assert [len(rank["compute_ns"]) > 0 for rank in record["series"]["ranks"]] == [True, True]
 
 
+def test_the_ranks_of_all_nodes_start_again_from_the_leaders_checkpoint(
+    machines: Hosts, tmp_path: Path, pictures: Path
+) -> None:
+    words = (
+        *TINY_RUN,
+        "--data",
+        pictures,
+        "--epochs",
+        "8",
+        "--set",
+        "checkpoint_every_epochs=1",
+        "--max-restarts",
+        "1",
+    )
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *words)
+    nodes.wait_for_steps(4)  # an epoch has three
+    os.kill(nodes.runs[1].pids()[0], signal.SIGKILL)
+    ends = nodes.end()
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    record = nodes.record()
+    assert (record["status"], len(record["restarts"])) == ("valid", 1)
+    assert items(record) == 8 * 48
+    assert [len(rank["compute_ns"]) for rank in record["series"]["ranks"]] == [24, 24]
+
+
 def test_a_node_that_never_joins_ends_the_wait_and_says_who_came(
     machines: Hosts, tmp_path: Path, pictures: Path
 ) -> None:
@@ -153,6 +178,18 @@ def test_a_node_that_is_not_ready_tells_the_others_why(machines: Hosts, tmp_path
     (code, _, err), (follower_code, _, _) = nodes.end()
     assert (code, follower_code) == (3, 3)
     assert f"data folder {tmp_path / 'set'} is not there" in err
+
+
+@pytest.mark.skipif(missing_shaper() is not None, reason=str(missing_shaper()))
+def test_the_probe_tells_a_slow_link(tmp_path: Path) -> None:
+    with Hosts(2) as hosts:
+        hosts.slow(1, mbit=80)
+        doctors = Nodes([hosts[0], hosts[1]], tmp_path, "doctor", "--platform", "cpu", "--json")
+        ends = doctors.end()
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    [links] = [section for section in json.loads(ends[0][1])["sections"] if section["name"] == "links"]
+    fastest = max(result["bus_gigabytes_per_s"] for result in links["results"] if result["bytes"] >= 2**18)
+    assert fastest < 2 * 80e6 / 8 / 1e9
 
 
 def test_a_taken_port_is_said_and_not_worked_around(machines: Hosts, tmp_path: Path, pictures: Path) -> None:

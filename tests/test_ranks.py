@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -125,7 +128,10 @@ def test_a_slow_rank_is_named_on_the_record(environment: dict[str, str], picture
 
 
 def test_the_record_of_two_ranks_says_what_the_exchange_and_the_link_were(cli: Cli, pictures: Path) -> None:
-    done = cli(*TINY_RUN, *TWO, "--data", pictures, "--steps", "3", "--json", OMP_NUM_THREADS="1")
+    with socket.create_server(("", 0)) as taken:  # a port in use is no obstacle on one machine
+        port = str(taken.getsockname()[1])
+        words = ("--data", pictures, "--steps", "3", "--json", "--port", port)
+        done = cli(*TINY_RUN, *TWO, *words, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert [len(rank["exchange_ns"]) for rank in record["series"]["ranks"]] == [3, 3]
@@ -133,3 +139,26 @@ def test_the_record_of_two_ranks_says_what_the_exchange_and_the_link_were(cli: C
     sizes = [result["bytes"] for result in record["environment"]["link"]]
     assert sizes == sorted(sizes)
     assert len(sizes) >= 3
+
+
+def torchrun(environment: dict[str, str], *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Somebody else's launcher, which has started every rank before trainmark is asked."""
+    starter = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "trainmark"]
+    return subprocess.run(
+        [*starter, *map(str, words)], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_ranks_that_somebody_elses_torchrun_started_make_one_run(environment: dict[str, str], pictures: Path) -> None:
+    done = torchrun(environment, *TINY_RUN, *TWO, "--data", pictures, "--steps", "3")
+    assert done.returncode == 0, done.stderr
+    record = record_of(Path(environment["TRAINMARK_STORE"]))
+    assert record["status"] == "valid"
+    assert [rank["rank"] for rank in record["series"]["ranks"]] == [0, 1]
+    assert done.stdout.count("p_core") == 1
+
+
+def test_a_world_that_is_not_the_plans_is_refused(environment: dict[str, str], pictures: Path) -> None:
+    done = torchrun(environment, *TINY_RUN, "--topology", "1x3", "--data", pictures)
+    assert done.returncode != 0
+    assert "trainmark: 1x3 asked, 2 ranks joined" in done.stderr
