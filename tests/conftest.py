@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.pop("COLUMNS", None)  # what runs the tests side by side sets it, and output here is for 120 columns
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 TINY_RUN = (

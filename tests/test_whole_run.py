@@ -143,7 +143,7 @@ def test_a_terminal_shows_live_progress_and_no_colour_where_none_is_wanted(
 
 def test_the_smoke_recipe_learns_the_embedded_pictures(cli: Cli, tmp_path: Path) -> None:
     """What a new user runs first: nothing given, the set is made, and accuracy passes 90 % by learning alone."""
-    ended = cli("run", "resnet50", "--recipe", "smoke", "--platform", "cpu", "--json", "--quiet", minutes=5)
+    ended = cli("run", "resnet50", "--recipe", "smoke", "--platform", "cpu", "--json", "--quiet", minutes=9)
     assert ended.returncode == 0, ended.stderr
     record = Record.from_json(json.loads(ended.stdout))
     assert record.status == "valid"
