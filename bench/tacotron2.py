@@ -6,7 +6,7 @@
 Two processes hold the same weights and the same batch and take turns: `textbook` is one loop over the frames with two
 nn.LSTMCell, autograd, float32 and torch's defaults; `ours` is what a trainmark worker does. Dropout, loss, clipping and
 optimizer are the same. Ratios are of median seconds a step, always over the textbook in float32; the memory of each
-process is its peak. The share of the matmul peak is by FLOPs counted on the textbook.
+process is its peak. The share of the matmul peak is by the FLOPs of the network's mathematics.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ import torch
 import torch.nn.functional as F
 import turns
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import Precision
-from trainmark.workloads.tacotron2 import dropout, products
+from trainmark.workloads.tacotron2 import dropout, flops, products
 from trainmark.workloads.tacotron2.batches import SpeechBatch
-from trainmark.workloads.tacotron2.model import Outputs, Tacotron2
+from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 
 SYMBOLS = 100
 RECIPE: Any = workloads.load("tacotron2").recipes["reference"]
@@ -133,18 +132,6 @@ def our_step(precision: Precision, batch: SpeechBatch) -> Callable[[], None]:
     return step
 
 
-def flops(clips: int, frames: int) -> float:
-    """Of one training step, counted on the textbook: what grows with the frames and what does not."""
-    model = Textbook(workloads.load("tacotron2").build(RECIPE)).train()  # type: ignore[arg-type]
-    counted = []
-    for few in (4, 8):
-        with FlopCounterMode(display=False) as counter:
-            workloads.load("tacotron2").loss(model, some_batch(1, few)).backward()  # type: ignore[no-untyped-call]
-        counted.append(counter.get_total_flops())
-    a_frame = (counted[1] - counted[0]) / 4
-    return float(clips * (counted[0] + a_frame * (frames - 4)))
-
-
 def serve(kind: str, precision: Precision, clips: int, frames: int) -> None:
     torch.manual_seed(0)
     make = textbook_step if kind == "textbook" else our_step
@@ -175,7 +162,8 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int) -
         name = precision.name
         pairs = [theirs / ours for theirs, ours in zip(seconds["textbook"], seconds[name], strict=True)]
         median = {kind: statistics.median(seconds[kind]) for kind in ("textbook", name)}
-        rate, share = clips * frames / median[name], flops(clips, frames) / median[name] / statistics.median(peaks)
+        rate = clips * frames / median[name]
+        share = rate * flops.per_frame(Sizes(), symbols=SYMBOLS, frames=frames) / statistics.median(peaks)
         print(
             f"batch {clips:3}, {frames} frames, {name:9}: textbook {median['textbook']:6.2f} s, "
             f"ours {median[name]:6.2f} s ({rate:,.0f} frames/s), ratio {median['textbook'] / median[name]:.2f} "

@@ -12,6 +12,10 @@ from typing import Any
 
 import torch
 
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
+from trainmark.platforms.rate import matmul_flops
+
 
 class Child:
     """A process that works when it is told to and answers with a number; see `serve`."""
@@ -59,12 +63,6 @@ def race(ways: Mapping[str, Mapping[str, Callable[[], object]]], rounds: int) ->
         print(what + ":", ", ".join(f"{name} {statistics.median(ms):.2f} ms" for name, ms in times.items()))
 
 
-def matmul_peak(dtype: torch.dtype, size: int = 2048) -> float:
-    """The best rate of several large matrix products, in FLOP/s."""
-    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
-    rates = []
-    for _ in range(8):
-        began = time.perf_counter()
-        a @ b
-        rates.append(2 * size**3 / (time.perf_counter() - began))
-    return max(rates)
+def matmul_peak(dtype: torch.dtype) -> float:
+    """The best rate of several large matrix products on this CPU, in FLOP/s."""
+    return matmul_flops(Platform(files.load("cpu")).open(0), dtype)

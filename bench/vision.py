@@ -23,7 +23,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import turns
-from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import workloads
 from trainmark.data.input_pool import ImageBatch
@@ -118,16 +117,6 @@ def peak_flops(precision: Precision) -> float:
     return turns.matmul_peak(dtype)
 
 
-def flops_an_image(name: str) -> float:
-    recipe = reference(name)
-    with torch.device("meta"):
-        model = workloads.load(name).build(recipe)
-        x = torch.empty(1, 3, recipe.image_px, recipe.image_px)
-    with FlopCounterMode(display=False) as counter:
-        model(x).sum().backward()
-    return float(counter.get_total_flops())
-
-
 def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
     batch = args.batch if precision.computes_in == "float32" or not emulated(precision) else min(2, args.batch)
     tuned = {**os.environ, **files.load("cpu").host_settings}
@@ -144,7 +133,7 @@ def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
         peaks.append(peak_flops(precision))
     for child in children.values():
         child.close()
-    flops, peak = flops_an_image(name), statistics.median(peaks)
+    flops, peak = workloads.load(name).flops_per_item(reference(name)), statistics.median(peaks)
     rate = {kind: batch / statistics.median(values) for kind, values in seconds.items()}
     pairs = [plain / ours for plain, ours in zip(seconds["plain"], seconds[args.kind], strict=True)]
     note = " in float32, by which this CPU emulates it" if emulated(precision) else ""

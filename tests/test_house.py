@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from trainmark.platforms import files as platform_files
 
 SOURCE = Path(__file__).parent.parent / "src" / "trainmark"
 
@@ -59,17 +63,73 @@ def test_a_laptop_without_torch_can_use_the_room(room: str) -> None:
         assert not any(name.split(".")[0] == "torch" for name in imports(path)), path
 
 
+ASKING = {"get", "pop", "setdefault", "startswith", "endswith", "removeprefix", "find", "index", "count", "fullmatch"}
+"""Calls by which code may find out whose device it has."""
+
+
+@cache
+def vendor_words() -> set[str]:
+    """Every word by which code could tell vendors apart: of their files, devices, plugins and collectives."""
+    found = set()
+    for file in map(platform_files.load, platform_files.names()):
+        found |= {file.name, file.title, file.device_type, file.collectives, file.plugin, file.recognise.build}
+    return {word.lower() for word in found if word} - {"cpu", "gloo", "standin", platform_files.NO_COLLECTIVES}
+
+
+def decisions(tree: ast.AST) -> Iterator[ast.AST]:
+    """The parts of code that decide by a word: comparisons, keys, matches, and calls that look something up."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Compare, ast.MatchValue)):
+            yield node
+        elif isinstance(node, ast.Subscript):
+            yield node.slice
+        elif isinstance(node, ast.Dict):
+            yield from (key for key in node.keys if key is not None)
+        elif isinstance(node, ast.Set):
+            yield node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ASKING:
+            yield from node.args
+
+
+def special_vendors(code: str) -> list[int]:
+    """Lines that decide something by a vendor's word."""
+    lines = set()
+    for node in decisions(ast.parse(code)):
+        words = {
+            part.value.lower() for part in ast.walk(node) if isinstance(part, ast.Constant) and type(part.value) is str
+        }
+        if words & vendor_words():
+            lines.add(getattr(node, "lineno", 0))
+    return sorted(lines)
+
+
 def test_no_vendor_is_treated_specially_in_code() -> None:
-    vendors = {path.stem for path in (SOURCE / "platforms").glob("*.toml")} - {"cpu"}
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Compare):
-                words = {
-                    part.value
-                    for part in ast.walk(node)
-                    if isinstance(part, ast.Constant) and isinstance(part.value, str)
-                }
-                assert not words & vendors, f"{path.relative_to(SOURCE)}:{node.lineno} compares with a vendor's name"
+        lines = special_vendors(path.read_text(encoding="utf-8"))
+        assert not lines, f"{path.relative_to(SOURCE)}:{lines[0]} decides by a vendor's name"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if platform.name == 'nvidia': pass",
+        "if device.type in ('cuda', 'npu'): pass",
+        "wait = {'ascend': 3}[platform.name]",
+        "wait = table['Moore Threads']",
+        "wait = table.get('amd', 1)",
+        "match platform.name:\n    case 'gaudi' | 'intel': pass",
+        "if backend.startswith('hccl'): pass",
+        "if title in {'Cambricon'}: pass",
+        "if 'torch_npu' in sys.modules: pass",
+    ],
+)
+def test_code_that_treats_a_vendor_specially_would_be_found(code: str) -> None:
+    assert special_vendors(code)
+
+
+def test_the_names_of_all_vendors_are_looked_for() -> None:
+    assert {"nvidia", "amd", "iluvatar", "metax", "hygon", "kunlunxin", "ascend", "cambricon"} <= vendor_words()
+    assert {"mthreads", "intel", "gaudi", "apple", "cuda", "hccl", "torch_mlu"} <= vendor_words()
 
 
 def test_help_needs_neither_torch_nor_numpy() -> None:

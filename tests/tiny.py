@@ -102,6 +102,9 @@ class LineFit:
     def items(self, batch: Points) -> int:
         return batch.count
 
+    def flops_per_item(self, recipe: Recipe) -> float:
+        return 6.0
+
     def loss(self, model: nn.Module, batch: Points) -> Tensor:
         return (model(batch.x) - batch.y).square().mean().float()
 
@@ -123,10 +126,11 @@ def job(
     data: PointData | None = None,
     position: loop.Position | None = None,
     precision: str = "fp32",
+    platform: str = "cpu",
     saved: list[tuple[int, dict[str, Any]]] | None = None,
 ) -> loop.Job:
-    """A loop's job on the CPU, ready to train; `saved` collects what checkpoints would hold."""
-    workload, device = LineFit(), Platform(files.load("cpu")).open(0)
+    """A loop's job, ready to train; `saved` collects what checkpoints would hold."""
+    workload, device = LineFit(), Platform(files.load(platform)).open(0)
     stepper = Stepper(
         workload.build(recipe),
         optimizer=lambda parameters: workload.optimizer(parameters, recipe),

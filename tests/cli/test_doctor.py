@@ -1,19 +1,25 @@
-"""The doctor measures links through the same launch as a run, and says in a word how it stands and what would help."""
+"""The doctor draws a machine on one screen, and measures links through the same launch as a run."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Cli
+from rich.cells import cell_len
 
-from trainmark.cli import doctor
-from trainmark.run import check, launch, meeting, ssh
+from trainmark.cli import doctor, doctor_screen
+from trainmark.results.paper import Paper
+from trainmark.run import examination, launch, meeting, ssh
 from trainmark.run.link_probe import SIZES_BYTES
 from trainmark.run.place import Place
+from trainmark.run.section import Section
 from trainmark.run.site import Site
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import Plan
@@ -58,7 +64,7 @@ def test_the_links_of_a_topology_are_summed_up_and_shown_by_size(
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out, err = capsys.readouterr()
     assert out.startswith("links: ok\n  all-reduce among 2 ranks on 1 host: 2.0 ms for 4 KiB, 67 GB/s for 64 MiB\n")
-    assert len(out.splitlines()) == 2 + 1 + 2 + len(SIZES_BYTES)
+    assert len(out.partition("network: ")[0].splitlines()) == 2 + 1 + 2 + len(SIZES_BYTES)
     assert err == ""
     [(plan, store)] = asked
     assert (plan.topology, plan.platform) == ("1x2", "cpu")
@@ -68,7 +74,7 @@ def test_the_links_of_a_topology_are_summed_up_and_shown_by_size(
 @pytest.mark.usefixtures("asked")
 def test_json_holds_every_section_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--topology", "1x2", "--platform", "cpu", "--json") == 0
-    [section] = json.loads(capsys.readouterr().out)["sections"]
+    section = json.loads(capsys.readouterr().out)["sections"][0]
     assert (section["name"], section["verdict"], section["remedy"]) == ("links", "ok", "")
     assert section["results"] == rows()
 
@@ -88,7 +94,7 @@ def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
 ) -> None:
     monkeypatch.setattr(launch, "probe_only", lambda *words, **more: ([], 4, "rank 1 was killed by SIGKILL"))
     assert call("--topology", "1x2", "--platform", "cpu") == 4
-    assert capsys.readouterr().out == "links: failed\n  rank 1 was killed by SIGKILL\n"
+    assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
 
 
 @pytest.fixture
@@ -187,33 +193,148 @@ def test_hosts_need_a_topology() -> None:
         call("--hosts", "a,b")
 
 
-def test_without_a_topology_the_machine_is_checked_as_before_a_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+SECTIONS = [
+    Section(name="devices", group="Device", verdict="ok", sentence="8 x 昇腾 910B, 64 GiB", facts={"count": 8}),
+    Section(name="sensors", group="Device", verdict="unknown", sentence="no power: npu-smi is not installed"),
+    Section(
+        name="governor",
+        group="Host",
+        verdict="doubt",
+        sentence="powersave: the cores may not reach their full clock, and this is told at some length",
+        remedy="echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+    ),
+    Section(
+        name="matmul fp16",
+        group="Speed",
+        verdict="ok",
+        sentence="240 TFLOP/s ±0.4 %, 75 % of 320 (data sheet)",
+        facts={"share_of_peak": 0.75},
+    ),
+]
+FAILED = Section(
+    name="store", group="Site", verdict="failed", sentence="cannot be \x1b[2J[bold]written", remedy="mv", exit_code=3
+)
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[examination.Asked]:
+    """What was to be examined; it always finds the same."""
+    every: list[examination.Asked] = []
+
+    def examine(asked: examination.Asked, tell: Callable[[str], None]) -> list[Section]:
+        every.append(asked)
+        return [*SECTIONS, FAILED] if asked.platform == "broken" else SECTIONS
+
+    monkeypatch.setattr(examination, "examine", examine)
+    return every
+
+
+@pytest.mark.parametrize(("words", "probe_s"), [((), 20.0), (("--quick",), 2.0), (("--no-probe",), 0.0)])
+def test_without_a_topology_the_machine_is_examined(
+    looked_at: list[examination.Asked],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    probe_s: float,
 ) -> None:
-    checked: list[Plan] = []
-    monkeypatch.setattr("trainmark.data.embedded.ensure", lambda name, root, say: None)
-    monkeypatch.setattr(check, "machine", lambda plan, store: checked.append(plan))
-    assert call("--platform", "cpu") == 0
-    assert capsys.readouterr().out == "machine: ok\n  ready to train resnet50 in fp32 on platform cpu\n"
-    assert [plan.recipe_name for plan in checked] == ["quick"]
+    assert call(*words) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "ready; 1 doubt, 1 unknown"
+    assert err == ""
+    assert looked_at == [examination.Asked(store=tmp_path / "store", probe_s=probe_s)]
 
 
-def test_a_machine_that_is_not_ready_says_why_and_exits_3(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("looked_at")
+def test_a_machine_that_could_not_run_says_so_last_and_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--platform", "broken") == 3
+    assert capsys.readouterr().out.splitlines()[-1] == "not ready; 1 failed, 1 doubt, 1 unknown"
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_json_holds_the_whole_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--platform", "broken", "--json") == 3
+    document = json.loads(capsys.readouterr().out)
+    assert (document["ready"], document["summary"]) == (False, "not ready; 1 failed, 1 doubt, 1 unknown")
+    assert document["sections"] == [dataclasses.asdict(section) for section in [*SECTIONS, FAILED]]
+
+
+@pytest.mark.parametrize("word", ["--quick", "--no-probe"])
+def test_the_links_are_not_measured_more_quickly_on_demand(word: str) -> None:
+    with pytest.raises(UsageError, match="leave them out with --topology"):
+        call("--topology", "1x2", word)
+
+
+def screen(width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
+    paper = Paper(width=width, color=color, encoding=encoding)
+    return doctor_screen.machine(paper, [*SECTIONS, FAILED], "not ready; 1 failed")
+
+
+def test_each_group_has_a_heading_and_each_section_a_verdict_a_name_and_a_sentence() -> None:
+    shown = screen(120)
+    assert [line for line in shown.splitlines() if line and line[0] != " "] == [
+        "Device",
+        "Host",
+        "Speed",
+        "Site",
+        "not ready; 1 failed",
+    ]
+    assert "\n  ok       devices      8 x 昇腾 910B, 64 GiB\n" in shown
+    assert "\n  ok       matmul fp16  240 TFLOP/s ±0.4 %, 75 % of 320 (data sheet)\n" in shown
+    assert f"\n{' ' * 24}███████████████░░░░░\n" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_screen_fits_the_width_and_the_encoding_and_leaves_remedies_whole(width: int, encoding: str) -> None:
+    shown = screen(width, encoding=encoding)
+    shown.encode(encoding)
+    [remedy] = [section.remedy for section in SECTIONS if section.remedy]
+    assert remedy in shown
+    assert all(cell_len(line) <= width for line in shown.splitlines() if remedy not in line)
+
+
+def test_color_only_repeats_what_the_words_say() -> None:
+    colored = screen(color=True)
+    assert "\x1b[" in colored
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    assert [line.rstrip() for line in plain.splitlines()] == screen().splitlines()
+
+
+def test_hostile_text_on_the_screen_is_shown_and_not_obeyed() -> None:
+    assert "\x1b" not in screen()
+    assert "[bold]written" in screen()
+
+
+def test_the_interfaces_are_told_with_the_links_and_a_missing_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[tuple[Plan, Path]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def refuse(plan: Plan, store: Path) -> None:
-        raise NotReadyError("/store has 1 MiB free and this run may need 64")
+    assert call("--topology", "1x2", "--platform", "cpu", "--json") == 0
+    assert [section["name"] for section in json.loads(capsys.readouterr().out)["sections"]] == ["links", "network"]
+    (tmp_path / "site.toml").write_text('[network]\ninterface = "nowhere0"\n')
+    monkeypatch.setenv("TRAINMARK_CONFIG", str(tmp_path / "site.toml"))
+    assert call("--topology", "1x2", "--platform", "cpu") == 3
+    assert "network: failed\n  trainmark.toml says interface 'nowhere0'" in capsys.readouterr().out
+    assert len(asked) == 2
 
-    monkeypatch.setattr("trainmark.data.embedded.ensure", lambda name, root, say: None)
-    monkeypatch.setattr(check, "machine", refuse)
-    assert call("--platform", "cpu") == 3
-    assert capsys.readouterr().out == "machine: failed\n  /store has 1 MiB free and this run may need 64\n"
+
+def test_this_machine_is_examined_by_the_command(cli: Cli) -> None:
+    done = cli("doctor", "--no-probe", "--platform", "cpu", "--json")
+    assert done.returncode in (0, 3), done.stderr
+    document = json.loads(done.stdout)
+    assert document["ready"] == (done.returncode == 0)
+    names = [section["name"] for section in document["sections"]]
+    for name in ("devices", "torch", "sensors", "memory", "/dev/shm", "limits", "governor", "load", "ports", "store"):
+        assert name in names
+    assert not any("could not be looked at" in section["sentence"] for section in document["sections"])
 
 
 def test_two_real_ranks_of_this_machine_are_probed(cli: Cli) -> None:
     done = cli("doctor", "--topology", "1x2", "--platform", "cpu", "--json")
     assert done.returncode == 0, done.stderr
-    [section] = json.loads(done.stdout)["sections"]
+    section = json.loads(done.stdout)["sections"][0]
     assert section["name"] == "links"
     assert section["sentence"].startswith("all-reduce among 2 ranks on 1 host: ")
     assert section["results"][0]["bytes"] == 4096

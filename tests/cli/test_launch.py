@@ -175,6 +175,18 @@ def test_a_claim_is_mounted_above_the_data_and_keeps_the_records(capsys: pytest.
     assert again(rendered_words("kubernetes", text))[0].store == "/other/kept"
 
 
+@pytest.mark.parametrize(
+    ("platform", "resource"),
+    [("nvidia", "nvidia.com/gpu"), ("ascend", "huawei.com/Ascend910"), ("gaudi", "habana.ai/gaudi")],
+)
+def test_a_pod_asks_for_devices_by_the_platform_files_name_unless_told_another(
+    capsys: pytest.CaptureFixture[str], platform: str, resource: str
+) -> None:
+    said = ["vit", "--topology", "1x8", "--platform", platform]
+    assert f'"{resource}": 8' in render(capsys, "kubernetes", *said)
+    assert '"example.com/card": 8' in render(capsys, "kubernetes", *said, "--device-resource", "example.com/card")
+
+
 def test_records_that_would_be_lost_with_the_pods_are_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:
     launch.run(parser().parse_words(["render", "kubernetes", "vit", "--topology", "2x1", "--image", "i"]))
     assert "lost with them" in " ".join(capsys.readouterr().err.split())

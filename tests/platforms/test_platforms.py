@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from trainmark.platforms import files
-from trainmark.platforms.platform import Platform, detect
+from trainmark.platforms.detection import detect
+from trainmark.platforms.platform import Platform
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.precision import PRECISIONS
 
 GOOD = 'title = "Mine"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n'
+PAGE = Path(__file__).parent.parent.parent / "docs" / "platforms.md"
+PEAK = 'device = "A100"\nsource = "a sheet"\ntflops = { fp16 = 312 }\n'
 
 
 @pytest.mark.parametrize("name", files.names())
@@ -32,6 +37,22 @@ def test_a_platform_can_be_a_file_of_the_users_own(tmp_path: Path) -> None:
         (GOOD.replace('device_type = "cpu"\n', ""), "key 'device_type' is missing"),
         (GOOD.replace('["fp32"]', '["fp31"]'), "precision 'fp31'; did you mean 'fp32'?"),
         (GOOD.replace('["fp32"]', '"fp32"'), "precisions must be a list"),
+        (GOOD.replace('["fp32"]', "[]"), "precisions is empty"),
+        (GOOD.replace('"Mine"', "7"), "title must be text, not 7"),
+        (GOOD + 'plugin = "os; x"\n', "plugin 'os; x' is not the name of a module"),
+        (GOOD + 'least_torch = "new"\n', "least_torch 'new' is not a version such as 2.6"),
+        (GOOD + 'kubernetes_resource = "gpu"\n', "kubernetes_resource 'gpu' is not a resource"),
+        (GOOD + "[host_settings]\nTHREADS = 3\n", "host_settings gives variables texts, not THREADS = 3"),
+        (GOOD + '[recognise]\nbild = "hip"\n', "recognise: key 'bild' is not known; did you mean 'build'?"),
+        (GOOD + '[recognise]\ndevice_name = "(MI"\n', "recognise: device_name '(MI' is not a regular expression"),
+        (GOOD + "[[peaks]]\n" + PEAK.replace("fp16", "fp17"), "peaks, entry 1: precision 'fp17'; did you mean 'fp16'?"),
+        (GOOD + "[[peaks]]\n" + PEAK.replace("312", "inf"), "tflops of fp16 must be a number above 0, not inf"),
+        (GOOD + "[[peaks]]\n" + PEAK.replace("312", "true"), "tflops of fp16 must be a number above 0, not True"),
+        (GOOD + "[[peaks]]\n" + PEAK + "power = 3\n", "key 'power' is not known; did you mean 'power_w'?"),
+        (GOOD + "[[peaks]]\n" + PEAK.replace("A100", "A(100"), "device 'A(100' is not a regular expression"),
+        (GOOD + "[[peaks]]\n" + PEAK.replace("source", "# source"), "peaks, entry 1: key 'source' is missing"),
+        (GOOD + "peaks = [3]\n", "peaks, entry 1 must be a table, not 3"),
+        (GOOD + 'python = "standin"\n', "a file of yours is data only"),
         ("title = ", "is not valid TOML"),
     ],
 )
@@ -41,6 +62,81 @@ def test_a_wrong_platform_file_is_refused_in_a_sentence(tmp_path: Path, text: st
     with pytest.raises(UsageError) as refused:
         files.load(str(path))
     assert sentence in str(refused.value)
+
+
+def test_a_platform_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'no/where\.toml' is not known; there is no such file"):
+        files.load("no/where.toml")
+    with pytest.raises(UsageError, match="'nvidja' is not known; did you mean 'nvidia'"):
+        files.load("nvidja")
+
+
+@pytest.mark.parametrize("name", sorted(set(files.names()) - {"cpu", "standin"}))
+def test_every_vendor_names_what_a_cluster_calls_its_devices_and_where_its_peaks_are_from(name: str) -> None:
+    file = files.load(name)
+    assert (file.kubernetes_resource is None) == (file.collectives == files.NO_COLLECTIVES)
+    assert all(len(peak.source) > 10 for peak in file.peaks)
+    families = {PRECISIONS[precision].family for precision in file.precisions}
+    assert all(set(peak.tflops) <= families for peak in file.peaks)
+
+
+@pytest.mark.parametrize(
+    ("platform", "device", "family", "tflops"),
+    [
+        ("nvidia", "NVIDIA A100-SXM4-40GB", "tf32", 156),
+        ("nvidia", "Tesla V100-SXM2-32GB", "fp16", 125),
+        ("nvidia", "NVIDIA H100 80GB HBM3", "bf16", 989.4),
+        ("iluvatar", "Iluvatar BI-V100", "fp32", 37),
+        ("nvidia", "NVIDIA GH200 480GB", "bf16", None),
+        ("nvidia", "NVIDIA T400 4GB", "fp16", None),
+        ("iluvatar", "Iluvatar BI-V150", "fp16", None),
+    ],
+)
+def test_a_peak_is_found_by_the_devices_name_or_is_not_known(
+    platform: str, device: str, family: str, tflops: float | None
+) -> None:
+    peak = files.load(platform).peak(device)
+    assert (peak.tflops[family] if peak else None) == tflops
+
+
+def test_a_plugin_that_cannot_be_imported_is_named_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch_broken.py").write_text("raise OSError('libdriver.so is not there')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD + 'plugin = "torch_broken"\n', encoding="utf-8")
+    with pytest.raises(NotReadyError, match=r"needs the module torch_broken: libdriver\.so is not there"):
+        Platform(files.load(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("platform", "version", "least"),
+    [("nvidia", "2.5.1+cu121", "2.6"), ("nvidia", "1.13.0a0+corex.4", "2.6"), ("intel", "2.7.0+xpu", "2.8")],
+)
+def test_a_torch_that_is_too_old_for_a_platform_is_refused_with_the_version_needed(
+    monkeypatch: pytest.MonkeyPatch, platform: str, version: str, least: str
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(NotReadyError, match=f"needs torch {least} or newer, this is torch {re.escape(version)}"):
+        Platform(files.load(platform))
+    Platform(files.load("cpu"))
+
+
+def test_a_torch_without_accelerators_is_refused_whatever_its_version_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "accelerator")
+    with pytest.raises(NotReadyError, match=r"platform nvidia needs torch 2.6 or newer"):
+        Platform(files.load("nvidia"))
+
+
+def test_the_page_of_platforms_has_a_line_for_every_file_and_every_key() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    for file in map(files.load, sorted(set(files.names()) - {"standin"})):
+        [line] = [line for line in lines if line.startswith(f"| `{file.name}` |")]
+        told = (file.device_type, file.collectives, file.plugin, file.kubernetes_resource, file.recognise.build)
+        assert [word for word in told if word and word not in line] == []
+    keys = set(files.PlatformFile.__dataclass_fields__) - {"name", "python", "recognise"}
+    assert [key for key in sorted(keys) if not any(line.startswith(f"| `{key}` |") for line in lines)] == []
 
 
 def test_a_missing_plugin_is_named(tmp_path: Path) -> None:

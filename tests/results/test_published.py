@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.results import published
-from trainmark.results.published import PublishedRow, rows
+from trainmark.results.published import PublishedRow, mfu, rows
 from trainmark.results.published_table import render
 from trainmark.spec.errors import UsageError
 from trainmark.spec.topology import Topology
@@ -96,3 +96,17 @@ def test_the_table_can_be_drawn_in_ascii() -> None:
 def test_text_of_a_row_cannot_steer_the_terminal() -> None:
     odd = replace(rows("vit")[0], device="A\x1b[31m100")
     assert "\x1b" not in render([odd])
+
+
+def test_a_rows_mfu_is_its_flops_over_the_peak_of_all_its_devices() -> None:
+    found = {row.name.removeprefix("published:"): mfu(row) for row in rows()}
+    assert found["flagperf-a100-resnet50-1x8-fp32"] == pytest.approx(100 * 4659 * 24.3e9 / (8 * 19.5e12))
+    assert found["dle-a100-resnet50-1x1-tf32"] == pytest.approx(100 * 938 * 24.3e9 / 156e12)  # it has no p_core
+    assert found["flagperf-c500-resnet50-1x8-fp32"] is None  # nor any throughput
+
+
+def test_an_mfu_above_100_is_said_to_be_about_the_label() -> None:
+    above = [row.name for row in rows() if (mfu(row) or 0) > 100]
+    assert above == [row.name for row in rows("vit") if row.p_core]
+    assert "what ran is not what the label says" in " ".join(render(rows("vit"), width=120).split())
+    assert "what ran is not" not in " ".join(render(rows("tacotron2"), width=120).split())

@@ -173,6 +173,11 @@ def test_a_pod_asks_for_its_devices_by_the_name_the_cluster_has_for_them() -> No
     assert "resourcesPerNode" not in plain_yaml.read(kubernetes.manifest(a_job("2x8"), request))["spec"]["trainer"]
 
 
+def test_devices_the_cluster_has_no_name_for_cannot_be_asked_for() -> None:
+    with pytest.raises(UsageError, match="platform nvidia does not say what a cluster calls its devices"):
+        kubernetes.manifest(a_job("2x8", "nvidia"), kubernetes.Request(image="i"))
+
+
 @pytest.mark.parametrize(
     ("changes", "option"),
     [

@@ -6,20 +6,23 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.terminal import console, say
+from trainmark.run.section import Section
 
 if TYPE_CHECKING:
+    from trainmark.results.paper import Paper
     from trainmark.spec.plan import Plan
     from trainmark.spec.topology import Topology
 
 HELP = "Check this machine, or measure the links between ranks."
 EXAMPLES = """\
-  trainmark doctor                              is this machine ready for a run?
+  trainmark doctor                              is this machine ready for a run, and how fast are its devices?
+  trainmark doctor --quick --platform cpu       the same in seconds, for the processor alone
   trainmark doctor --topology 1x8               how fast do its devices exchange gradients?
   trainmark doctor --topology 2x8 --hosts a,b   and those of two machines?
   trainmark doctor --topology 1x2 --json        the same for programs"""
@@ -27,29 +30,15 @@ EXAMPLES = """\
 Found = tuple[list[dict[str, Any]], int, str]
 """Results, exit code, and what went wrong."""
 
-STYLES = {"ok": "bold green", "doubt": "bold yellow", "failed": "bold red"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """One thing that was looked at."""
-
-    name: str
-    verdict: str
-    """One of STYLES."""
-    sentence: str
-    """Empty where the first machine of a job tells it for all."""
-    remedy: str = ""
-    exit_code: int = 0
-    results: list[dict[str, Any]] = field(default_factory=list)
-    """Of the links: what each message size took."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--topology", metavar="NxM", help="measure the links between so many nodes x devices per node")
     add("--hosts", metavar="A,B", help="the machines of --topology, reached by ssh")
     add("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
+    how_long = parser.add_mutually_exclusive_group()
+    how_long.add_argument("--quick", action="store_true", help="measure the devices for 2 s, not 20 s")
+    how_long.add_argument("--no-probe", action="store_true", help="look only, measure nothing")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -59,34 +48,54 @@ def run(args: argparse.Namespace) -> int:
 
     if args.hosts and not args.topology:
         raise UsageError("--hosts names the machines of a topology; say which, such as --topology 2x8")
+    if args.topology and (args.quick or args.no_probe):
+        raise UsageError("--quick and --no-probe are about this machine's devices; leave them out with --topology")
     store = default_folder()
-    sections = [links(args, store) if args.topology else machine(args, store)]
+    return _tell_links(args, store) if args.topology else _tell_machine(args, store)
+
+
+def _tell_machine(args: argparse.Namespace, store: Path) -> int:
+    from trainmark.cli import doctor_screen
+    from trainmark.run import device_probe, examination
+
+    probe_s = 0.0 if args.no_probe else device_probe.QUICK_S if args.quick else device_probe.BUDGET_S
+    asked = examination.Asked(store=store, platform=args.platform, probe_s=probe_s)
+    sections = list(examination.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
+    summary, code = examination.summary(sections), _exit_code(sections)
+    if args.json:
+        _dump({"summary": summary, "ready": code == 0, "sections": [asdict(section) for section in sections]})
+    else:
+        sys.stdout.write(doctor_screen.machine(_paper(), sections, summary))
+    return code
+
+
+def _tell_links(args: argparse.Namespace, store: Path) -> int:
+    from trainmark.cli import doctor_screen
+
+    sections = [links(args, store)]
+    if sections[0].sentence and not args.hosts:
+        sections.append(_network())
     told = [section for section in sections if section.sentence]
     if told and args.json:
-        json.dump({"sections": [asdict(section) for section in told]}, sys.stdout, ensure_ascii=False)
-        print()
+        _dump({"sections": [asdict(section) for section in told]})
     else:
-        sys.stdout.write(_drawn(told))
+        sys.stdout.write(doctor_screen.links(_paper(), told))
+    return _exit_code(sections)
+
+
+def _exit_code(sections: Sequence[Section]) -> int:
     return next((section.exit_code for section in sections if section.exit_code), 0)
 
 
-def machine(args: argparse.Namespace, store: Path) -> Section:
-    """What `trainmark run` checks before its first run, without the run."""
-    from trainmark.data import embedded
-    from trainmark.run import check, planning
-    from trainmark.spec.errors import NotReadyError
+def _network() -> Section:
+    from trainmark.run import site, site_checks
 
-    plan = planning.decide("resnet50", planning.Words(platform=args.platform))
-    try:
-        embedded.ensure(plan.data.name, Path(plan.data.folder), say)
-        check.machine(plan, store)
-    except NotReadyError as error:
-        return Section(name="machine", verdict="failed", sentence=str(error), exit_code=error.exit_code)
-    return Section(
-        name="machine",
-        verdict="ok",
-        sentence=f"ready to train {plan.workload} in {plan.precision} on platform {plan.platform}",
-    )
+    return site_checks.network(site_checks.interfaces(), site.load().network.interface)
+
+
+def _dump(document: Mapping[str, Any]) -> None:
+    json.dump(document, sys.stdout, ensure_ascii=False)
+    print()
 
 
 def links(args: argparse.Namespace, store: Path) -> Section:
@@ -176,17 +185,9 @@ def _remedy(largest_bytes: int, topology: Topology) -> str:
     return f"{slow}; see whether the ranks use the network meant for them (interface in trainmark.toml)"
 
 
-def _drawn(sections: Sequence[Section]) -> str:
-    from trainmark.results import link
+def _paper() -> Paper:
     from trainmark.results.paper import Paper
 
     screen = console()
     color = screen.color_system is not None and not screen.no_color
-    paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
-    for section in sections:
-        paper.put(paper.text(f"{section.name}: {section.verdict}", STYLES[section.verdict]))
-        paper.put(*filter(None, (section.sentence, section.remedy)), indent=2)
-        if measured := link.read(section.results):
-            paper.put("")
-            paper.put(link.table(paper, measured), indent=2)
-    return paper.drawn()
+    return Paper(width=screen.width, color=color, encoding=screen.encoding)

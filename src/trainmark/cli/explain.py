@@ -57,10 +57,18 @@ WORDS = {
     "doubts": "Reasons to trust a result less, found by looking at it and said in words wherever it is shown.",
     "artifacts": "Files a trained model left beside its record to be looked at or listened to. They are made after the "
     "clock has stopped, so no number holds their time.",
+    "telemetry": "What a process beside the run sampled about twice a second of devices and host: power, temperature, "
+    "memory, use and clock, the processors' load and how much of it was other programs'. A sensor that cannot be read "
+    "is unavailable with its reason, never 0.",
     "data_facts": "What the reader of the data says about how it was read, such as the share of padding in batches.",
     "status": "How the run ended: valid, incomplete, invalid or no record. An incomplete run did not reach its end and "
     "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite. A folder "
     "without a record belongs to a run that still runs, or ended before a record could be written.",
+    "precision": "What the products of the run's first step were really computed in, as seen on their way to the "
+    "device: fp32, tf32, bf16, fp16, or amp-... where autocast lowered them from float32 weights. A type names a run "
+    "if three quarters of all multiplications were done in it and hardly any in a narrower one. Where a CPU emulates a "
+    "narrow type with float32 kernels, the numbers decide: factors that hold nothing but narrow numbers make a narrow "
+    "product.",
     "group": "What the runs of one --repeat have in common.",
     "fingerprint": "Equal for two runs that were asked for the same training on the same kind of platform.",
 }
@@ -69,6 +77,8 @@ DOUBTS = {
     "incomplete": "The run did not reach its end: the numbers cover what was measured before.",
     "generated-data": "The data was made by trainmark: speed is real, but quality says only that training works. "
     "Give the real set with --data.",
+    "stand-in": "It ran on the stand-in, which is no device but shows how a run would fare on one: its speed, memory "
+    "and power mean nothing.",
     "init-from": "Training began with given weights, not random ones: its time to target is not that from scratch.",
     "target-missed": "A full run ended without the quality its recipe asks for.",
     "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
@@ -79,7 +89,21 @@ DOUBTS = {
     "slow one, so that whole steps are equally long on all.",
     "small-batch": "The global batch is below the reference recipe's, so the device may not be filled.",
     "emulated-precision": "The processor has no instructions for the precision asked for.",
+    "precision-differs": "The arithmetic of the run's first step was watched, and is not what was asked for; the text "
+    "has what ran and how many products in which type. Labels in tables say what ran. Under --strict the result is not "
+    "valid.",
+    "skipped-steps": "A loss scaler left out more than 1 % of the steps because their gradients were not finite; a few "
+    "at the beginning are usual, while it looks for its scale.",
+    "mfu-above-100": "The run did more FLOPs a second than the peak of its devices in the precision asked for, so "
+    "that something narrower ran than its label says, or the peak is wrong; the text names where that is from.",
     "foreign-load": "Other programs, or other guests of the host, used more than 10 % of the machine meanwhile.",
+    "sampler-ended": "The process that samples devices and host ended before the run did. The run is not touched by "
+    "that, but what its power, heat, memory and foreign load were later is not known.",
+    "power-sampling": "Power rests on fewer than 60 samples, on less than one a second, or on samples with a gap of "
+    "more than 2 s: less than MLPerf asks for.",
+    "throttled": "A device said that heat or its power limit slowed it; the text says how often and why.",
+    "ecc-errors": "The memory of a device had errors it could not correct during the run: the result may be wrong, and "
+    "the device should be looked at.",
     "skip-bad": "Unreadable data files were allowed to be left out; the record lists those that were.",
     "torn-events": "A rank's event file ended in the middle of a line: what that line held is not counted.",
     "no-sample": "The trained model should have left files to look at or listen to and could not; the measured result "
@@ -108,6 +132,8 @@ ALSO = {
     "notes": "doubts",
     "samples": "artifacts",
     "padding": "data_facts",
+    "flops": "mfu",
+    "peak": "mfu",
     "focus": "attention_focus",
     "rtf": "real_time_factor",
 }

@@ -90,7 +90,7 @@ def _add_kubernetes(parser: argparse.ArgumentParser) -> None:
     )
     add("--data-claim", metavar="NAME", help="a PersistentVolumeClaim with the data; records are kept on it, too")
     add("--mount", metavar="DIR", help="where the claim appears in the pods (default: the folder above --data)")
-    add("--device-resource", default="nvidia.com/gpu", metavar="NAME", help="a device's name (default: %(default)s)")
+    add("--device-resource", metavar="NAME", help="a device's name in the cluster (default: the platform file's)")
 
 
 def _add_ssh(parser: argparse.ArgumentParser) -> None:
@@ -121,6 +121,7 @@ def _slurm(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
 
 
 def _kubernetes(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
+    from trainmark.platforms import files
     from trainmark.run.render import kubernetes
 
     if args.data_claim is not None:
@@ -131,13 +132,14 @@ def _kubernetes(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
     if args.store is None:
         say("the records stay in the pods and are lost with them; keep them with --data-claim, or --store")
     args.join_timeout = args.join_timeout or PULL_S
+    resource = args.device_resource or files.load(decided[0].platform).kubernetes_resource
     request = kubernetes.Request(
         image=args.image,
         namespace=args.namespace,
         runtime=args.runtime,
         claim=args.data_claim,
         mount=args.mount,
-        resource=args.device_resource,
+        resource=resource,
     )
     return kubernetes.manifest(_job(args, decided), request)
 

@@ -11,7 +11,21 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from trainmark import __version__
-from trainmark.cli import data, doctor, explain, launch, list_, plan, published, run, runs, scaling, show, speak
+from trainmark.cli import (
+    data,
+    doctor,
+    explain,
+    launch,
+    list_,
+    plan,
+    platform,
+    published,
+    run,
+    runs,
+    scaling,
+    show,
+    speak,
+)
 from trainmark.cli.terminal import say
 from trainmark.spec.errors import TrainmarkError, UsageError, nearest
 
@@ -27,6 +41,7 @@ COMMANDS = {
     "scaling": scaling,
     "published": published,
     "doctor": doctor,
+    "platform": platform,
     "launch": launch,
 }
 

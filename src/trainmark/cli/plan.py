@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from trainmark.run import fill
+
     decided = plans(args)
     if args.json:
         documents = [plan.to_json() for plan in decided]
@@ -30,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"  data         {plan.data.folder}{' (generated)' if plan.data.generated else ''}")
         print(f"  runs until   {plan.limits}")
+        if fill.wanted(plan, args.settings):
+            print("  batch        found when it runs; the numbers below are the published ones, before the search")
         if plan.init_from:
             print(f"  begins with  {plan.init_from}")
         print(f"  fingerprint  {plan.fingerprint[:16]}")

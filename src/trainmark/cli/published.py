@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     rows = published.rows(args.workload)
     screen = console()
     if args.json:
-        screen.file.write(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+        screen.file.write(json.dumps([{**asdict(row), "mfu": published.mfu(row)} for row in rows], indent=2) + "\n")
         return 0
     from trainmark.results.published_table import render
 

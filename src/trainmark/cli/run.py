@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
     from trainmark.results.store import Store
+    from trainmark.run.fill import Found
     from trainmark.run.meeting import Meeting
     from trainmark.run.site import Site
     from trainmark.spec.plan import Plan
@@ -29,6 +31,7 @@ EXAMPLES = """\
   trainmark run tacotron2 --recipe smoke         learns to read made speech; leaves a sample to listen to
   trainmark run vit --recipe smoke               a small transformer to > 60 % in about a minute
   trainmark run resnet50 --recipe quick --precision amp-bf16 --repeat 3
+  trainmark run resnet50 --recipe fill --steps 200   finds the largest useful batch first
   trainmark run resnet50 --recipe fill --set batch_per_device=128 --steps 200
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
   trainmark run tacotron2 --recipe reference --topology 1x8 --data /data/ljspeech --set target=0.5 --strict
@@ -53,14 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds the nodes wait for each other (default: 60)",
     )
-    add("--strict", action="store_true", help="exit 5 if the target is missed or the result is too noisy")
+    add(
+        "--strict",
+        action="store_true",
+        help="exit 5 if the target is missed, the result too noisy, or the precision another",
+    )
     add("--json", action="store_true", help="one JSON document on stdout: a record, or a list of them")
     add("--quiet", action="store_true", help="no progress, only the result")
 
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.results.store import Store, default_folder
-    from trainmark.run import place
+    from trainmark.run import fill, place
     from trainmark.run.meeting import Meeting
     from trainmark.spec.errors import UsageError
 
@@ -83,27 +90,34 @@ def run(args: argparse.Namespace) -> int:
 
     if here.parties == 1:
         _get_ready(decided, store, quiet=args.quiet)
-        return _report(*_all(decided, store, args, facts, None), store, args)
+        filled = [_filled(plan, args) for plan in decided]
+        return _report(*_all(filled, store, args, facts, None), store, args)
+    if not args.resume:
+        fill.refuse_several_parties(decided, args.settings)
     meeting = Meeting(here, args.join_timeout)
     try:
         _get_ready_together(decided, store, meeting, quiet=args.quiet)
-        records, code = _all(decided, store, args, facts, meeting)
+        records, code = _all([(plan, None) for plan in decided], store, args, facts, meeting)
     finally:
         meeting.leave()
     return _report(records, code, store, args) if here.leads else code
 
 
 def _all(
-    decided: list[Plan], store: Store, args: argparse.Namespace, facts: Site, meeting: Meeting | None
+    decided: list[tuple[Plan, Found | None]],
+    store: Store,
+    args: argparse.Namespace,
+    facts: Site,
+    meeting: Meeting | None,
 ) -> tuple[list[Record], int]:
     """Runs every plan as often as asked, until one fails."""
     records: list[Record] = []
-    for plan in decided:
+    for plan, found in decided:
         group = secrets.token_hex(4) if args.repeat > 1 else None
         for number in range(args.repeat):
             if args.repeat > 1 and not args.quiet:
                 say(f"{plan.workload}: run {number + 1} of {args.repeat}")
-            record, code = _one(plan, store, group, args, facts, meeting)
+            record, code = _one(plan, found, store, group, args, facts, meeting)
             records += [record] if record else []
             if code:
                 return records, code
@@ -111,7 +125,13 @@ def _all(
 
 
 def _one(
-    plan: Plan, store: Store, group: str | None, args: argparse.Namespace, facts: Site, meeting: Meeting | None
+    plan: Plan,
+    found: Found | None,
+    store: Store,
+    group: str | None,
+    args: argparse.Namespace,
+    facts: Site,
+    meeting: Meeting | None,
 ) -> tuple[Record | None, int]:
     from trainmark import workloads
     from trainmark.cli.progress import Progress
@@ -127,6 +147,7 @@ def _one(
             watch=progress.show,
             meeting=meeting,
             interface=facts.network.interface,
+            fill=found.to_json() if found else None,
         )
     code = outcome.exit_code
     if outcome.record is None:
@@ -149,13 +170,15 @@ def _one(
 def _over_ssh(args: argparse.Namespace, store: Store, facts: Site) -> tuple[list[Record], int]:
     """The same command on every host, for one run after the other; their records come back from the first host."""
     from trainmark import workloads
-    from trainmark.run import ssh
+    from trainmark.run import fill, ssh
     from trainmark.spec.errors import UsageError
 
     if args.resume:
         raise UsageError("--resume goes on where the checkpoints lie: run it on the first host, not with --hosts")
     topology = Topology.parse(args.topology or "1x1")
-    plans(args)  # a wrong word ends here and not on every host
+    decided = plans(args)  # a wrong word ends here and not on every host
+    if topology.nodes > 1:
+        fill.refuse_several_parties(decided, args.settings)
     options = ["--join-timeout", str(args.join_timeout), *(["--strict"] if args.strict else [])]
     options += ["--port", str(args.port)] if args.port else []
     records: list[Record] = []
@@ -196,8 +219,12 @@ def _this_command() -> list[str]:
 
 
 def _strict(record: Record) -> int:
-    """Under --strict a doubt about the target or the noise makes the result unusable."""
-    refused = [doubt.text for doubt in record.doubts if doubt.code in ("target-missed", "few-steps", "drifting")]
+    """Under --strict a doubt about the target, the noise or the precision makes the result unusable."""
+    refused = [
+        doubt.text
+        for doubt in record.doubts
+        if doubt.code in ("target-missed", "few-steps", "drifting", "precision-differs")
+    ]
     for text in refused:
         say(f"trainmark: not valid under --strict: {text}")
     return 5 if refused else 0
@@ -224,6 +251,18 @@ def _get_ready(decided: list[Plan], store: Store, *, quiet: bool) -> None:
         if plan.data.generated and Path(plan.data.folder) == embedded.folder(plan.data.name):
             embedded.ensure(plan.data.name, Path(plan.data.folder), (lambda _: None) if quiet else say)
         check.machine(plan, store.folder)
+
+
+def _filled(plan: Plan, args: argparse.Namespace) -> tuple[Plan, Found | None]:
+    """With recipe fill, the plan for the batch that is found here; any other as it is."""
+    from trainmark.run import fill, planning
+
+    if args.resume or not fill.wanted(plan, args.settings):
+        return plan, None
+    found = fill.find(plan, say=(lambda _: None) if args.quiet else say)
+    words = spoken(args)
+    settings = [*words.settings, f"batch_per_device={found.batch_per_device}"]
+    return planning.decide(plan.workload, replace(words, settings=settings)), found
 
 
 def _get_ready_together(decided: list[Plan], store: Store, meeting: Meeting, *, quiet: bool) -> None:

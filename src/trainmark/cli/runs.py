@@ -97,7 +97,7 @@ def _cells(row: Row) -> dict[str, tuple[str, ...]]:
         "created": tuple(row.created[:16].split("T")),
         "workload": (row.workload, row.recipe),
         "configuration": (*(short_device(row.device) or row.platform).split(), row.topology),
-        "precision": (row.precision,),
+        "precision": tuple(row.precision.split()) or ("",),
         "status": tuple(row.status.split()),
         "p_core": (p_core, *(row.unit.split() if row.p_core is not None else ())),
         "quality": (NOTHING,)

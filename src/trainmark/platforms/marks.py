@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
-
-import torch
 
 
 class Marks(Protocol):
@@ -36,22 +35,35 @@ class HostMarks:
         return later - earlier
 
 
+class Event(Protocol):
+    """The part of torch.Event that is used here; a device of ours that torch does not know brings its own."""
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, later: Any, /) -> float:
+        """In milliseconds."""
+
+
 class EventMarks:
     """For devices with a queue: a mark is an event in that queue, so that taking it costs the device nothing."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, new_event: Callable[[], Event]) -> None:
+        self._new_event = new_event
 
-    def mark(self) -> torch.Event:
-        event = torch.Event(self._device, enable_timing=True)
+    def mark(self) -> Event:
+        event = self._new_event()
         event.record()
         return event
 
-    def reached(self, mark: torch.Event) -> bool:
+    def reached(self, mark: Event) -> bool:
         return bool(mark.query())
 
-    def wait_for(self, mark: torch.Event) -> None:
+    def wait_for(self, mark: Event) -> None:
         mark.synchronize()
 
-    def between_ns(self, earlier: torch.Event, later: torch.Event) -> int:
+    def between_ns(self, earlier: Event, later: Event) -> int:
         return 0 if earlier is later else round(earlier.elapsed_time(later) * 1e6)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import importlib
 import platform as host_platform
+import re
 import resource
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import torch
 
-from trainmark.platforms import files
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.marks import EventMarks, HostMarks, Marks
 from trainmark.platforms.wide_arithmetic import WideArithmetic
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import Precision
+
+LEAST_TORCH = "2.6"
+"""The first with torch.accelerator."""
 
 
 class Platform:
@@ -30,12 +34,19 @@ class Platform:
         if file.plugin:
             try:
                 importlib.import_module(file.plugin)
-            except ImportError as error:
+            except Exception as error:  # a plugin without its driver fails in ways of its own
                 raise NotReadyError(f"platform {file.name} needs the module {file.plugin}: {error}") from error
+        if not self.is_cpu and file.python is None:
+            _refuse_old_torch(file)
+        self._own: OwnDevices | None = None
+        if file.python:
+            self._own = importlib.import_module(f"trainmark.platforms.{file.python}").devices()
 
     @property
     def device_count(self) -> int:
         """How many devices torch sees here; for a CPU its usable cores, which any number of ranks may share."""
+        if self._own is not None:
+            return self._own.count
         if self.is_cpu:
             return (
                 len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else psutil.cpu_count()
@@ -53,18 +64,32 @@ class Platform:
                     f"platform {self.file.name} has {self.device_count} {self.file.device_type} devices here, "
                     f"device {local_rank} was asked for"
                 )
+            if self._own is not None:
+                return self._own.open(self, local_rank)
             torch.accelerator.set_device_index(local_rank)
         return Device(self, local_rank)
+
+
+class OwnDevices(Protocol):
+    """What the Python module beside a platform file gives for a chip that does not behave as others do."""
+
+    count: int
+
+    def open(self, platform: Platform, index: int) -> Device: ...
 
 
 class Device:
     """One open device: where tensors go, how its time and memory are read."""
 
+    is_stand_in = False
+    """True where no device is behind it, and its speed means nothing."""
+
     def __init__(self, platform: Platform, index: int) -> None:
         self.platform = platform
         self.is_cpu = platform.is_cpu
         self.torch = torch.device("cpu") if self.is_cpu else torch.device(platform.file.device_type, index)
-        self.marks: Marks = HostMarks() if self.is_cpu else EventMarks(self.torch)
+        new_event = partial(torch.Event, self.torch, enable_timing=True)
+        self.marks: Marks = HostMarks() if self.is_cpu else EventMarks(new_event)
         self._module: Any = torch.get_device_module(self.torch)
         self._copies: Any = self._module.Stream() if not self.is_cpu and hasattr(self._module, "Stream") else None
 
@@ -145,21 +170,26 @@ class Device:
 
     def emulates(self, precision: Precision) -> bool:
         """True where the arithmetic of a precision runs, but without instructions of its own."""
-        if not self.is_cpu or precision.computes_in not in ("bfloat16", "float16"):
+        if self.torch.type != "cpu" or precision.computes_in not in ("bfloat16", "float16"):
             return False
         asked = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[precision.computes_in]
         supported = getattr(torch.ops.mkldnn, asked, None)
         return supported is not None and not supported()
 
 
-def detect() -> str:
-    """The name of the platform to use when none is given: the accelerator torch sees, else the CPU."""
-    current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if current is not None:
-        for name in files.names():
-            if files.load(name).device_type == current.type:
-                return name
-    return "cpu"
+def _refuse_old_torch(file: PlatformFile) -> None:
+    """All device work goes through torch.accelerator; some backends are younger still."""
+    least = file.least_torch or LEAST_TORCH
+    if not hasattr(torch, "accelerator") or _release(torch.__version__) < _release(least):
+        raise NotReadyError(
+            f"platform {file.name} needs torch {least} or newer, this is torch {torch.__version__}; "
+            f"install a build of torch {least} for {file.title}"
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The two numbers that count; builds of vendors add words of their own behind them."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def cpu_name() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.results import escape, link
+from trainmark.results import escape, link, sampled, watched
 from trainmark.results.paper import Paper
 from trainmark.results.wording import (
     NOTHING,
@@ -34,6 +34,7 @@ _BAR_COLUMNS = 24
 _MOST_EVALUATIONS = 12
 _MOST_RANKS = 16
 _MOST_FILES = 10
+_MOST_MACHINES = 4
 
 
 def describe(
@@ -50,8 +51,11 @@ def describe(
     _draw_identity(paper, record)
     _draw_plan(paper, record)
     _draw_metrics(paper, record)
+    _draw_precision(paper, record)
+    _draw_fill(paper, record)
     _draw_phases(paper, record)
     _draw_steps(paper, record)
+    _draw_telemetry(paper, record)
     _draw_quality(paper, record)
     _draw_artifacts(paper, record, run_folder)
     _draw_links(paper, record)
@@ -89,7 +93,7 @@ def _parts(values: Sequence[float], columns: int) -> Iterator[Sequence[float]]:
 def _draw_identity(paper: Paper, record: Record) -> None:
     plan = record.plan
     style = {"valid": "bold green", "incomplete": "bold yellow"}.get(record.status, "bold red")
-    what = f"{plan.workload} · {plan.recipe_name} · {device_name(record)} {plan.topology} · {plan.precision}"
+    what = f"{plan.workload} · {plan.recipe_name} · {device_name(record)} {plan.topology} · {record.precision}"
     paper.put(paper.text(what, "bold"), paper.text(f"{record.status}: {record.ended}", style))
     _draw_pairs(
         paper,
@@ -144,6 +148,8 @@ def _draw_metrics(paper: Paper, record: Record) -> None:
         known = METRICS.get(alias)
         value, unit, remark = _measured(quantity)
         formula = known.formula if known and quantity.value is not None else ""
+        if alias == "mfu" and formula:
+            formula += _peak(record.environment.get("flops") or {})
         drawn.add_row(
             paper.text(alias, "bold" if alias == "p_core" else ""),
             paper.text(value, "bold" if alias == "p_core" else ""),
@@ -151,6 +157,12 @@ def _draw_metrics(paper: Paper, record: Record) -> None:
             paper.text(f"{remark}; {formula}" if remark and formula else remark or formula),
         )
     paper.put(drawn, indent=2)
+
+
+def _peak(flops: Mapping[str, Any]) -> str:
+    if not flops.get("peak_tflops"):
+        return ""
+    return f"; the peak is {number(flops['peak_tflops'])} TFLOP/s, {flops['peak_source']}"
 
 
 def _measured(quantity: Quantity) -> tuple[str, str, str]:
@@ -241,6 +253,16 @@ def _draw_ranks(paper: Paper, record: Record) -> None:
         paper.put(f"and {len(traces) - _MOST_RANKS} faster ones", indent=2)
 
 
+def _draw_telemetry(paper: Paper, record: Record) -> None:
+    columns = min(_SPARK_COLUMNS, paper.width - 26)
+    heights = SPARKS if escape.carries(paper.encoding, SPARKS) else PLAIN_SPARKS
+    for machine in sampled.machines(record.telemetry)[:_MOST_MACHINES]:
+        _title(paper, "Telemetry", sampled.remark(machine))
+        _draw_pairs(paper, list(sampled.pairs(machine, lambda values: spark(values, columns, heights, low=0.0))))
+    if (left := len(sampled.machines(record.telemetry)) - _MOST_MACHINES) > 0:
+        paper.put(f"and {left} more machines", indent=2)
+
+
 def _draw_quality(paper: Paper, record: Record) -> None:
     quality = record.quality
     said = verdict(record)
@@ -282,6 +304,19 @@ def _draw_artifacts(paper: Paper, record: Record, run_folder: Path | None) -> No
         paper.put_unbroken(f"    {run_folder / artifact.file if run_folder else artifact.file}")
 
 
+def _draw_precision(paper: Paper, record: Record) -> None:
+    if pairs := watched.precision(record.environment.get("precision")):
+        _title(paper, "Precision", "as the first step was really computed")
+        _draw_pairs(paper, pairs)
+
+
+def _draw_fill(paper: Paper, record: Record) -> None:
+    if (found := record.environment.get("fill")) and (tries := watched.tries(found)):
+        _title(paper, "Batch", "the largest useful one, found on one device")
+        paper.put(f"{found['batch_per_device']} per device; {found['reason']}", "", indent=2)
+        paper.put(watched.table(paper, tries, record.item), indent=2)
+
+
 def _draw_links(paper: Paper, record: Record) -> None:
     if not (measured := link.read(record.environment.get("link"))):
         return
@@ -292,7 +327,8 @@ def _draw_links(paper: Paper, record: Record) -> None:
 
 
 def _draw_environment(paper: Paper, record: Record) -> None:
-    pairs = list(_flat({name: value for name, value in record.environment.items() if name != "link"}))
+    drawn = ("link", "precision", "fill")
+    pairs = list(_flat({name: value for name, value in record.environment.items() if name not in drawn}))
     if pairs:
         _title(paper, "Environment")
         _draw_pairs(paper, pairs)

@@ -103,6 +103,8 @@ class Column:
     """Says which run this is: where the paper is narrow, labels stand in a line above their numbers."""
     least: int = 0
     """Narrower than this it is not worth reading."""
+    spare: bool = False
+    """Left out where the paper has no room for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +127,13 @@ class Sheet:
 
 
 def draw(paper: Paper, sheet: Sheet) -> None:
-    """The sheet in a frame, or where the paper is too narrow for one, stacked."""
-    widths = _column_widths(paper, sheet, paper.width - 3 * len(sheet.columns) - 1)
-    if widths:
-        _draw_framed(paper, sheet, widths)
-    else:
-        _draw_stacked(paper, sheet)
+    """The sheet in a frame, or where the paper is too narrow for one, stacked; rather without its spare columns."""
+    least = _kept(sheet, [index for index, column in enumerate(sheet.columns) if not column.spare])
+    for shown in (sheet, least):
+        if widths := _column_widths(paper, shown, paper.width - 3 * len(shown.columns) - 1):
+            _draw_framed(paper, shown, widths)
+            return
+    _draw_stacked(paper, sheet if _numbers_fit(paper, sheet) else least)
 
 
 def plain_table(paper: Paper, sheet: Sheet) -> Table | None:
@@ -159,14 +162,10 @@ def _draw_framed(paper: Paper, shown: Sheet, widths: Sequence[int]) -> None:
 
 def _draw_stacked(paper: Paper, shown: Sheet) -> None:
     """For narrow paper: each run takes a line that says which it is, and below it a row of numbers."""
-    kept = [index for index, column in enumerate(shown.columns) if not column.label]
-    numbers = replace(
-        shown,
-        columns=[shown.columns[index] for index in kept],
-        rows=[[row[index] for index in kept] for row in shown.rows],
-    )
-    room = paper.width - 2 * len(kept)
-    widths = _column_widths(paper, numbers, room) or [room // len(kept)] * len(kept)
+    numbers = _numbers(shown)
+    count = len(numbers.columns)
+    room = paper.width - 2 * count
+    widths = _column_widths(paper, numbers, room) or [room // count] * count
     heads = paper.table()
     for column, width in zip(numbers.columns, widths, strict=True):
         heads.add_column(_head(paper, column, width), justify=_side(column), width=width, overflow="fold")
@@ -183,6 +182,23 @@ def _draw_stacked(paper: Paper, shown: Sheet) -> None:
         ]
         paper.put(paper.text(" · ".join(said), labels[0].style or "bold"))
         paper.put(drawn, indent=2)
+
+
+def _numbers(shown: Sheet) -> Sheet:
+    return _kept(shown, [index for index, column in enumerate(shown.columns) if not column.label])
+
+
+def _numbers_fit(paper: Paper, shown: Sheet) -> bool:
+    numbers = _numbers(shown)
+    return _column_widths(paper, numbers, paper.width - 2 * len(numbers.columns)) is not None
+
+
+def _kept(shown: Sheet, kept: Sequence[int]) -> Sheet:
+    return replace(
+        shown,
+        columns=[shown.columns[index] for index in kept],
+        rows=[[row[index] for index in kept] for row in shown.rows],
+    )
 
 
 def _drawn_rows(paper: Paper, shown: Sheet, widths: Sequence[int]) -> list[tuple[Text, ...]]:

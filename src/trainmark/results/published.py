@@ -9,6 +9,10 @@ from functools import cache
 from importlib.resources import files
 
 from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.topology import Topology
+
+FLOPS_PER_ITEM = {"resnet50": 24.3e9, "vit": 105.2e9, "tacotron2": 145e6}
+"""Of training on one image or mel frame by the reference recipe; a multiply-add is 2."""
 
 PREFIX = "published:"
 """Begins the name of every published row, so that no run can be taken for one."""
@@ -71,6 +75,17 @@ def rows(workload: str | None = None) -> tuple[PublishedRow, ...]:
     if workload not in known:
         raise UsageError(f"no published rows of {workload!r}; {nearest(workload, known)}")
     return tuple(row for row in everything if row.workload == workload)
+
+
+def mfu(row: PublishedRow) -> float | None:
+    """What share of its devices' peak a row used, in percent; from p_train where the page gives no p_core.
+
+    Above 100 the row cannot have run in the precision its label says.
+    """
+    rate, flops = row.p_core or row.p_train, FLOPS_PER_ITEM.get(row.workload)
+    if rate is None or flops is None or row.peak_tflops is None:
+        return None
+    return 100 * rate * flops / (Topology.parse(row.topology).devices * row.peak_tflops * 1e12)
 
 
 @cache

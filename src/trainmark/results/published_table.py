@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trainmark.results.paper import Cell, Column, Paper, Sheet, draw
-from trainmark.results.published import PREFIX, PublishedRow
+from trainmark.results.published import PREFIX, PublishedRow, mfu
 from trainmark.results.wording import NOTHING, number, quality_word
 
 NOT_PUBLISHED = f"{NOTHING} not published."
@@ -22,6 +22,8 @@ def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = Fals
         draw(paper, _sheet(members, [str(sources.index(row.source) + 1) for row in members]))
         paper.put("")
     paper.put(f"{NOT_PUBLISHED} The full name of a row is '{PREFIX}' and the name shown.")
+    if any((mfu(row) or 0) > 100 for row in rows):
+        paper.put("An mfu above 100 % says that what ran is not what the label says: more than the peak it names.")
     paper.put(*(f"Page {page}: {remark}." for page, remark in remarks))
     paper.put("", paper.text("Pages", "bold"))
     for index, source in enumerate(sources, 1):
@@ -42,6 +44,7 @@ def _sheet(rows: Sequence[PublishedRow], pages: Sequence[str]) -> Sheet:
         (Column(title="p_whole", unit=tuple(unit.split())), lambda row: (figure(row.p_whole),)),
         (Column(title="p_train", unit=tuple(unit.split())), lambda row: (figure(row.p_train),)),
         (Column(title="p_core", unit=tuple(unit.split())), lambda row: (figure(row.p_core),)),
+        (Column(title="mfu", unit=("%",), spare=True), lambda row: (figure(mfu(row)),)),
         (Column(title="quality"), _quality),
         (Column(title="mem", unit=("GiB",)), lambda row: (f"{_plain(row.mem_used_gib)}/{_plain(row.mem_total_gib)}",)),
     ]

@@ -207,7 +207,7 @@ def _measured(ordered: Sequence[Record], kind: Kind, alias: str) -> Scaling:
         metric=alias,
         workload=first.plan.workload,
         recipe_name=first.plan.recipe_name,
-        precision=first.plan.precision,
+        precision=first.precision,
         platform=first.plan.platform,
         device=device_name(first),
         data=_data(first),
@@ -242,7 +242,7 @@ def _conditions(record: Record) -> dict[str, object]:
     plan = record.plan
     return {
         "workload": plan.workload,
-        "precision": plan.precision,
+        "precision": record.precision,
         "platform": plan.platform,
         "device": device_name(record),
         "data": _data(record),

@@ -410,7 +410,7 @@ def _row(record: Record) -> Row:
         workload=record.plan.workload,
         recipe=record.plan.recipe_name,
         topology=record.plan.topology,
-        precision=record.plan.precision,
+        precision=record.precision,
         platform=record.plan.platform,
         device=str(device.get("name", "")) if isinstance(device, Mapping) else "",
         p_core=p_core.value if p_core else None,

@@ -50,7 +50,7 @@ def page(records: Sequence[Record]) -> Page:
 def _sheet(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> Sheet:
     labels: list[tuple[Column, Callable[[Record], Cell]]] = [
         (Column(title="configuration", right=False, label=True), _configuration),
-        (Column(title="precision", right=False, label=True), lambda record: Cell(pieces=(record.plan.precision,))),
+        (Column(title="precision", right=False, label=True), _precision),
     ]
     title = ""
     if len({record.plan.workload for record in records}) > 1:
@@ -61,14 +61,17 @@ def _sheet(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> Sheet:
         labels = [(workload, _workload), *(label for label in labels if label not in shared)]
     one_item = len({record.item for record in records}) == 1
     counted = Column(title="counts", right=False)
+    share = Column(title="mfu", unit=("%",), spare=True)
     parts: list[tuple[Column, Callable[[Record], Cell]]] = [
         *labels,
         (Column(title="fix_hp", right=False, label=True, least=12), _fix_hp),
         (Column(title="e2e_time", unit=("s",)), lambda record: Cell(pieces=(_shown(record, "e2e_time"),))),
         *([] if one_item else [(counted, lambda record: Cell(pieces=tuple(f"{record.item}/s".split())))]),
         *(_throughput(alias, f"{records[0].item}/s" if one_item else "") for alias in THROUGHPUTS),
+        *([(share, lambda record: Cell(pieces=(_shown(record, "mfu"),)))] if _any_mfu(records) else []),
         _quality(records),
         (Column(title="mem", unit=("GiB",)), _memory),
+        *([_power()] if any(_shown(record, "power") != NOTHING for record in records) else []),
     ]
     columns = [column for column, _ in parts]
     rows = [[cell(record) for _, cell in parts] for record in records]
@@ -130,6 +133,12 @@ def _configuration(record: Record) -> Cell:
     )
 
 
+def _precision(record: Record) -> Cell:
+    if record.precision == record.plan.precision:
+        return Cell(pieces=(record.precision,))
+    return Cell(pieces=(*record.precision.split(), f"({record.plan.precision}", "asked)"), style="yellow")
+
+
 def _fix_hp(record: Record) -> Cell:
     return Cell(pieces=tuple(fix_hp(record.plan.deviations).replace(",", ", ").split()))
 
@@ -173,6 +182,16 @@ def _memory(record: Record) -> Cell:
     return Cell(pieces=(NOTHING if used == total == NOTHING else f"{used}/{total}",))
 
 
+def _any_mfu(records: Sequence[Record]) -> bool:
+    """Whether the column is worth its room: peaks of many devices are not known."""
+    return any(_shown(record, "mfu") != NOTHING for record in records)
+
+
+def _power() -> tuple[Column, Callable[[Record], Cell]]:
+    """Worth a column only where some device said it."""
+    return Column(title="power", unit=("W",), spare=True), lambda record: Cell(pieces=(_shown(record, "power"),))
+
+
 def _shown(record: Record, alias: str) -> str:
     quantity = record.metrics.get(alias)
     return NOTHING if quantity is None or quantity.value is None else number(quantity.value)
@@ -184,7 +203,7 @@ def _sentences(record: Record, records: Sequence[Record]) -> list[str]:
     if record.status != "valid":
         found.append(f"{record.status}: {record.ended}")
     missing: dict[str, list[str]] = {}
-    for alias in ("e2e_time", *THROUGHPUTS, "mem", "mem_total"):
+    for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _any_mfu(records) else []), "mem", "mem_total"):
         quantity = record.metrics.get(alias)
         if quantity is None or quantity.value is None:
             reason = (quantity.unavailable if quantity else None) or "not on the record"

@@ -31,6 +31,8 @@ TRAIN_LIMIT_S = 60.0
 TRAIN_LIMIT_MEDIANS = 20
 STACKS_WAIT_S = 1.0
 """What a hanging rank can still write of its stacks, it has written by then."""
+SAMPLER_LIMIT_S = 2.0
+"""What the sampler gets to write its last line."""
 NOT_HELPED = (2, 3, 5)
 """Exit codes that another try would give again: wrong words, a machine that is not ready, a loss that is not finite."""
 OTHERS_VARIABLES = re.compile(
@@ -57,9 +59,12 @@ class Death:
 class Crew:
     """The ranks of one party: their processes, and what they wrote so far."""
 
-    def __init__(self, plan: Plan, place: Place, folder: Path, *, only_probe: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, place: Place, folder: Path, *, only_probe: bool = False, sampled: bool = True
+    ) -> None:
         self.plan = plan
         self._only_probe = only_probe
+        self._sampled = sampled and not only_probe
         self.place = place
         self.folder = folder
         self.log = folder / ("launcher.log" if place.leads else f"party{place.party}.log")
@@ -68,17 +73,22 @@ class Crew:
         self._tails = [EventTail(folder / f"rank{rank}.jsonl") for rank in numbers]
         self._heard_at_s = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
+        self._sampler: subprocess.Popen[bytes] | None = None
 
     def start(self, plan_file: Path, route: Route, launched_ns: int) -> None:
-        self._process = subprocess.Popen(
-            self._command(plan_file, route),
-            env=self._environment(route, launched_ns),
-            stdin=subprocess.DEVNULL,
-            stdout=self.log.open("wb"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a terminal's Ctrl-C reaches the launcher only, which passes it on when it is time
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - the thread that starts it lives as long as this process
-        )
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command(plan_file, route),
+                env=self._environment(route, launched_ns),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # a terminal's Ctrl-C reaches the launcher only, which passes it on when it is time
+                start_new_session=True,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - the thread that starts it lives as long as this process
+            )
+        if self.place.first_local_rank == 0 and self._sampled:
+            self._start_sampler(launched_ns)
 
     def wait(self, seconds: float) -> bool:
         """True once the processes have ended."""
@@ -140,6 +150,7 @@ class Crew:
 
     def end(self) -> None:
         """Leaves no process behind."""
+        self._end_sampler()
         process = self._process
         if process is None:
             return
@@ -182,7 +193,38 @@ class Crew:
     def files(self) -> dict[str, Path]:
         """What the leader needs from here."""
         names = [f"rank{story.rank}.{end}" for story in self.ranks for end in ("jsonl", "log", "stacks")]
+        names.append(f"telemetry{self.place.party}.jsonl")
         return {name: self.folder / name for name in [*names, self.log.name]}
+
+    def _start_sampler(self, launched_ns: int) -> None:
+        """One a machine; where it cannot be started the run goes on, and its record says that nothing was sampled."""
+        # parties that are ranks have siblings here, which are no strangers: what started them all is above all
+        above = self.place.is_rank and self.place.local_ranks > 1
+        words = [str(self.folder / f"telemetry{self.place.party}.jsonl"), self.plan.platform]
+        words += [str(self.place.local_ranks), f"--first-rank={self.place.first_rank}", f"--launched-ns={launched_ns}"]
+        words += [f"--tree={os.getppid() if above else os.getpid()}"]
+        try:
+            self._sampler = subprocess.Popen(
+                [sys.executable, "-m", "trainmark.run.telemetry", *words],
+                env={**os.environ, "TRAINMARK_PARENT": str(os.getpid())},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            return
+
+    def _end_sampler(self) -> None:
+        sampler, self._sampler = self._sampler, None
+        if sampler is None:
+            return
+        sampler.terminate()
+        try:
+            sampler.wait(SAMPLER_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            sampler.kill()
+            sampler.wait()
 
     @property
     def _started(self) -> subprocess.Popen[bytes]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainmark.spec import series
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
+from trainmark.spec.precision import said_of_products
 from trainmark.spec.record import Doubt, Quality, Restart, Status
 from trainmark.spec.target import telling_digits
 from trainmark.spec.timeline import Timeline
@@ -18,6 +19,11 @@ from trainmark.spec.topology import Topology
 FOREIGN_LOAD = 0.10
 """Share of the machine that others may use before it is worth a word."""
 RANK_SKEW = 0.05
+MOST_SKIPPED = 0.01
+"""Share of the steps that a loss scaler may skip."""
+LEAST_POWER_SAMPLES = 60
+LONGEST_POWER_GAP_S = 2.0
+"""MLPerf's rule for power is sixty samples, one a second at least; a pause of two seconds is a gap."""
 WANTED_HALF_WIDTH = 0.01
 MOST_MORE = 50
 """Times as many steps as were made: beyond that, more steps are no advice."""
@@ -33,6 +39,8 @@ class Facts:
     metrics: Mapping[str, Quantity]
     quality: Quality
     environment: Mapping[str, Any]
+    telemetry: Mapping[str, Any] = field(default_factory=dict)
+    """What the samplers saw, as the record keeps it."""
     reference_global_batch: int
     resumed: Mapping[str, Any] | None = None
     restarts: tuple[Restart, ...] = ()
@@ -47,6 +55,11 @@ def collect(facts: Facts) -> tuple[Doubt, ...]:
 
 
 Found = Iterator[tuple[str, str]]
+
+
+def stand_in(f: Facts) -> Found:
+    if (f.environment.get("device") or {}).get("stand_in"):
+        yield "stand-in", "this is a stand-in, not a device: its speed, memory and power mean nothing"
 
 
 def generated_data(f: Facts) -> Found:
@@ -129,6 +142,37 @@ def emulated_precision(f: Facts) -> Found:
         )
 
 
+def precision_differs(f: Facts) -> Found:
+    found = f.environment.get("precision")
+    if found and found["ran"] != found["asked"]:
+        seen = said_of_products(found["computed"]) or "no product"
+        yield (
+            "precision-differs",
+            f"{found['asked']} was asked for and {found['ran']} ran: the first step had {seen}",
+        )
+
+
+def skipped_steps(f: Facts) -> Found:
+    skipped = (f.environment.get("precision") or {}).get("skipped_steps", 0)
+    if skipped > MOST_SKIPPED * f.timeline.steps:
+        yield (
+            "skipped-steps",
+            f"{skipped} of {f.timeline.steps} steps changed no weight: their gradients were not finite under the loss "
+            "scale of the time",
+        )
+
+
+def mfu_above_100(f: Facts) -> Found:
+    mfu = f.metrics.get("mfu")
+    if mfu is not None and mfu.value is not None and mfu.value > 100:
+        flops = f.environment.get("flops") or {}
+        yield (
+            "mfu-above-100",
+            f"mfu is {mfu.value:.0f} %, more than a device can do in {f.plan.precision}: that label is wrong, or "
+            f"its peak of {flops.get('peak_tflops', 0):.3g} TFLOP/s ({flops.get('peak_source')})",
+        )
+
+
 def foreign_load(f: Facts) -> Found:
     share = f.environment.get("foreign_load")
     if share is not None and share > FOREIGN_LOAD:
@@ -136,6 +180,63 @@ def foreign_load(f: Facts) -> Found:
             "foreign-load",
             f"other programs, or other guests of the host, used {100 * share:.0f} % of the machine meanwhile",
         )
+
+
+def sampling(f: Facts) -> Found:
+    machines = f.telemetry.get("machines", [])
+    for machine in machines:
+        if machine["ended_early"]:
+            yield (
+                "sampler-ended",
+                f"the sampler on {machine['host']} ended by itself {machine['last_s']:.0f} s after the launch: what "
+                "devices and host did later is not known",
+            )
+    power = f.metrics.get("power")
+    if power is None or power.value is None:
+        return
+    devices = [(machine, device) for machine in machines for device in machine["devices"]]
+    fewest = min(device["power_samples"] for _, device in devices)
+    slowest_hz = min(device["power_samples"] / _training_s(machine) for machine, device in devices)
+    longest_s = max(device["power_gap_s"] or 0.0 for _, device in devices)
+    missed = []
+    if fewest < LEAST_POWER_SAMPLES:
+        missed.append(f"{fewest} samples of {LEAST_POWER_SAMPLES}")
+    if slowest_hz < 1:
+        missed.append(f"{slowest_hz:.2f} a second")
+    if longest_s > LONGEST_POWER_GAP_S:
+        missed.append(f"a gap of {longest_s:.1f} s")
+    if missed:
+        yield "power-sampling", f"power does not keep to MLPerf's rule of 60 samples at 1 Hz: {', '.join(missed)}"
+
+
+def _training_s(machine: Mapping[str, Any]) -> float:
+    begin_s, end_s = machine["training_s"]
+    return max(1e-9, float(end_s - begin_s))
+
+
+def throttled(f: Facts) -> Found:
+    share = f.metrics.get("throttled")
+    if share is None or not share.value:
+        return
+    reasons = [
+        (count, reason)
+        for machine in f.telemetry.get("machines", [])
+        for device in machine["devices"]
+        for reason, count in device["throttled"].items()
+    ]
+    words = ", ".join(dict.fromkeys(reason for _, reason in sorted(reasons, reverse=True)))
+    yield "throttled", f"a device was slowed in {share.value:.0f} % of the samples: {words}"
+
+
+def memory_errors(f: Facts) -> Found:
+    for machine in f.telemetry.get("machines", []):
+        for device in machine["devices"]:
+            if device["ecc_errors_new"]:
+                yield (
+                    "ecc-errors",
+                    f"device {device['device']} of {machine['host']} counted {device['ecc_errors_new']:.0f} memory "
+                    "errors it could not correct during the run",
+                )
 
 
 def skipped_files(f: Facts) -> Found:
@@ -178,6 +279,7 @@ def incomplete(f: Facts) -> Found:
 
 CHECKS = (
     incomplete,
+    stand_in,
     generated_data,
     given_weights,
     target_missed,
@@ -186,7 +288,13 @@ CHECKS = (
     rank_skew,
     small_batch,
     emulated_precision,
+    precision_differs,
+    skipped_steps,
+    mfu_above_100,
     foreign_load,
+    sampling,
+    throttled,
+    memory_errors,
     skipped_files,
     resumed,
     restarted,

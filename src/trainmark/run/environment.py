@@ -15,17 +15,19 @@ import trainmark
 from trainmark.platforms.platform import Device, cpu_name
 
 VARIABLES = (
-    "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES", "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT", "HIP_VISIBLE_DEVICES",
+    "GLIBC_TUNABLES", "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT",
     "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD", "MALLOC_CONF", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_",
     "MALLOC_TRIM_THRESHOLD_",
     "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SOCKET_IFNAME",
     "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
 )  # fmt: skip
-"""Settings known to change speed. Any other variable may hold a secret and is not looked at."""
+"""Settings known to change speed, beside the one by which the platform hides devices. Any other variable may hold a
+secret and is not looked at."""
 
 
 def collect(device: Device) -> dict[str, Any]:
+    visible = device.platform.file.visible_devices or ""
     return {
         "trainmark": trainmark.__version__,
         "python": host_platform.python_version(),
@@ -34,11 +36,12 @@ def collect(device: Device) -> dict[str, Any]:
         "os": f"{host_platform.system()} {host_platform.release()}",
         "libc": " ".join(host_platform.libc_ver()),
         "device": {
-            "type": device.torch.type,
+            "type": device.platform.file.device_type,
             "name": device.name(),
             "count_visible": device.platform.device_count,
             "memory_bytes": device.memory_capacity_bytes(),
             "driver": _driver(),
+            "stand_in": device.is_stand_in,
         },
         "cpu": {
             "name": cpu_name(),
@@ -48,7 +51,7 @@ def collect(device: Device) -> dict[str, Any]:
             "memory_bytes": psutil.virtual_memory().total,
         },
         "threads": torch.get_num_threads(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": {name: os.environ[name] for name in (*VARIABLES, visible) if name in os.environ},
         "optimised_python": sys.flags.optimize,
     }
 

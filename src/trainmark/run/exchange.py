@@ -24,7 +24,7 @@ def exchanging_gradients(model: nn.Module, device: Device, last_are_ready: Calla
             last_are_ready()
         return bucket
 
-    indices = None if device.is_cpu else [device.torch.index]
+    indices = None if device.torch.type == "cpu" else [device.torch.index]
     parallel = DistributedDataParallel(model, device_ids=indices, gradient_as_bucket_view=True)
     # a lambda: torch compares a hook's annotations with types, and ours are strings
     parallel.register_comm_hook(distributed.group.WORLD, lambda group, bucket: allreduce_hook(group, announced(bucket)))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import trainmark
+from trainmark.run import sensing
 from trainmark.run.doubts import Facts, collect
 from trainmark.run.events import EventTail
 from trainmark.spec import series
@@ -56,10 +57,14 @@ class RankStory:
     loss: list[float | None] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
+    precision: dict[str, Any] | None = None
+    """What the steps were really computed in."""
     resumed: dict[str, Any] | None = None
     restarts: list[Restart] = field(default_factory=list)
     link: list[dict[str, Any]] = field(default_factory=list)
     """What the links between the ranks were measured to carry."""
+    flops: dict[str, Any] = field(default_factory=dict)
+    """Of an item, with the peak of a device and where that is from."""
     saved: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """For each checkpoint its step and the phases until then."""
     before_ns: dict[str, int] = field(default_factory=lambda: {"startup": 0})
@@ -73,6 +78,7 @@ class RankStory:
     """Why the trained model left no sample of its work, where it should have."""
     torn: bool = False
     """The event file ends in the middle of a line, which was dropped."""
+    span: sensing.Span = field(default_factory=sensing.Span)
     phase: str = "startup"
     """What this rank was last seen doing."""
     _again: _Again | None = None
@@ -83,6 +89,8 @@ class RankStory:
             self._begin(event)
         elif kind == "environment":
             self.environment = event
+        elif kind == "precision":
+            self.precision = event
         elif kind == "resumed":
             if self._again is None:
                 self.resumed = event
@@ -90,6 +98,8 @@ class RankStory:
                 self._again.damaged = tuple(event["damaged"])
         elif kind == "ready":
             self.steps_per_epoch, self.phase = event["steps_per_epoch"], "train"
+            if self.span.from_ns is None:
+                self.span = sensing.Span(from_ns=event.get("at_ns"))
             if self._again is None:
                 self.first_step = event["first_step"]
             else:
@@ -105,11 +115,14 @@ class RankStory:
             self.phase = "train"
         elif kind == "link":
             self.link = event["results"]
+        elif kind == "flops":
+            self.flops = event
         elif kind == "saved":
             self.saved.append((event["step"], self._whole(event["phases_ns"])))
             self.phase = "train"
         elif kind == "phases":
             self.phases_ns, self.memory_peak_bytes = self._whole(event["phases_ns"]), event["memory_peak_bytes"]
+            self.span = replace(self.span, until_ns=event.get("at_ns"))
         elif kind == "artifacts":
             self.artifacts = event["artifacts"]
         elif kind == "no-sample":
@@ -195,18 +208,26 @@ def record(folder: Path) -> Record:
     target = Target(**head["target"])
     quality = _quality(target, plan, first)
     status, ended = _status(plan, ranks, launcher)
+    machines = sensing.read(folder, {story.rank: story.span for story in ranks})
     measured = Measured(
         item=head["item"],
         timeline=timeline,
         memory_capacity_bytes=first.environment.get("device", {}).get("memory_bytes"),
         steps_planned=_planned(plan, first, reached=quality.reached and plan.limits.full),
         target_reached_ns=_reached_ns(target, plan, first),
+        sensed=sensing.sensed(machines, Topology.parse(plan.topology).nodes),
+        flops_per_item=first.flops.get("per_item"),
+        peak_tflops=first.flops.get("peak_tflops"),
+        peak_source=first.flops.get("peak_source"),
     )
     metrics = measure(measured)
     if status == "invalid":
         metrics = {alias: _withheld(alias, quantity) for alias, quantity in metrics.items()}
-    link = {"link": first.link} if first.link else {}
-    environment = {**first.environment, **link, **launcher.get("machine", {})}
+    seen = {"link": first.link, "flops": first.flops, "precision": first.precision, "fill": launcher.get("fill")}
+    found = {name: facts for name, facts in seen.items() if facts}
+    others = sensing.foreign_load(machines)
+    environment = {**first.environment, **found, **({} if others is None else {"foreign_load": others})}
+    telemetry = sensing.document(machines)
     restarts = _restarts(ranks)
     return Record(
         run_id=head["run_id"],
@@ -226,6 +247,7 @@ def record(folder: Path) -> Record:
         loss=_loss(ranks, whole.steps),
         restarts=restarts,
         environment=environment,
+        telemetry=telemetry,
         doubts=collect(
             Facts(
                 plan=plan,
@@ -234,6 +256,7 @@ def record(folder: Path) -> Record:
                 metrics=metrics,
                 quality=quality,
                 environment=environment,
+                telemetry=telemetry,
                 reference_global_batch=head["reference_global_batch"],
                 resumed=first.resumed,
                 restarts=restarts,
@@ -340,6 +363,6 @@ def _planned(plan: Plan, story: RankStory, *, reached: bool) -> int | None:
 
 def _withheld(alias: str, quantity: Quantity) -> Quantity:
     """No throughput is published from a run whose loss was not finite."""
-    if not alias.startswith("p_"):
+    if not alias.startswith("p_") and alias != "mfu":
         return quantity
     return Quantity(value=None, unit=quantity.unit, unavailable="the result is not valid")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform as host_platform
 import secrets
 import shutil
@@ -15,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-import psutil
 
 import trainmark
 from trainmark import workloads
@@ -71,15 +68,18 @@ def run(
     watch: Watcher = lambda ranks: None,
     meeting: Meeting | None = None,
     interface: str | None = None,
+    fill: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Runs a plan to its end. Without a meeting this machine is all there is."""
+    """Runs a plan to its end. Without a meeting this machine is all there is. `fill` is how its batch was found."""
     settled = _settle(plan, store, meeting, lambda token: _new_folder(plan, store / "runs", group, token))
-    before, began_s = _machine_use(), time.monotonic()
+    if fill:
+        events = EventWriter(settled.folder / "launcher.jsonl")
+        events.write("fill", **fill)
+        events.close()
     outcome = _execute(plan, settled, watch, meeting, interface)
     if meeting and not meeting.place.leads:
         return outcome
     events = EventWriter(settled.folder / "launcher.jsonl")
-    events.write("machine", foreign_load=_foreign_load(before, _machine_use(), time.monotonic() - began_s))
     if outcome.exit_code:
         events.write("fault", exit_code=outcome.exit_code, sentence=outcome.sentence)
     events.close()
@@ -356,18 +356,3 @@ def _catching_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _machine_use() -> tuple[float, float]:
-    """CPU seconds everybody used so far, and those of our finished children."""
-    times = psutil.cpu_times()
-    idle = times.idle + getattr(times, "iowait", 0.0)
-    everybody = sum(times[: len(times) - 2] if len(times) > 8 else times) - idle  # guest time is part of user time
-    children = os.times()
-    return everybody, children.children_user + children.children_system
-
-
-def _foreign_load(before: tuple[float, float], after: tuple[float, float], elapsed_s: float) -> float:
-    """Share of the machine's cores that went to others while we ran, stolen time included."""
-    others = (after[0] - before[0]) - (after[1] - before[1])
-    return max(0.0, others / (elapsed_s * (psutil.cpu_count() or 1)))

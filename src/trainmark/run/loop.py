@@ -14,6 +14,7 @@ from trainmark.run.agreement import Agreement
 from trainmark.run.clock import Clock
 from trainmark.run.events import EventWriter
 from trainmark.run.pace import Pace
+from trainmark.run.precision_proof import Proof
 from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits, Recipe
@@ -52,6 +53,8 @@ class Job:
     events: EventWriter
     agreement: Agreement
     save: Callable[[Position], None]
+    proof: Proof | None = None
+    """On rank 0: what the steps were really computed in."""
 
 
 def train(job: Job, position: Position) -> str:

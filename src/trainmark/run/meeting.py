@@ -30,7 +30,7 @@ LOST_S = 15.0
 """A party not heard from for so long is taken for gone, unless the plan allows less silence."""
 PIECE_BYTES = 1 << 20
 MOST_FILE_BYTES = 1 << 30
-RANK_FILE = re.compile(r"(rank[0-9]{1,7}\.(jsonl|log|stacks)|party[0-9]{1,7}\.log)")
+RANK_FILE = re.compile(r"(rank[0-9]{1,7}\.(jsonl|log|stacks)|party[0-9]{1,7}\.log|telemetry[0-9]{1,7}\.jsonl)")
 """The only files a party may hand to the leader."""
 
 

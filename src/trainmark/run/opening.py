@@ -26,6 +26,7 @@ from trainmark.run.exchange import exchanging_gradients
 from trainmark.run.global_batch_norm import over_all_ranks
 from trainmark.run.losses import losses_on
 from trainmark.run.pace import Pace
+from trainmark.run.precision_proof import Proof
 from trainmark.run.ranks import Ranks
 from trainmark.run.stepper import Stepper
 from trainmark.spec.errors import NotReadyError, UsageError
@@ -96,15 +97,16 @@ def open_job(
         events=events,
         agreement=agreement,
         save=save,
+        proof=Proof(stepper, events) if ranks.rank == 0 else None,
     )
     return job, position
 
 
 def open_device(plan: Plan, ranks: Ranks) -> Device:
     platform = Platform(files.load(plan.platform))
-    if platform.is_cpu:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks.local_ranks))
     device = platform.open(ranks.local_rank)
+    if device.torch.type == "cpu":
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks.local_ranks))
     device.set_precision(Precision.parse(plan.precision))
     return device
 
@@ -150,7 +152,7 @@ def open_stepper(
                 f"batch_norm=all-devices does not go with accumulate={recipe.accumulate}: ranks may cut a short batch "
                 "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
             )
-        model = over_all_ranks(model, device.is_cpu, clock.exchange if clock else nullcontext)
+        model = over_all_ranks(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
 
     def wrap(bare: nn.Module) -> nn.Module:
         ready = cast("nn.Module", torch.compile(bare)) if recipe.compiled == "yes" else bare

@@ -47,6 +47,11 @@ def decide(name: str, words: Words) -> Plan:
     topology = Topology.parse(words.topology or "1x1")
     chosen = detected() if words.platform in (None, "auto") else str(words.platform)
     platform = files.load(chosen)
+    if topology.devices > 1 and platform.collectives == files.NO_COLLECTIVES:
+        raise UsageError(
+            f"topology {topology} needs devices that work together, which those of platform {platform.name} cannot; "
+            "try --topology 1x1"
+        )
     recipe_name = words.recipe or "quick"
     if recipe_name not in workload.recipes:
         raise UsageError(f"recipe {recipe_name!r} is not known; {nearest(recipe_name, workload.recipes)}")
@@ -55,7 +60,10 @@ def decide(name: str, words: Words) -> Plan:
         changes = workload.on_accelerators.get(recipe_name, {})
         recipe = from_values(type(recipe), {**to_values(recipe), **changes})
     seed = [] if words.seed is None else [f"seed={words.seed}"]
-    recipe = with_settings(recipe, [*seed, *words.settings])
+    usual, recipe = recipe, with_settings(recipe, [*seed, *words.settings])
+    if recipe_name == "fill" and not said(words.settings, "learning_rate"):
+        rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
+        recipe = replace(recipe, learning_rate=rate)
     data = words.data or _site_data(workload.data_set, recipe_name)
     folder = Path(data).expanduser().absolute() if data else embedded.folder(workload.data_set)
     init_from, init_sha256 = _initial(words.init_from)
@@ -66,7 +74,7 @@ def decide(name: str, words: Words) -> Plan:
         deviations=deviations(recipe, workload.recipes["reference"]),
         topology=str(topology),
         precision=_precision(words.precision, platform).name,
-        platform=chosen if platform.name not in files.names() else platform.name,
+        platform=chosen if chosen.endswith(".toml") else platform.name,
         data=DataChoice(name=workload.data_set, folder=str(folder), generated=embedded.is_generated(folder, data)),
         limits=_limits(words, workload.limits.get(recipe_name, Limits())),
         skip_bad=words.skip_bad,
@@ -75,6 +83,11 @@ def decide(name: str, words: Words) -> Plan:
         init_from=init_from,
         init_sha256=init_sha256,
     )
+
+
+def said(settings: Sequence[str], name: str) -> bool:
+    """True where one of the `key=value` words is about a field."""
+    return any(setting.partition("=")[0].strip() == name for setting in settings)
 
 
 def resumed(plan: Plan, run_folder: Path, words: Words) -> Plan:
@@ -126,6 +139,6 @@ def detected() -> str:
     """The platform to use where none was named: the one the user set in the environment, or what torch finds."""
     if forced := os.environ.get("TRAINMARK_PLATFORM"):
         return forced
-    from trainmark.platforms.platform import detect
+    from trainmark.platforms.detection import detect
 
     return detect()

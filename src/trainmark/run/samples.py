@@ -27,7 +27,7 @@ def leave(job: Job, ended: str, folder: Path) -> None:
     job.pace.alive("sample", 0)
     if job.agreement.rank == 0:
         try:
-            with _ending_at_signals():
+            with ending_at_signals():
                 artifacts = _left(job, folder)
             job.events.write("artifacts", artifacts=[asdict(artifact) for artifact in artifacts])
         except (Exception, KeyboardInterrupt) as error:  # the result is measured already: nothing here may cost it
@@ -56,8 +56,8 @@ def _reason(error: BaseException) -> str:
 
 
 @contextmanager
-def _ending_at_signals() -> Iterator[None]:
-    """A signal ends the samples at once, so that the finished result is flushed before anyone loses patience."""
+def ending_at_signals() -> Iterator[None]:
+    """A signal ends what is done for people, so that the finished result is flushed before anyone loses patience."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:

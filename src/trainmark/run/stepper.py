@@ -49,6 +49,8 @@ class Stepper:
         self.optimizer = optimizer([wide.get(id(p), p) for p in parameters])
         self.scaler = torch.amp.GradScaler(device.torch.type, enabled=precision.scales_loss)
         self.arithmetic = device.arithmetic(precision)
+        self.watch: AbstractContextManager[object] = nullcontext()
+        """Looks at the next step from inside its arithmetic, until it puts a nullcontext back."""
         self._learning_rate: float | None = None
         self._clip_gradient_norm = clip_gradient_norm
         self._accumulate = accumulate
@@ -65,7 +67,7 @@ class Stepper:
 
         Among several ranks it is weighted by this rank's share, so that the plain mean over ranks is the step's loss.
         """
-        with self.arithmetic:
+        with self.arithmetic, self.watch:
             return self._step(batch)
 
     def _step(self, batch: Any) -> Tensor:

@@ -75,6 +75,8 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
         traceback.print_exc()
         if isinstance(error, TrainmarkError):
             code, sentence = error.exit_code, str(error)
+        elif is_device_failure(error):
+            code, sentence = 4, f"the device failed: {str(error).partition(chr(10))[0]}"
         elif isinstance(error, KeyboardInterrupt):
             code, sentence = 130, "interrupted before the first step"
         else:
@@ -87,6 +89,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
                 sentence=sentence,
                 at_ns=time.perf_counter_ns(),
                 consequence=is_consequence(error),
+                out_of_memory=is_out_of_memory(error.__cause__ or error),
             )
         except TrainmarkError:
             print("the event file could not take the failure", file=sys.stderr)
@@ -94,11 +97,12 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
 
 
 def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
-    from trainmark.run import loop, opening, pace, samples
+    from trainmark.run import loop, opening, pace, samples, utilisation
 
     job, position = opening.open_job(plan, ranks, folder, events, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
     _on_signal(job.pace, pace.INTERRUPTED, pace.TERMINATED)
-    events.write("ready", steps_per_epoch=job.data.steps_per_epoch, first_step=position.step)
+    steps_per_epoch, at_ns = job.data.steps_per_epoch, time.perf_counter_ns()
+    events.write("ready", steps_per_epoch=steps_per_epoch, first_step=position.step, at_ns=at_ns)
     gc.collect()
     gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
     job.clock.charge("init")
@@ -106,10 +110,14 @@ def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
         try:
             with _explaining_memory(job.recipe.batch_per_device, job.device):
                 ended = loop.train(job, position)
+            if job.proof:
+                job.proof.conclude(job.clock.steps)
         finally:
             job.clock.charge("other")
             job.pace.write_down()
-            events.write("phases", phases_ns=job.clock.phases_ns, memory_peak_bytes=job.device.peak_memory_bytes())
+            peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
+            events.write("phases", phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns)
+        utilisation.write_down(job, ended)
         samples.leave(job, ended, folder)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         events.write("end", ended=ended, skipped=skipped, facts=dict(job.data.facts))
@@ -137,6 +145,11 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> 
 def is_consequence(error: BaseException) -> bool:
     """True for errors that only say that another rank went away: that one's own error is the one to show."""
     return isinstance(error, RuntimeError) and re.search(WENT_AWAY, str(error)) is not None
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """True for errors of the device or its driver, by the type torch has for them."""
+    return type(error).__name__ == "AcceleratorError"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

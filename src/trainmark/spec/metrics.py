@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from trainmark.spec import series
 from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.sensed import Sensed
 from trainmark.spec.timeline import Timeline
 
 
@@ -25,6 +26,12 @@ class Measured:
     steps_planned: int | None = None
     target_reached_ns: int | None = None
     """End-to-end time at which the target was first met."""
+    flops_per_item: float | None = None
+    peak_tflops: float | None = None
+    """What one device could reach at most in the precision asked for."""
+    peak_source: str | None = None
+    """Where that figure is from, or why there is none."""
+    sensed: Sensed = field(default_factory=Sensed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +133,20 @@ def compute_throughput(m: Measured) -> float | None:
     return _rate(m, "compute")
 
 
+@metric("%", alias="mfu", formula="p_core x FLOPs of an item / (devices x peak)", interval=_compute_spread)
+def model_flops_utilisation(m: Measured) -> float | None:
+    """How much of what its devices could do at most the training used, in the FLOPs its mathematics needs.
+
+    FLOPs are counted for the recipe's network, forward and backward, a multiply-add as 2; what is computed twice or on
+    padding does not count. The peak is the device's by the platform file, dense, in the precision asked for; on a CPU
+    it is measured after the run, with large matrix products. Above 100 % the label or the peak is wrong.
+    """
+    rate = _rate(m, "compute")
+    if rate is None or m.flops_per_item is None or m.peak_tflops is None:
+        return None
+    return 100 * rate * m.flops_per_item / (len(m.timeline.ranks) * m.peak_tflops * 1e12)
+
+
 @metric("GiB", alias="mem", formula="max over ranks of the peak, / 2**30")
 def peak_device_memory(m: Measured) -> float | None:
     """The most memory the worst rank held at once, by the device's allocator; on a CPU, its resident memory."""
@@ -137,6 +158,61 @@ def peak_device_memory(m: Measured) -> float | None:
 def device_memory_capacity(m: Measured) -> float | None:
     """The memory one device has; on a CPU, the memory of the machine."""
     return m.memory_capacity_bytes / 2**30 if m.memory_capacity_bytes else None
+
+
+@metric("GiB", alias="mem_device", formula="max over devices and samples of the memory in use, / 2**30")
+def peak_memory_in_use(m: Measured) -> float | None:
+    """The most memory in use at once on the fullest device while it trained, as the device's own tool sees it.
+
+    It holds what the allocator keeps without using it, the driver's own, and whatever other programs use; on a CPU it
+    is the memory in use on the machine. Between two samples a short peak is not seen.
+    """
+    return None if m.sensed.memory_peak_bytes is None else m.sensed.memory_peak_bytes / 2**30
+
+
+@metric("W", alias="power", formula="mean over devices of energy / training time")
+def mean_power(m: Measured) -> float | None:
+    """The power one device drew while it trained, as a mean over time and devices.
+
+    From the first step to the last, evaluations in between included. On a CPU it is the power of all processors of a
+    machine together, whoever uses them.
+    """
+    return m.sensed.power_w
+
+
+@metric("W", alias="power_peak", formula="max over devices and samples of the power")
+def peak_power(m: Measured) -> float | None:
+    """The highest power any device reported while it trained; what happens between two samples is not seen."""
+    return m.sensed.power_peak_w
+
+
+@metric("J", alias="energy", formula="sum over devices of their energy counter's growth, or of power x time")
+def training_energy(m: Measured) -> float | None:
+    """The energy all devices used from the first step to the last, evaluations in between included.
+
+    It is taken from the devices' own counters where they have one, else from the power between samples. The rest of the
+    machine (fans, disks, network, the host's processors beside an accelerator) is not in it.
+    """
+    return m.sensed.energy_j
+
+
+@metric("J/item", alias="energy_per_item", formula="energy / items of all steps")
+def energy_per_item(m: Measured) -> float | None:
+    """The energy one trained item took: evaluations are in it, so compare it between full runs only."""
+    items = sum(sum(trace.items) for trace in m.timeline.ranks)
+    return None if m.sensed.energy_j is None or not items else m.sensed.energy_j / items
+
+
+@metric("°C", alias="temperature_peak", formula="max over devices and samples of the temperature")
+def peak_temperature(m: Measured) -> float | None:
+    """How warm the warmest device became while it trained, by its own sensor."""
+    return m.sensed.temperature_peak_c
+
+
+@metric("%", alias="throttled", formula="samples in which the device said it was slowed / samples, of the worst device")
+def throttled_share(m: Measured) -> float | None:
+    """How often the device that was slowed most said that heat or its power limit slowed it."""
+    return m.sensed.throttled_percent
 
 
 @metric("s", alias="step_time", formula="median over counted steps of data_wait + compute")
@@ -195,6 +271,7 @@ UNAVAILABLE = {
     "p_whole": "no step was counted",
     "p_train": "no step was counted",
     "p_core": "no step was counted",
+    "mfu": "FLOPs are counted after the last step, which was not reached",
     "mem": "the platform reports no memory",
     "mem_total": "the platform reports no memory",
     "step_time": "no step was counted",
@@ -205,6 +282,16 @@ UNAVAILABLE = {
     "completed": "the run's length is open",
 }
 OF_SEVERAL_RANKS = ("exchange", "rank_skew")
+SENSED = {
+    "mem_device": "memory_peak_bytes",
+    "power": "power_w",
+    "power_peak": "power_peak_w",
+    "energy": "energy_j",
+    "energy_per_item": "energy_j",
+    "temperature_peak": "temperature_peak_c",
+    "throttled": "throttled_percent",
+}
+"""Metrics that sensors give, with the field that knows why one could not."""
 
 
 def measure(m: Measured) -> dict[str, Quantity]:
@@ -220,16 +307,20 @@ def measure(m: Measured) -> dict[str, Quantity]:
             interval=(value * (1 - spread.relative_half_width), value * (1 + spread.relative_half_width))
             if spread and value is not None
             else None,
-            unavailable=None if value is not None else _why_not(alias, m.timeline),
+            unavailable=None if value is not None else _why_not(alias, m),
         )
     return found
 
 
-def _why_not(alias: str, timeline: Timeline) -> str:
-    if alias in OF_SEVERAL_RANKS and len(timeline.ranks) < 2:
+def _why_not(alias: str, m: Measured) -> str:
+    if alias in OF_SEVERAL_RANKS and len(m.timeline.ranks) < 2:
         return "the run has one rank"
-    if alias in OF_SEVERAL_RANKS and not timeline.exchange_known:
+    if alias in OF_SEVERAL_RANKS and not m.timeline.exchange_known:
         return "the exchange was not measured"
+    if alias == "mfu" and m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
+        return m.peak_source
+    if alias in SENSED:
+        return m.sensed.reasons.get(SENSED[alias], "nothing was sampled during the run")
     return UNAVAILABLE[alias]
 
 

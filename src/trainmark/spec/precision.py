@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainmark.spec.errors import UsageError, nearest
@@ -35,8 +36,18 @@ class Precision:
             return "tf32"
         return self.autocast or self.weights
 
+    @property
+    def family(self) -> str:
+        """What the arithmetic is called on data sheets, whatever the weights are held in."""
+        return FAMILIES_OF_TYPES[self.computes_in]
+
     def __str__(self) -> str:
         return self.name
+
+
+FAMILIES_OF_TYPES = {"float32": "fp32", "tf32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
+"""From torch's names of types, and `tf32`, to the words of data sheets."""
+FAMILIES = tuple(FAMILIES_OF_TYPES.values())
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -50,3 +61,51 @@ PRECISIONS: dict[str, Precision] = {
         Precision(name="amp-bf16", autocast="bfloat16"),
     )
 }
+
+LEAST_SHARE = 0.75
+"""What a run's products must share of one type to be called by it: autocast leaves some of them as they are."""
+MOST_NARROWER = 0.01
+"""What of them may be narrower than the type a run is called by."""
+_BITS = {"float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}
+"""Of the significand."""
+
+
+def ran(
+    multiplications: Mapping[str, Mapping[str, int]],
+    weights: Mapping[str, int],
+    tf32: Mapping[str, bool],
+    autocast: str | None,
+) -> str:
+    """The word for what a step was really computed in, or `mixed: ...` with what was found where no word fits.
+
+    `multiplications` tells for matmul and convolution how many were done in which type, `weights` how many numbers of
+    the model are held in which, `tf32` whether float32 may be rounded on its way into the products of a kind.
+    """
+    found: dict[str, int] = {}
+    for kind, types in multiplications.items():
+        for type_, count in types.items():
+            used = "tf32" if type_ == "float32" and tf32.get(kind) else type_
+            found[used] = found.get(used, 0) + count
+    total = sum(found.values())
+    if not total:
+        return "mixed: no product was seen"
+    main = max(found, key=lambda used: found[used])
+    held = max(weights, key=lambda used: weights[used])
+    narrower = sum(count for used, count in found.items() if _BITS.get(used, 0) < _BITS.get(main, 0))
+    if found[main] >= LEAST_SHARE * total and narrower <= MOST_NARROWER * total:
+        lowered = main if held != main and main == autocast else None
+        wanted = (main, held, lowered)
+        for precision in PRECISIONS.values():
+            if (precision.computes_in, precision.weights, precision.autocast) == wanted:
+                return precision.name
+    shares = ", ".join(f"{100 * count / total:.0f} % {used}" for used, count in sorted(found.items()))
+    return f"mixed: {shares}, weights {held}"
+
+
+def said_of_products(computed: Mapping[str, Mapping[str, int]]) -> str:
+    """`12 matmuls in bfloat16, 3 in float32, 53 convolutions in bfloat16`."""
+    return ", ".join(
+        f"{count} {kind + ('' if count == 1 else 's') if not place else ''}".rstrip() + f" in {type_}"
+        for kind, types in computed.items()
+        for place, (type_, count) in enumerate(sorted(types.items()))
+    )

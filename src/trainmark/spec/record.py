@@ -101,6 +101,14 @@ class Record:
     artifacts: tuple[Artifact, ...] = ()
     data_facts: Mapping[str, float] = field(default_factory=dict)
     """How the data was read, such as the share of padding, as rank 0 saw it."""
+    telemetry: Mapping[str, Any] = field(default_factory=dict)
+    """What the samplers saw of devices and hosts, thinned; empty where nothing was sampled."""
+
+    @property
+    def precision(self) -> str:
+        """What the run was computed in, as its first step showed; what was asked for where that was not seen."""
+        seen = self.environment.get("precision")
+        return str(seen.get("ran", self.plan.precision)) if isinstance(seen, Mapping) else self.plan.precision
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -124,6 +132,7 @@ class Record:
             "skipped_files": list(self.skipped_files),
             "artifacts": [asdict(artifact) for artifact in self.artifacts],
             "data_facts": dict(self.data_facts),
+            "telemetry": dict(self.telemetry),
             "series": {
                 "warmup_steps": self.timeline.warmup_steps,
                 "steady_from": self.timeline.steady_from,
@@ -171,6 +180,7 @@ class Record:
             skipped_files=tuple(document["skipped_files"]),
             artifacts=tuple(Artifact(**artifact) for artifact in document.get("artifacts", ())),
             data_facts=document.get("data_facts", {}),
+            telemetry=document.get("telemetry", {}),
             loss=document["series"]["loss"],
             timeline=Timeline(
                 ranks=tuple(_trace_from_json(trace) for trace in document["series"]["ranks"]),

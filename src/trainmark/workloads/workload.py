@@ -82,8 +82,14 @@ class Workload(Protocol):
     def learning_rate(self, recipe: Any, epoch: float) -> float:
         """The rate at a point in training, in epochs since the start."""
 
+    def scaled_learning_rate(self, recipe: Any, batch_per_device: int) -> float:
+        """The rate for another batch than the recipe's, by the rule its authors used."""
+
     def items(self, batch: Any) -> int:
         """How many items throughput counts in this rank's batch."""
+
+    def flops_per_item(self, recipe: Any) -> float:
+        """What training on one item takes, forward and backward, by the network's mathematics; a multiply-add is 2."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Mean over the batch, in float32."""

@@ -30,7 +30,7 @@ class Request:
     """A PersistentVolumeClaim with the data, on which the records are kept, too."""
     mount: str | None = None
     """Where the claim appears in the pods."""
-    resource: str = "nvidia.com/gpu"
+    resource: str | None = None
     """What the cluster calls a device; not asked for on a CPU platform."""
 
 
@@ -88,7 +88,7 @@ def _trainer(job: Job, request: Request) -> list[str]:
         "    args:",
         *(f"      - {_quoted(word.replace('$', '$$'))}" for word in job.command[1:]),
     ]
-    if not job.on_cpu:
+    if not job.on_cpu and request.resource is not None:
         lines += [
             "    # devices of each pod, by the cluster's name for them; add cpu and memory if pods must ask for them",
             "    resourcesPerNode:",
@@ -155,7 +155,13 @@ def _check(job: Job, request: Request) -> None:
         if text is not None:
             checked(option, text, _NAME, a_name)
     checked("--image", request.image, r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}", "the name of a container image")
-    checked("--device-resource", request.resource, rf"{_NAME}/[A-Za-z0-9._-]+", "a resource such as nvidia.com/gpu")
+    if request.resource is not None:
+        a_resource = "a resource such as example.com/gpu"
+        checked("--device-resource", request.resource, rf"{_NAME}/[A-Za-z0-9._-]+", a_resource)
+    elif not job.on_cpu:
+        raise UsageError(
+            f"platform {job.plans[0].platform} does not say what a cluster calls its devices; say --device-resource"
+        )
     if request.mount is not None:
         checked("--mount", request.mount, r"/[^:]+", "a folder from the root on, without ':'")
 

@@ -13,7 +13,7 @@ from trainmark.spec.recipe import Limits, Recipe
 from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 from trainmark.workloads.optimizers import walk
-from trainmark.workloads.tacotron2 import attention_quality, sample
+from trainmark.workloads.tacotron2 import attention_quality, flops, sample
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
@@ -37,16 +37,8 @@ class Tacotron2OnLJSpeech:
         return SpeechData(recipe, folder, share, skip_bad)
 
     def build(self, recipe: Tacotron2Recipe) -> Tacotron2:
-        sizes = Sizes(
-            encoder=recipe.encoder_width,
-            prenet=recipe.prenet_width,
-            attention_rnn=recipe.rnn_width,
-            decoder_rnn=recipe.rnn_width,
-            attention=recipe.attention_width,
-            postnet=recipe.postnet_width,
-        )
         return Tacotron2(
-            sizes,
+            sizes_of(recipe),
             hidden_dropout=recipe.hidden_dropout,
             batch_norm_init=recipe.batch_norm_init,
             mask_padding=recipe.mask_padding,
@@ -61,8 +53,15 @@ class Tacotron2OnLJSpeech:
         decays = min(3, int(epoch / recipe.decay_every_epochs))
         return recipe.learning_rate * (1.0, 0.3, 0.1, 0.03)[decays]
 
+    def scaled_learning_rate(self, recipe: Tacotron2Recipe, batch_per_device: int) -> float:
+        """Fixed: the published rows keep Adam's rate at every global batch."""
+        return recipe.learning_rate
+
     def items(self, batch: SpeechBatch) -> int:
         return batch.real_frames
+
+    def flops_per_item(self, recipe: Tacotron2Recipe) -> float:
+        return flops.per_frame(sizes_of(recipe))
 
     def loss(self, model: nn.Module, batch: SpeechBatch) -> Tensor:
         outputs = _outputs(model, batch)
@@ -96,6 +95,17 @@ class Tacotron2OnLJSpeech:
         self, model: Tacotron2, recipe: Tacotron2Recipe, data: SpeechData, folder: Path
     ) -> tuple[Artifact, ...]:
         return sample.leave(model, data.val, folder) if recipe.leave_sample else ()
+
+
+def sizes_of(recipe: Tacotron2Recipe) -> Sizes:
+    return Sizes(
+        encoder=recipe.encoder_width,
+        prenet=recipe.prenet_width,
+        attention_rnn=recipe.rnn_width,
+        decoder_rnn=recipe.rnn_width,
+        attention=recipe.attention_width,
+        postnet=recipe.postnet_width,
+    )
 
 
 def clip_losses(outputs: Outputs, batch: SpeechBatch, real: Tensor | None = None) -> Tensor:

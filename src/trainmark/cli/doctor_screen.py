@@ -1,0 +1,69 @@
+"""How the doctor's findings are drawn: a machine on one screen, or the links between its ranks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from trainmark.results import escape, link
+from trainmark.results.paper import Paper
+from trainmark.run.section import VERDICTS, Section
+
+STYLES = {"ok": "green", "doubt": "bold yellow", "failed": "bold red", "unknown": "cyan"}
+
+_INDENT = 2
+_VERDICT_COLUMNS = max(map(len, VERDICTS))
+_BAR_COLUMNS = 20
+
+
+def machine(paper: Paper, sections: Sequence[Section], summary: str) -> str:
+    """Every section in a line or two, below the heading of its group; the summary comes last, where eyes are."""
+    names = max((paper.length(section.name) for section in sections), default=0)
+    for group, members in itertools.groupby(sections, key=lambda section: section.group):
+        paper.put(paper.text(group, "bold"))
+        for section in members:
+            _draw(paper, section, names)
+        paper.put("")
+    worst = next((word for word in ("failed", "doubt") if any(one.verdict == word for one in sections)), "ok")
+    paper.put(paper.text(summary, "bold green" if worst == "ok" else STYLES[worst]))
+    return paper.drawn()
+
+
+def links(paper: Paper, sections: Sequence[Section]) -> str:
+    for section in sections:
+        paper.put(paper.text(f"{section.name}: {section.verdict}", f"bold {STYLES[section.verdict]}"))
+        paper.put(*filter(None, (section.sentence, section.remedy)), indent=_INDENT)
+        if measured := link.read(section.results):
+            paper.put("")
+            paper.put(link.table(paper, measured), indent=_INDENT)
+    return paper.drawn()
+
+
+def _draw(paper: Paper, section: Section, name_columns: int) -> None:
+    row = paper.table(heads=False)
+    row.add_column(width=_VERDICT_COLUMNS)
+    row.add_column(width=name_columns)
+    row.add_column(overflow="fold")
+    row.add_row(
+        paper.text(section.verdict, STYLES[section.verdict]), paper.text(section.name), paper.text(section.sentence)
+    )
+    paper.put(row, indent=_INDENT)
+    text_column = _INDENT + _VERDICT_COLUMNS + name_columns + 4
+    if (share := section.facts.get("share_of_peak")) is not None:
+        paper.put(paper.text(_bar(paper, share), STYLES[section.verdict]), indent=text_column)
+    if section.remedy:
+        _draw_remedy(paper, section.remedy, text_column)
+
+
+def _draw_remedy(paper: Paper, remedy: str, column: int) -> None:
+    line = f"→ {remedy}"
+    if column + paper.length(line) <= paper.width:
+        paper.put(paper.text(line, "bold"), indent=column)
+    else:  # a line that is to be pasted must not be broken by us; the terminal folds it without a line's end
+        paper.put_unbroken(f"{' ' * _INDENT}{line}")
+
+
+def _bar(paper: Paper, share: float) -> str:
+    full, empty = ("█", "░") if escape.carries(paper.encoding, "█░") else ("#", ".")
+    filled = round(_BAR_COLUMNS * min(1.0, max(0.0, share)))
+    return full * filled + empty * (_BAR_COLUMNS - filled)

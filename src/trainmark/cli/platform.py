@@ -1,0 +1,118 @@
+"""`trainmark platform check`: whether a vendor's platform does what a run takes for granted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from trainmark.cli.terminal import console, say
+
+if TYPE_CHECKING:
+    from trainmark.run.conformance import Finding
+
+HELP = "Check that a platform's devices do what a run takes for granted."
+EXAMPLES = """\
+  trainmark platform check nvidia          the cards of this machine, in a minute or less
+  trainmark platform check mine.toml       a platform file of your own
+  trainmark platform check standin --json  the stand-in, for programs"""
+
+STYLES = {"pass": "bold green", "fail": "bold red", "skipped": "dim"}
+NOT_OPENED, FAILED, HUNG = 3, 4, 124
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check = actions.add_parser("check", help="run the conformance list", description=HELP, allow_abbrev=False)
+    check.add_argument("platform", metavar="FILE|NAME", help="a platform's name, or a .toml file")
+    check.add_argument(
+        "--hang-timeout", type=float, default=120.0, metavar="SECONDS", help="give up on a check (default: 120)"
+    )
+    check.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.platforms import files
+    from trainmark.run import conformance
+    from trainmark.spec.errors import NotReadyError
+
+    file = files.load(args.platform)
+    findings: list[Finding] = []
+    code = 0
+    watchdog = Watchdog(args.hang_timeout)
+    try:
+        for finding in conformance.examine(args.platform, watchdog.begin):
+            findings.append(finding)
+            if not args.json:
+                _tell(finding)
+    except NotReadyError as error:
+        findings.append(conformance.unopened(args.platform, error))
+        code = NOT_OPENED
+        if not args.json:
+            _tell(findings[-1])
+    finally:
+        watchdog.end()
+    if not code and any(finding.verdict == "fail" for finding in findings):
+        code = FAILED
+    summary = _summary(findings)
+    if args.json:
+        document = {"platform": file.name, "title": file.title, "summary": summary, "passed": code == 0}
+        json.dump({**document, "findings": [asdict(finding) for finding in findings]}, sys.stdout, ensure_ascii=False)
+        print()
+    else:
+        sys.stdout.write(f"{file.title}: {summary}\n")
+    return code
+
+
+class Watchdog:
+    """Ends the program where a check does not: a call that a driver never returns from cannot be ended alone."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._timer: threading.Timer | None = None
+
+    def begin(self, check: str) -> None:
+        self.end()
+        self._timer = threading.Timer(self._limit_s, self._give_up, (check,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _give_up(self, check: str) -> None:
+        say(
+            f"trainmark: the check {check!r} did not end within {self._limit_s:g} s; "
+            "the device hangs, or needs a larger --hang-timeout"
+        )
+        os._exit(HUNG)
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counted = [(word, sum(finding.verdict == word for finding in findings)) for word in STYLES]
+    return ", ".join(f"{count} {word}" for word, count in counted if count)
+
+
+def _tell(finding: Finding) -> None:
+    """At once: a check that hangs is the one after the last line."""
+    from trainmark.results.paper import Paper
+
+    screen = console()
+    color = screen.color_system is not None and not screen.no_color
+    paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
+    line = paper.table(heads=False)
+    line.add_column(width=7)
+    line.add_column(width=18, overflow="fold")
+    line.add_column(overflow="fold")
+    line.add_row(paper.text(finding.verdict, STYLES[finding.verdict]), finding.name, paper.text(finding.sentence))
+    if finding.remedy:
+        line.add_row("", "", paper.text(f"look at: {finding.remedy}"))
+    paper.put(line)
+    sys.stdout.write(paper.drawn())
+    sys.stdout.flush()

@@ -1,0 +1,75 @@
+"""Finds out which vendor's devices this machine has, for `--platform auto`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trainmark.platforms import files
+from trainmark.platforms.files import PlatformFile
+
+NOWHERE = "cpu"
+"""The platform every machine has."""
+
+
+def detect() -> str:
+    """The name of the platform to use when none is given: the accelerator torch sees, else the CPU."""
+    candidates = [file for file in map(files.load, files.names()) if file.name != NOWHERE]
+    device_type = _device_type(candidates) or _taught(candidates)
+    return NOWHERE if device_type is None else _most_specific(device_type, candidates)
+
+
+def _device_type(candidates: Sequence[PlatformFile]) -> str | None:
+    """torch's word for the devices that are here, also by a torch that is too old to be used: it is refused later."""
+    if hasattr(torch, "accelerator"):
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return None if found is None else found.type
+    for device_type in dict.fromkeys(file.device_type for file in candidates):
+        module = getattr(torch, device_type, None)
+        if module is not None and hasattr(module, "is_available") and module.is_available():
+            return device_type
+    return None
+
+
+def _taught(candidates: Sequence[PlatformFile]) -> str | None:
+    """The same after importing what is installed to teach torch a device. What cannot be imported is no device."""
+    for file in candidates:
+        if file.plugin is None or importlib.util.find_spec(file.plugin.partition(".")[0]) is None:
+            continue
+        try:
+            importlib.import_module(file.plugin)
+        except Exception:  # noqa: S112 - a plugin without its driver fails in ways of its own
+            continue
+        if (device_type := _device_type(candidates)) is not None:
+            return device_type
+    return None
+
+
+def _most_specific(device_type: str, candidates: Sequence[PlatformFile]) -> str:
+    """The platform of this type that knows the most about the device; the CPU's, if none is of this type."""
+    name = _device_name(device_type)
+    fitting = [(_fit(file, name), file.name) for file in candidates if file.device_type == device_type]
+    known = [(fit, name) for fit, name in fitting if fit is not None]
+    return max(known, default=((), NOWHERE))[1]
+
+
+def _fit(file: PlatformFile, device_name: str) -> tuple[int, int] | None:
+    """How well a file fits: by as much of the device's name as it knows, then by the build; None if it does not."""
+    wanted, length = file.recognise, 0
+    if wanted.device_name is not None:
+        if (found := re.search(wanted.device_name, device_name)) is None:
+            return None
+        length = len(found.group())
+    if wanted.build is not None and not getattr(torch.version, wanted.build, None):
+        return None
+    return length, int(wanted.build is not None)
+
+
+def _device_name(device_type: str) -> str:
+    module: Any = getattr(torch, device_type, None)
+    return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else ""

@@ -1,0 +1,103 @@
+"""Reads devices through NVML, by the module pynvml of the package nvidia-ml-py where that is installed."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from trainmark.platforms.sensors import Reader, Reading, missing
+
+THROTTLES: Mapping[int, str] = {
+    0x04: "software power cap",
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""Of the reasons NVML gives for a clock below the highest, those that are not a wish of the user or idleness."""
+
+
+def open_nvml() -> NvmlReader | str:
+    """A reader, or why there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return "the module pynvml is not installed; pip install 'trainmark[nvidia]' brings it"
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    except Exception as error:  # NVML's own errors, or a module by that name that is another
+        return f"NVML could not be opened: {error}"
+    return NvmlReader(nvml, handles)
+
+
+class NvmlReader(Reader):
+    """All devices NVML sees; each value is asked for by itself, as cards differ in what they can say."""
+
+    def __init__(self, nvml: Any, handles: list[Any]) -> None:
+        super().__init__("it was not read yet")
+        self._nvml = nvml
+        self._handles = handles
+
+    def read(self) -> list[Reading]:
+        reasons: dict[str, str] = {}
+        found = [self._reading(device, handle, reasons) for device, handle in enumerate(self._handles)]
+        self.unavailable = missing(found, reasons, "NVML sees no device")
+        return found
+
+    def numbers(self, words: list[str]) -> list[int] | None:
+        """By number, or by the beginning of a UUID, as the variable allows both."""
+        if (numbers := super().numbers(words)) is not None:
+            return numbers
+        names = []
+        for handle in self._handles:
+            name = self._nvml.nvmlDeviceGetUUID(handle)
+            names.append(name.decode() if isinstance(name, bytes) else str(name))
+        chosen = [[device for device, name in enumerate(names) if name.startswith(word)] for word in words]
+        return [matches[0] for matches in chosen] if all(len(matches) == 1 for matches in chosen) else None
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._nvml.nvmlShutdown()
+
+    def _reading(self, device: int, handle: Any, reasons: dict[str, str]) -> Reading:
+        nvml = self._nvml
+
+        def ask(names: tuple[str, ...], question: Callable[[], Any]) -> Any:
+            try:
+                return question()
+            except Exception as error:  # a driver too old, a card that cannot say, a card that was lost
+                for name in names:
+                    reasons.setdefault(name, f"NVML: {error}")
+                return None
+
+        memory = ask(("memory_used_bytes", "memory_total_bytes"), lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        power_mw = ask(("power_w",), lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        energy_mj = ask(("energy_j",), lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        degrees = ask(("temperature_c",), lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+        use = ask(("utilisation_percent",), lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        clock = ask(("clock_mhz",), lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        mask = ask(("throttled",), lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        errors = ask(
+            ("ecc_errors",),
+            lambda: nvml.nvmlDeviceGetTotalEccErrors(
+                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            ),
+        )
+        return Reading(
+            device=device,
+            memory_used_bytes=None if memory is None else float(memory.used),
+            memory_total_bytes=None if memory is None else float(memory.total),
+            power_w=None if power_mw is None else power_mw / 1e3,
+            energy_j=None if energy_mj is None else energy_mj / 1e3,
+            temperature_c=None if degrees is None else float(degrees),
+            utilisation_percent=None if use is None else float(use.gpu),
+            clock_mhz=None if clock is None else float(clock),
+            throttled=None if mask is None else tuple(name for bit, name in THROTTLES.items() if mask & bit),
+            ecc_errors=None if errors is None else float(errors),
+        )

@@ -1,0 +1,300 @@
+"""The devices of the stand-in: tensors on the CPU, and a queue in which work ends later than its launch.
+
+The arithmetic itself is done at once, by the CPU, inside the launch. What is late is everything a host can see of a
+device's work: marks are reached, waits end, and numbers arrive in host memory only when the queue gets there, as on a
+device; a host that does not wait reads what was there before. Operations inside `Device.arithmetic` are launches, and
+the memory counted is that of all tensors which such operations were given or gave, as long as they live.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainmark.platforms.marks import EventMarks
+from trainmark.platforms.platform import Device, Platform
+from trainmark.platforms.standin import Script
+from trainmark.platforms.wide_arithmetic import WideArithmetic
+from trainmark.spec.precision import Precision
+
+NAME = "Stand-in (not a device)"
+_IDLE_S = 1.0
+"""The queue's thread ends when it has had nothing to do for so long."""
+
+
+class StandInDevices:
+    def __init__(self, scripts: Sequence[Script]) -> None:
+        self._scripts = scripts
+        self.count = len(scripts)
+
+    def open(self, platform: Platform, index: int) -> Device:
+        return StandInDevice(platform, index, self._scripts[index])
+
+
+class StandInDevice(Device):
+    """A device like any other to those who use it: its own queue, its own memory, on the CPU underneath."""
+
+    is_stand_in = True
+
+    def __init__(self, platform: Platform, index: int, script: Script) -> None:
+        # nothing of Device's own: torch does not know a device of this type
+        self.platform = platform
+        self.is_cpu = False
+        self.torch = torch.device("cpu")
+        self.queue = Queue(script, f"stand-in device {index}")
+        self.memory = Memory(round(script.memory_mib * 2**20), self.queue.owner)
+        self.marks = EventMarks(lambda: QueueEvent(self.queue))
+        self._module = self
+        self._copies = None
+
+    def synchronize(self, device: object = None) -> None:
+        self.queue.synchronize()
+
+    def take(self, tensor: Tensor) -> Tensor:
+        with self._launches(wide=False):
+            return tensor.clone()
+
+    def host_buffer(self, length: int) -> Tensor:
+        return torch.zeros(length).as_subclass(_late_memory(self.queue))
+
+    def arithmetic(self, precision: Precision) -> AbstractContextManager[Any]:
+        return self._launches(wide=self.emulates(precision))
+
+    def _launches(self, *, wide: bool) -> Launches:
+        return Launches(self.queue, self.memory, wide)
+
+    # what torch's modules for devices offer
+
+    def get_device_name(self, device: object = None) -> str:
+        return NAME
+
+    def max_memory_allocated(self, device: object = None) -> int:
+        return self.memory.peak_bytes
+
+    def memory_allocated(self, device: object = None) -> int:
+        return self.memory.held_bytes
+
+    def mem_get_info(self, device: object = None) -> tuple[int, int]:
+        return self.memory.limit_bytes - self.memory.held_bytes, self.memory.limit_bytes
+
+
+class Entry:
+    """A place in the queue. It is passed when all work launched before it is done."""
+
+    __slots__ = ("act", "due_ns", "passed")
+
+    def __init__(self, due_ns: float, act: Callable[[], object] | None) -> None:
+        self.due_ns = due_ns
+        self.act = act
+        self.passed = threading.Event()
+
+
+class Queue:
+    """Work in the order of its launch; a thread passes the entries between, each when its moment has come."""
+
+    def __init__(self, script: Script, owner: str, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.owner = owner
+        self._script = script
+        self._now_ns = now_ns
+        self._latency_ns = script.latency_us * 1e3
+        self._busy_until_ns = 0.0
+        self._operations = 0
+        self._entries: deque[Entry] = deque()
+        self._changed = threading.Condition()
+        self._drains = False
+
+    def launch(self, began_ns: int, took_ns: int) -> None:
+        """An operation that the host launched at a moment and that takes so long by itself."""
+        self._operations += 1
+        self._raise_if_lost()
+        script = self._script
+        length_ns = (took_ns if script.operation_us is None else script.operation_us * 1e3) * script.slowdown
+        self._busy_until_ns = max(self._busy_until_ns, began_ns + self._latency_ns) + length_ns
+
+    def put(self, act: Callable[[], object] | None = None) -> Entry:
+        """An entry behind all that is launched; `act` is done when it is passed."""
+        self._raise_if_lost()
+        self._busy_until_ns = max(self._busy_until_ns, self._now_ns() + self._latency_ns)
+        hangs = self._script.hang_after is not None and self._operations > self._script.hang_after
+        entry = Entry(float("inf") if hangs else self._busy_until_ns, act)
+        with self._changed:
+            self._entries.append(entry)
+            if self._drains:
+                self._changed.notify()
+            else:
+                self._drains = True
+                threading.Thread(target=self._drain, name=self.owner, daemon=True).start()
+        return entry
+
+    def wait_for(self, entry: Entry) -> None:
+        self._raise_if_lost()
+        entry.passed.wait()
+
+    def synchronize(self) -> None:
+        self.wait_for(self.put())
+
+    def _raise_if_lost(self) -> None:
+        if self._script.lost_after is not None and self._operations > self._script.lost_after:
+            raise torch.AcceleratorError(f"{self.owner} is lost, as its script says")
+
+    def _drain(self) -> None:
+        while (entry := self._next()) is not None:
+            if entry.due_ns == float("inf"):
+                return
+            while (early_ns := entry.due_ns - self._now_ns()) > 0:
+                time.sleep(early_ns / 1e9)
+            if entry.act is not None:
+                entry.act()
+            entry.passed.set()
+
+    def _next(self) -> Entry | None:
+        with self._changed:
+            if not self._entries:
+                self._changed.wait(_IDLE_S)
+            if self._entries:
+                return self._entries.popleft()
+            self._drains = False
+            return None
+
+
+class QueueEvent:
+    """torch.Event for the stand-in's queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._entry: Entry | None = None
+
+    def record(self) -> None:
+        self._entry = self._queue.put()
+
+    def query(self) -> bool:
+        return self._recorded.passed.is_set()
+
+    def synchronize(self) -> None:
+        self._queue.wait_for(self._recorded)
+
+    def elapsed_time(self, later: QueueEvent) -> float:
+        if not (self.query() and later.query()):
+            raise RuntimeError("the time between two marks was asked for before both were reached")
+        return (later._recorded.due_ns - self._recorded.due_ns) / 1e6
+
+    @property
+    def _recorded(self) -> Entry:
+        if self._entry is None:
+            raise RuntimeError("this mark was never recorded")
+        return self._entry
+
+
+class Memory:
+    """Adds up the tensors that operations saw, each storage once and as long as it lives, and knows where to stop."""
+
+    def __init__(self, limit_bytes: int, owner: str) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = self.peak_bytes = 0
+        self._owner = owner
+        self._storages: dict[int, weakref.ref[Any]] = {}
+
+    def hold(self, values: Any) -> None:
+        """Counts the tensors among an operation's arguments or results."""
+        for value in values:
+            if isinstance(value, Tensor):
+                self._hold(value)
+            elif isinstance(value, (list, tuple)):
+                self.hold(value)
+
+    def _hold(self, tensor: Tensor) -> None:
+        if tensor.is_meta or tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._storages or not size:
+            return
+
+        def released(_: object) -> None:
+            self.held_bytes -= size
+            del self._storages[key]
+
+        self._storages[key] = weakref.ref(storage, released)
+        self.held_bytes += size
+        if self.held_bytes > self.limit_bytes:
+            raise torch.OutOfMemoryError(
+                f"{self._owner} is out of memory: {size / 2**20:.1f} MiB more than fit, with "
+                f"{(self.held_bytes - size) / 2**20:.1f} of {self.limit_bytes / 2**20:.1f} MiB in use"
+            )
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+
+_LAUNCH, _VIEW, _TO_HOST = range(3)
+_ASKS_FOR_A_VALUE = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+
+
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, every operation is a launch into the queue, and its tensors are in the device's memory."""
+
+    _kinds: dict[Any, int] = {}  # noqa: RUF012 - of operations, which are the same for all
+
+    def __init__(self, queue: Queue, memory: Memory, wide: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._queue = queue
+        self._memory = memory
+        self._wide = WideArithmetic() if wide else None  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        kind = self._kinds.get(operation)
+        if kind is None:
+            kind = self._kinds[operation] = _kind(operation)
+        if kind != _LAUNCH:
+            if kind == _TO_HOST:
+                self._queue.synchronize()
+            return operation(*args, **kwargs)
+        self._memory.hold(args)
+        began_ns = time.perf_counter_ns()
+        if self._wide is None:
+            result = operation(*args, **kwargs)
+        else:
+            result = self._wide.__torch_dispatch__(operation, types, args, kwargs)
+        self._queue.launch(began_ns, time.perf_counter_ns() - began_ns)
+        self._memory.hold((result,))
+        return result
+
+
+def _kind(operation: Any) -> int:
+    """Views launch nothing. Where the host asks for a value it waits; so does an exchange, which gloo does there."""
+    if operation.namespace == "c10d" or operation in _ASKS_FOR_A_VALUE:
+        return _TO_HOST
+    aliases = [returned.alias_info for returned in operation._schema.returns]
+    return _VIEW if any(alias is not None and not alias.is_write for alias in aliases) else _LAUNCH
+
+
+def _late_memory(queue: Queue) -> type[Tensor]:
+    """Host memory that the device writes to when it gets there; reading it waits for nothing."""
+
+    class LateMemory(Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if function is not Tensor.copy_:
+                return super().__torch_function__(function, types, args, kwargs)  # type: ignore[no-untyped-call]
+            into, source, *waits = args
+            with torch._C.DisableTorchFunctionSubclass():
+                plain, value = into.as_subclass(Tensor), source.detach().clone()
+            entry = queue.put(lambda: plain.copy_(value))
+            if not (waits[0] if waits else kwargs.get("non_blocking", False)):
+                queue.wait_for(entry)
+            return into
+
+    return LateMemory

@@ -1,0 +1,251 @@
+"""The stand-in behaves as a device does: work ends later than its launch, memory ends, and devices fail as scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from trainmark.platforms import files, sensors, standin
+from trainmark.platforms.platform import Platform
+from trainmark.platforms.standin_device import StandInDevice
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.precision import PRECISIONS
+
+Opened = Callable[..., StandInDevice]
+
+FP32 = PRECISIONS["fp32"]
+LATE = "latency_us = 300000\n"
+"""So late that a test on the busiest machine reads the old value first."""
+
+
+def scripted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    path = tmp_path / "script.toml"
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.setenv(standin.VARIABLE, str(path))
+    return Platform(files.load("standin"))
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    def open_device(text: str = "", index: int = 0) -> StandInDevice:
+        device = scripted(text, tmp_path, monkeypatch).open(index)
+        assert isinstance(device, StandInDevice)
+        return device
+
+    return open_device
+
+
+def work(device: StandInDevice, operations: int = 10) -> torch.Tensor:
+    numbers = torch.ones(8)
+    with device.arithmetic(FP32):
+        for _ in range(operations):
+            numbers = numbers + 1
+    return numbers
+
+
+def test_a_mark_is_reached_later_than_it_is_recorded_and_a_wait_really_waits(opened: Opened) -> None:
+    device = opened(LATE)
+    work(device)
+    mark = device.marks.mark()
+    assert not device.marks.reached(mark)
+    device.marks.wait_for(mark)
+    assert device.marks.reached(mark)
+    later = device.marks.mark()
+    device.synchronize()
+    assert device.marks.reached(later)
+
+
+def test_the_time_between_marks_is_the_devices_and_not_the_hosts(opened: Opened) -> None:
+    device = opened("operation_us = 2000\nslowdown = 2.5\nlatency_us = 100000\n")
+    first = device.marks.mark()
+    work(device, 10)
+    last = device.marks.mark()
+    device.marks.wait_for(last)
+    assert device.marks.between_ns(first, last) >= 10 * 2_000_000 * 2.5
+    assert device.marks.between_ns(last, last) == 0
+
+
+def test_the_time_between_marks_that_are_not_reached_cannot_be_asked_for(opened: Opened) -> None:
+    device = opened(LATE)
+    first, last = device.marks.mark(), device.marks.mark()
+    with pytest.raises(RuntimeError, match="before both were reached"):
+        device.marks.between_ns(first, last)
+
+
+def test_a_number_arrives_on_the_host_only_when_the_queue_gets_there(opened: Opened) -> None:
+    device = opened(LATE)
+    [slot, other] = device.host_buffer(2).unbind(0)
+    slot.copy_(torch.tensor(7.0), non_blocking=True)
+    assert float(slot) == 0.0
+    device.synchronize()
+    assert (float(slot), float(other)) == (7.0, 0.0)
+
+
+def test_what_was_sent_is_what_arrives_though_the_source_changes_meanwhile(opened: Opened) -> None:
+    device = opened(LATE)
+    loss = torch.tensor(1.0)
+    [slot] = device.host_buffer(1).unbind(0)
+    slot.copy_(loss, non_blocking=True)
+    loss.fill_(2.0)
+    device.synchronize()
+    assert float(slot) == 1.0
+
+
+def test_a_copy_that_is_to_block_waits_for_all_before_it(opened: Opened) -> None:
+    device = opened(LATE)
+    mark = device.marks.mark()
+    [slot] = device.host_buffer(1).unbind(0)
+    slot.copy_(torch.tensor(7.0))
+    assert float(slot) == 7.0
+    assert device.marks.reached(mark)
+
+
+def test_asking_for_a_value_waits_as_on_any_device(opened: Opened) -> None:
+    device = opened(LATE)
+    mark = device.marks.mark()
+    with device.arithmetic(FP32):
+        assert torch.ones(3).sum().item() == 3
+    assert device.marks.reached(mark)
+
+
+def test_a_batch_is_moved_to_memory_of_the_devices_own(opened: Opened) -> None:
+    device = opened()
+    batch = torch.arange(6.0)
+    moved = device.take(batch)
+    batch.zero_()
+    assert moved.tolist() == [0, 1, 2, 3, 4, 5]
+    assert device.memory_allocated() >= moved.untyped_storage().nbytes()
+
+
+def test_memory_counts_what_training_holds_and_forgets_what_is_gone(opened: Opened) -> None:
+    device = opened()
+    layer = nn.Linear(256, 256)
+    with device.arithmetic(FP32):
+        layer(torch.ones(64, 256)).sum().backward()
+    weights = 4 * (256 * 256 + 256)
+    assert device.memory_allocated() == 2 * weights  # and their gradients: what was only on the way is gone
+    assert (device.peak_memory_bytes() or 0) >= 2 * weights + 4 * 64 * 256  # the layer's input was kept for backward
+    del layer
+    assert device.memory_allocated() == 0
+
+
+def test_more_than_the_limit_is_out_of_memory_by_the_name_torch_has_for_it(opened: Opened) -> None:
+    device = opened("memory_mib = 1\n")
+    with device.arithmetic(FP32):
+        held = torch.ones(200_000)
+        with pytest.raises(torch.OutOfMemoryError, match=r"stand-in device 0 is out of memory: 0\.8 MiB more than fit"):
+            held + 1
+        del held
+        torch.ones(200_000)  # what was given back can be had again
+    assert device.memory_capacity_bytes() == 1 << 20
+    assert (device.peak_memory_bytes() or 0) <= 1 << 20
+
+
+def test_a_hanging_device_reaches_nothing_launched_after_the_hang(opened: Opened) -> None:
+    device = opened("hang_after = 5\n")
+    work(device, 5)
+    device.synchronize()
+    work(device, 1)
+    mark = device.marks.mark()
+    [slot] = device.host_buffer(1).unbind(0)
+    slot.copy_(torch.tensor(7.0), non_blocking=True)
+    assert not device.queue.put().passed.wait(0.3)
+    assert not device.marks.reached(mark)
+    assert float(slot) == 0.0
+
+
+def test_every_call_on_a_lost_device_fails(opened: Opened) -> None:
+    device = opened("lost_after = 5\n")
+    mark = device.marks.mark()
+    work(device, 5)
+    for call in (lambda: work(device, 1), device.marks.mark, device.synchronize, lambda: device.marks.wait_for(mark)):
+        with pytest.raises(torch.AcceleratorError, match="stand-in device 0 is lost"):
+            call()
+
+
+def test_the_queue_goes_on_after_its_thread_had_nothing_to_do(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainmark.platforms.standin_device._IDLE_S", 0.001)
+    device = opened("latency_us = 0\n")
+    for _ in range(200):
+        device.synchronize()
+
+
+def test_a_device_may_differ_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "devices = 3\npower_w = 90\n[[device]]\nindex = 1\npower_w = [100, 300]\nmemory_mib = 16\n"
+    platform = scripted(script, tmp_path, monkeypatch)
+    assert platform.device_count == 3
+    assert [platform.open(index).memory_capacity_bytes() for index in range(3)] == [8 << 30, 16 << 20, 8 << 30]
+    with pytest.raises(NotReadyError, match="platform standin has 3 standin devices here, device 3 was asked for"):
+        platform.open(3)
+    readings = sensors.open_reader(platform.file).read()
+    assert [reading.power_w for reading in readings if reading.device != 1] == [90, 90]
+    assert readings[1].power_w in (100, 300)
+
+
+def test_without_a_script_there_are_two_devices_and_their_sensors_say_only_what_is_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(standin.VARIABLE, raising=False)
+    platform = Platform(files.load("standin"))
+    assert platform.device_count == 2
+    reader = sensors.open_reader(platform.file)
+    [first, _] = reader.read()
+    assert (first.memory_total_bytes, first.power_w, first.throttled, first.ecc_errors) == (8 << 30, None, (), 0)
+    assert reader.unavailable["power_w"] == "the stand-in's script does not give it"
+
+
+def test_the_energy_counter_grows_by_the_power_of_each_second() -> None:
+    power_w = (100.0, 300.0)
+    assert standin.energy_j(power_w, 0) == 0
+    assert standin.energy_j(power_w, 1.5) == 250
+    assert standin.energy_j(power_w, 2.25) == 425
+    assert standin.energy_j(power_w, 10) == 2000
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("slowdwn = 2\n", "key 'slowdwn' is not known; did you mean 'slowdown'?"),
+        ("slowdown = 'much'\n", "slowdown must be a number of 0 or more, not 'much'"),
+        ("latency_us = -1\n", "latency_us must be a number of 0 or more, not -1"),
+        ("power_w = []\n", "power_w must hold a number at least"),
+        ("power_w = [1, true]\n", "power_w must be a number of 0 or more, not True"),
+        ("hang_after = 1.5\n", "hang_after must be a whole number, not 1.5"),
+        ("throttled = 'thermal'\n", "throttled must be a list of reasons, not 'thermal'"),
+        ("devices = 0\n", "devices must be 1 or more, not 0"),
+        ("[[device]]\nindex = 2\n", "[[device]] needs an index of its own from 0 to 1, not 2"),
+        ("[[device]]\nslowdown = 2\n", "[[device]] needs an index of its own from 0 to 1, not None"),
+        ("[[device]]\nindex = 0\n[[device]]\nindex = 0\n", "[[device]] needs an index of its own from 0 to 1, not 0"),
+        ("[[device]]\nindex = 0\ndevices = 2\n", "[[device]]: key 'devices' is not known"),
+        ("[device]\nindex = 0\n", "device must be written as [[device]] tables, each with its index"),
+        ("slowdown = ", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_script_is_refused_in_a_sentence(
+    text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        scripted(text, tmp_path, monkeypatch)
+    assert sentence in str(refused.value)
+
+
+def test_a_script_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(standin.VARIABLE, str(tmp_path / "nowhere.toml"))
+    with pytest.raises(UsageError, match=r"TRAINMARK_STANDIN names .*nowhere\.toml, which cannot be read"):
+        Platform(files.load("standin"))
+
+
+def test_a_users_own_file_cannot_name_code(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text((Path(files.__file__).parent / "standin.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(UsageError, match="python is for trainmark's own files; a file of yours is data only"):
+        files.load(str(path))
+
+
+@pytest.mark.parametrize("name", files.load("standin").precisions)
+def test_the_stand_in_trains_in_what_its_file_lists(name: str, opened: Opened) -> None:
+    assert opened().refuses(PRECISIONS[name]) is None

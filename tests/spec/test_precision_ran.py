@@ -1,0 +1,51 @@
+"""A run is called by what it computed in, and by no word that does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmark.spec.precision import PRECISIONS, ran, said_of_products
+
+NOT_ALLOWED = {"matmul": False, "convolution": False}
+
+
+@pytest.mark.parametrize("word", PRECISIONS)
+def test_what_ran_as_asked_has_the_name_it_was_asked_by(word: str) -> None:
+    asked = PRECISIONS[word]
+    used = "float32" if asked.allows_tf32 else asked.computes_in
+    tf32 = dict.fromkeys(NOT_ALLOWED, asked.allows_tf32)
+    assert (
+        ran({"matmul": {used: 9}, "convolution": {used: 5}}, {asked.weights: 3, "float32": 1}, tf32, asked.autocast)
+        == word
+    )
+
+
+CONVOLUTIONS_ONLY = {"matmul": False, "convolution": True}
+
+
+@pytest.mark.parametrize(
+    ("matmul", "convolution", "tf32", "autocast", "word"),
+    [
+        ({"float32": 9}, {}, NOT_ALLOWED, "bfloat16", "fp32"),
+        ({"bfloat16": 80, "float32": 20}, {}, NOT_ALLOWED, "bfloat16", "amp-bf16"),
+        ({"bfloat16": 2, "float32": 98}, {}, NOT_ALLOWED, None, "mixed: 2 % bfloat16, 98 % float32"),
+        ({"bfloat16": 60, "float32": 40}, {}, NOT_ALLOWED, "bfloat16", "mixed: 60 % bfloat16, 40 % float32"),
+        ({"bfloat16": 9}, {}, NOT_ALLOWED, None, "mixed: 100 % bfloat16"),
+        ({"float32": 1}, {"float32": 999}, CONVOLUTIONS_ONLY, None, "tf32"),
+        ({"float32": 999}, {"float32": 1}, CONVOLUTIONS_ONLY, None, "fp32"),
+        ({"float32": 5}, {"float32": 5}, CONVOLUTIONS_ONLY, None, "mixed: 50 % float32, 50 % tf32"),
+        ({"float8_e4m3fn": 9}, {}, NOT_ALLOWED, None, "mixed: 100 % float8_e4m3fn"),
+        ({}, {}, NOT_ALLOWED, None, "mixed: no product was seen"),
+    ],
+)
+def test_a_word_is_given_only_where_it_fits(
+    matmul: dict[str, int], convolution: dict[str, int], tf32: dict[str, bool], autocast: str | None, word: str
+) -> None:
+    found = ran({"matmul": matmul, "convolution": convolution}, {"float32": 1}, tf32, autocast)
+    assert found.removesuffix(", weights float32") == word
+
+
+def test_products_are_counted_in_words() -> None:
+    computed = {"matmul": {"bfloat16": 12, "float32": 3}, "convolution": {"bfloat16": 1}}
+    assert said_of_products(computed) == "12 matmuls in bfloat16, 3 in float32, 1 convolution in bfloat16"
+    assert said_of_products({"matmul": {}, "convolution": {}}) == ""

@@ -1,0 +1,123 @@
+"""Whole runs on the stand-in: every workload trains on it, and what its devices do wrong is found out and said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from background import record_of
+from conftest import Cli
+
+from trainmark.data import make_ljspeech
+from trainmark.platforms import standin
+
+TINY_WORDS = {
+    "resnet50": ("width=4", "batch_per_device=8"),
+    "vit": ("hidden=16", "layers=1", "heads=2", "mlp=32", "batch_per_device=8"),
+    "tacotron2": (
+        *("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8"),
+        *("batch_per_device=4", "longest_frames=0"),
+    ),
+}
+"""Networks so small that a run is mostly start-up."""
+
+
+@pytest.fixture
+def environment(environment: dict[str, str]) -> dict[str, str]:
+    return {**environment, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("speech") / "set"
+    make_ljspeech.make(folder, clips=24)
+    return folder
+
+
+def words(workload: str, *more: str | Path) -> list[str | Path]:
+    settings = [word for setting in TINY_WORDS[workload] for word in ("--set", setting)]
+    return ["run", workload, "--recipe", "smoke", "--platform", "standin", "--quiet", *settings, *more]
+
+
+def scripted(tmp_path: Path, text: str) -> dict[str, str]:
+    path = tmp_path / "script.toml"
+    path.write_text(text, encoding="utf-8")
+    return {standin.VARIABLE: str(path)}
+
+
+def doubts(record: dict[str, Any]) -> dict[str, str]:
+    return {doubt["code"]: doubt["text"] for doubt in record["doubts"]}
+
+
+@pytest.mark.parametrize("topology", ["1x1", "1x2"])
+@pytest.mark.parametrize("workload", sorted(TINY_WORDS))
+def test_every_workload_trains_on_the_stand_in_and_its_record_says_what_it_was(
+    workload: str, topology: str, cli: Cli, pictures: Path, speech: Path
+) -> None:
+    data = speech if workload == "tacotron2" else pictures
+    done = cli(*words(workload, "--topology", topology, "--data", data, "--steps", "2", "--json"))
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] == "valid"
+    assert [len(rank["compute_ns"]) for rank in record["series"]["ranks"]] == [2] * int(topology[-1])
+    assert len(record["series"]["loss"]) == 2
+    assert all(loss > 0 for loss in record["series"]["loss"])
+    assert doubts(record)["stand-in"] == "this is a stand-in, not a device: its speed, memory and power mean nothing"
+    device = record["environment"]["device"]
+    assert (device["type"], device["name"]) == ("standin", "Stand-in (not a device)")
+    assert 0 < record["metrics"]["mem"]["value"] < 8
+
+
+def test_a_slow_hot_rank_with_memory_errors_is_named_on_the_record(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    slow = (
+        "power_w = 120\n[[device]]\nindex = 1\nslowdown = 12\npower_w = 250\n"
+        'throttled = ["thermal"]\necc_errors_per_s = 5\n'
+    )
+    done = cli(
+        *words("resnet50", "--topology", "1x2", "--data", pictures, "--steps", "8", "--json"),
+        **scripted(tmp_path, slow),
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    said = doubts(record)
+    assert "rank 1" in said["rank-skew"].partition(" took ")[0]
+    assert "thermal" in said["throttled"]
+    assert "device 1" in said["ecc-errors"]
+    assert 120 < record["metrics"]["power"]["value"] < 250
+
+
+def test_out_of_memory_exits_4_and_names_the_next_batch_to_try(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    done = cli(*words("resnet50", "--data", pictures, "--steps", "2"), **scripted(tmp_path, "memory_mib = 2\n"))
+    assert done.returncode == 4
+    assert "out of memory with batch_per_device=8" in done.stderr
+    assert "stand-in device 0 is out of memory" in done.stderr
+    assert "try --set batch_per_device=4" in done.stderr
+    assert record_of(tmp_path / "store")["status"] == "incomplete"
+
+
+def test_a_device_that_hangs_ends_the_run_at_the_limit(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    hang = scripted(tmp_path, "hang_after = 6000\n")
+    done = cli(*words("resnet50", "--data", pictures, "--hang-timeout", "3", "--set", "epochs=1000"), **hang)
+    assert done.returncode == 124, done.stderr
+    assert "no progress for 3 s: rank 0 was last seen in train" in done.stderr
+
+
+def test_a_lost_device_exits_4_and_its_rank_is_named(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    lost = scripted(tmp_path, "[[device]]\nindex = 1\nlost_after = 6000\n")
+    done = cli(*words("resnet50", "--topology", "1x2", "--data", pictures, "--set", "epochs=1000"), **lost)
+    assert done.returncode == 4, done.stderr
+    assert "rank 1 failed in train" in done.stderr
+    assert "the device failed: stand-in device 1 is lost" in done.stderr
+
+
+def test_more_devices_than_the_stand_in_has_are_refused(cli: Cli, pictures: Path) -> None:
+    done = cli(*words("resnet50", "--topology", "1x3", "--data", pictures))
+    assert done.returncode == 3
+    assert "topology 1x3 needs 3 Stand-in, not a device devices on this machine, 2 are visible" in done.stderr
+
+
+def test_auto_never_takes_the_stand_in(cli: Cli, pictures: Path) -> None:
+    done = cli("plan", "resnet50", "--json", "--data", pictures)
+    assert json.loads(done.stdout)["platform"] == "cpu", done.stdout
