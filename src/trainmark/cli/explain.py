@@ -35,6 +35,9 @@ PHASES_EXPLAINED = {
 WORDS = {
     "fix_hp": "The fields in which a run's recipe differs from the workload's reference recipe, computed and never "
     "typed; '/' where none does. bs is batch_per_device, lr learning_rate, wd weight_decay.",
+    "scaling": "How much of the ideal speed-up a larger topology reached: its throughput / (how many times as many "
+    "devices x the throughput of the smallest topology). Weak scaling keeps the batch of each device, strong scaling "
+    "the global batch; all else must be equal. `trainmark scaling` shows it with its interval.",
     "configuration": "The device's name and the topology: nodes x devices per node.",
     "quality": "How good the trained model was, by the workload's own word: acc (top-1 accuracy over the whole "
     "validation set, each sample counted once) or val_loss. 'reached' and 'missed' are about the recipe's target; a "
@@ -120,6 +123,8 @@ DOUBTS = {
 """By the code programs read on the record."""
 
 ALSO = {
+    "scalability": "scaling",
+    "scaling_efficiency": "scaling",
     "acc": "quality",
     "acc1": "quality",
     "final_acc1": "quality",
