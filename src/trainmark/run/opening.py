@@ -105,8 +105,10 @@ def open_job(
 def open_device(plan: Plan, ranks: Ranks) -> Device:
     platform = Platform(files.load(plan.platform))
     device = platform.open(ranks.local_rank)
-    if device.torch.type == "cpu":
+    if device.is_cpu:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks.local_ranks))
+    elif device.is_stand_in:
+        torch.set_num_threads(1)  # several would fall asleep between two launches, and waking them takes longer
     device.set_precision(Precision.parse(plan.precision))
     return device
 
