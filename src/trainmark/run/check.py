@@ -30,7 +30,7 @@ def machine(plan: Plan, store: Path) -> None:
     if platform.device_count < (1 if platform.is_cpu else wanted):
         remedy = f"--topology 1x{platform.device_count}" if platform.device_count else "--platform cpu"
         raise NotReadyError(
-            f"topology {plan.topology} needs {wanted} {platform.file.title} devices on this machine, "
+            f"topology {plan.topology} needs {wanted} devices of platform {platform.file.name} on this machine, "
             f"{platform.device_count} are visible; try {remedy}"
         )
     device = platform.open(0)
