@@ -115,7 +115,7 @@ def test_a_lost_device_exits_4_and_its_rank_is_named(cli: Cli, pictures: Path, t
 def test_more_devices_than_the_stand_in_has_are_refused(cli: Cli, pictures: Path) -> None:
     done = cli(*words("resnet50", "--topology", "1x3", "--data", pictures))
     assert done.returncode == 3
-    assert "topology 1x3 needs 3 Stand-in, not a device devices on this machine, 2 are visible" in done.stderr
+    assert "topology 1x3 needs 3 devices of platform standin on this machine, 2 are visible" in done.stderr
 
 
 def test_auto_never_takes_the_stand_in(cli: Cli, pictures: Path) -> None:
