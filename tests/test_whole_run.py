@@ -160,4 +160,7 @@ def test_devices_that_are_not_there_are_counted_before_the_start(cli: Cli, pictu
         "run", "resnet50", "--recipe", "reference", "--topology", "1x8", "--platform", "nvidia", "--data", pictures
     )
     assert ended.returncode == 3
-    assert "topology 1x8 needs 8 devices of platform nvidia on this machine, 0 are visible; try --platform cpu" in ended.stderr
+    assert (
+        "topology 1x8 needs 8 devices of platform nvidia on this machine, 0 are visible; try --platform cpu"
+        in ended.stderr
+    )
