@@ -100,7 +100,7 @@ def _trainer(job: Job, request: Request) -> list[str]:
 
 def _patches(request: Request) -> list[str]:
     volumes = [
-        "# workers hand batches and gradients around in shared memory, of which pods have little",
+        "# collectives keep the buffers of one node in shared memory, of which pods have little",
         '- name: "shared-memory"',
         '  emptyDir: {medium: "Memory"}',
     ]
