@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from warm_start import WarmStart
 
 os.environ.pop("COLUMNS", None)  # what runs the tests side by side sets it, and output here is for 120 columns
 
@@ -50,14 +51,24 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="session")
+def warm_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]:
+    server = WarmStart(tmp_path_factory.mktemp("warm"))
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def cli(environment: dict[str, str]) -> Cli:
+def cli(environment: dict[str, str], warm_start: WarmStart) -> Cli:
     """Runs `trainmark WORDS...` in a process of its own."""
 
     def call(*words: str | Path, minutes: float = 2, **changes: str) -> subprocess.CompletedProcess[str]:
+        variables = {**environment, **changes}
+        if warm_start.serves(variables):
+            return warm_start.run([*map(str, words)], variables, timeout_s=60 * minutes)
         return subprocess.run(
             [sys.executable, "-m", "trainmark", *map(str, words)],
-            env={**environment, **changes},
+            env=variables,
             capture_output=True,
             text=True,
             timeout=60 * minutes,
@@ -65,3 +76,8 @@ def cli(environment: dict[str, str]) -> Cli:
         )
 
     return call
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole trainings first: at the end, the longest would keep one core waiting for the other."""
+    items.sort(key=lambda item: not item.path.name.startswith("test_whole_"))

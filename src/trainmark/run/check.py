@@ -5,19 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import from_values
 from trainmark.spec.topology import Topology
-
-if TYPE_CHECKING:
-    from torch import nn
 
 LOG_BYTES = 64 << 20
 """Room for event files, logs and the record."""
@@ -78,25 +72,17 @@ def disk(plan: Plan, store: Path) -> None:
 
 def initial_weights(plan: Plan) -> None:
     """A file that cannot be loaded, or does not fit the network, is found here and not after the data was opened."""
-    from trainmark.run import opening, weights
+    from trainmark.run import opening, unfilled, weights
 
     if (given := opening.initial_weights(plan)) is not None:
-        weights.check_fit(_unfilled_model(plan), given, str(plan.init_from))
+        weights.check_fit(unfilled.model(plan), given, str(plan.init_from))
 
 
 def checkpoint_bytes(plan: Plan) -> int:
     """Weights and two optimizer states in float32: no recipe of ours keeps more."""
-    return 3 * 4 * sum(parameter.numel() for parameter in _unfilled_model(plan).parameters())
+    from trainmark.run import unfilled
 
-
-def _unfilled_model(plan: Plan) -> nn.Module:
-    """The plan's model with shapes and no memory behind them."""
-    import torch
-
-    workload = workloads.load(plan.workload)
-    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
-    with torch.device("meta"):
-        return workload.build(recipe)
+    return 3 * 4 * sum(parameter.numel() for parameter in unfilled.model(plan).parameters())
 
 
 def _existing(path: Path) -> Path:

@@ -1,0 +1,38 @@
+"""A plan's model with shapes and no memory behind them, for what must be known before it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from trainmark import workloads
+from trainmark.spec.plan import Plan
+from trainmark.spec.recipe import from_values
+
+DRAWS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
+
+
+def model(plan: Plan) -> nn.Module:
+    workload = workloads.load(plan.workload)
+    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+    with torch.device("meta"), _NoDraws():
+        return workload.build(recipe)
+
+
+class _NoDraws(TorchFunctionMode):
+    """Without memory there is nothing to draw numbers for, and trying to costs torch the import of its compiler."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if getattr(func, "__name__", "") in DRAWS:
+            return args[0] if args else (kwargs or {})["tensor"]  # nn.init's own functions name it
+        return func(*args, **(kwargs or {}))
