@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 
@@ -131,3 +132,29 @@ def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.Ca
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
     assert "[red]x" in out
+
+
+def test_words_of_every_column_are_harmless(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b[2J\u202e<img src=x onerror=alert(1)>|=cmd\x07"
+    quality = dataclasses.replace(make_record().quality, name=hostile, unit=hostile)
+    plan = {"workload": hostile, "recipe_name": hostile, "platform": hostile, "topology": hostile}
+    store.add(make_record(device=hostile, plan=plan, quality=quality, status=hostile, item=hostile))
+    for words in ((), ("--json",), ("--workload", hostile), ("--workload", "\x1b[2J")):
+        assert call(store, *words) == 0
+        out, err = capsys.readouterr()
+        for sign in ("\x1b", "\u202e", "\x07"):
+            assert sign not in out + err
+
+
+def test_the_newest_runs_are_listed_whether_or_not_they_left_records(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(store)
+    for name in ("vit-killed-ddd444", "vit-killed-eee555"):
+        (store.runs / name).mkdir(parents=True)
+    assert call(store, "--limit", "3") == 0
+    out, err = capsys.readouterr()
+    assert "bbb222" in out
+    assert "aaa111" not in out
+    assert "ddd444" in out
+    assert "1 older runs are not shown" in err

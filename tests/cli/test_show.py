@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from records import a_vocoder_record, make_record
+from records import a_vocoder_record, make_record, make_timeline
 
 from trainmark.cli import show
 from trainmark.results.store import Store
 from trainmark.spec.errors import UsageError
+from trainmark.spec.record import Artifact, Doubt
 
 
 @pytest.fixture
@@ -86,3 +89,68 @@ def test_color_follows_the_environment(
     monkeypatch.setenv("NO_COLOR", "1")
     assert call(store) == 0
     assert "\x1b[" not in capsys.readouterr().out
+
+
+HOSTILE = "\x1b[2J\u202e<img src=x onerror=alert(1)>|=cmd\x07"
+
+
+def hostile_store(folder: Path) -> Store:
+    """Hostile words wherever a record holds words from outside."""
+    store = Store(folder)
+    quality = make_record().quality
+    store.add(
+        make_record(
+            run_id="hostile",
+            device=HOSTILE,
+            ended=HOSTILE,
+            group=HOSTILE,
+            item=HOSTILE,
+            plan={"workload": HOSTILE, "recipe_name": HOSTILE, "platform": HOSTILE},
+            quality=dataclasses.replace(quality, name=HOSTILE, unit=HOSTILE),
+            environment={"device": {"name": HOSTILE}, HOSTILE: {HOSTILE: [HOSTILE]}},
+            doubts=(Doubt(code=HOSTILE, text=HOSTILE),),
+            skipped_files=(HOSTILE,),
+            artifacts=(Artifact(file=HOSTILE, caption=HOSTILE),),
+            data_facts={HOSTILE: 1.0},
+            trainmark=HOSTILE,
+        )
+    )
+    return store
+
+
+@pytest.mark.parametrize("form", [(), ("--markdown",), ("--json",)])
+def test_hostile_names_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    assert call(hostile_store(tmp_path), *form) == 0
+    out, err = capsys.readouterr()
+    assert "onerror" in out
+    for sign in ("\x1b", "\u202e", "\x07"):
+        assert sign not in out + err
+    if form == ("--markdown",):
+        assert "<img" not in out
+        columns = {line.replace("\\|", "").count("|") for line in out.splitlines() if line.startswith("|")}
+        assert len(columns) == 1  # no name has made a column of its own
+
+
+def test_a_word_that_no_run_has_is_spelled_out(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        call(hostile_store(tmp_path), HOSTILE)
+    assert "\x1b" not in str(refused.value)
+
+
+def test_a_run_of_very_many_steps_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path)
+    store.add(make_record(timeline=make_timeline(ranks=2, steps=20_000)))
+    assert call(store) == 0
+    assert "20000 done" in capsys.readouterr().out
+
+
+def test_showing_a_record_needs_nothing_of_what_runs_need(store: Store) -> None:
+    code = (
+        "import sys; from trainmark.cli.main import main; "
+        f"main(['show', '--store', {str(store.folder)!r}]); "
+        "print(sorted({'torch', 'scipy', 'psutil', 'trainmark.run.gather'} & set(sys.modules)), file=sys.stderr)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stderr.strip() == "[]"

@@ -243,10 +243,10 @@ def test_steps_too_short_for_the_clock_are_no_error() -> None:
         assert not trend.drifting
 
 
-def test_student_quantiles_match_scipy() -> None:
+def teststudent_quantiles_match_scipy() -> None:
     for degrees in (4, 5, 8, 30):
         for probability in (0.9, 0.975, 0.995):
-            assert series._student_quantile(probability, degrees) == pytest.approx(
+            assert series.student_quantile(probability, degrees) == pytest.approx(
                 float(stdtrit(degrees, probability)), rel=0.003
             )
 

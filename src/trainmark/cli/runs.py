@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainmark.results.paper import Paper
-    from trainmark.results.store import Row
+    from trainmark.results.store import Row, Store
 
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
@@ -36,10 +36,9 @@ def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
     if args.rebuild:
         say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
-    contents = store.contents()
-    everything = newest_first([*contents.rows, *contents.unrecorded])
-    wanted = [row for row in everything if args.workload in (None, row.workload)]
-    shown = wanted[: args.limit or None]
+    contents = store.contents(limit=args.limit or None, workload=args.workload)
+    shown = newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]
+    count = contents.count + len(contents.unrecorded)
 
     screen = console()
     if args.json:
@@ -51,22 +50,28 @@ def run(args: argparse.Namespace) -> int:
 
         color = screen.color_system is not None and not screen.no_color
         paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
-        _draw(paper, shown, _short_names([row.run_id for row in everything]))
+        others = [row.run_id for row in contents.unrecorded]
+        _draw(paper, shown, _short_names([*store.run_ids(), *others]))
         screen.file.write(paper.drawn())
 
     for entry in contents.damaged:
         say(escape.terminal(str(entry)))
-    if not everything:
-        say(escape.terminal(f"the store {store.folder} holds no runs yet; 'trainmark run' makes one"))
-    elif not wanted:
-        known = sorted({row.workload for row in everything if row.workload})
-        say(escape.terminal(f"no run of {args.workload!r} in the store {store.folder}; it holds {', '.join(known)}"))
-    elif len(wanted) > len(shown):
-        say(f"{len(wanted) - len(shown)} older runs are not shown; --limit 0 shows all")
+    if count > len(shown):
+        say(f"{count - len(shown)} older runs are not shown; --limit 0 shows all")
+    elif not count:
+        say(escape.terminal(_why_none(store, args.workload)))
     if any(row.status == "no record" for row in shown):
         where = escape.terminal(str(store.runs))
         say(f"'no record': still running, or ended before a record could be written; see {where}")
     return 0
+
+
+def _why_none(store: Store, workload: str | None) -> str:
+    contents = store.contents()
+    known = sorted({row.workload for row in [*contents.rows, *contents.unrecorded] if row.workload})
+    if workload is None or not known:
+        return f"the store {store.folder} holds no runs yet; 'trainmark run' makes one"
+    return f"no run of {workload!r} in the store {store.folder}; it holds {', '.join(known)}"
 
 
 def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:

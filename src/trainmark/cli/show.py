@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
 def _found(store: Store, word: str | None) -> tuple[Record, Path]:
     """The record meant; for a run that was cut off before it could leave one, what its events tell."""
     from trainmark.results.store import read_record
-    from trainmark.run import gather
     from trainmark.spec.errors import UsageError
 
     try:
@@ -71,5 +70,7 @@ def _found(store: Store, word: str | None) -> tuple[Record, Path]:
             folder = store.run_folder(word)
         except UsageError:
             raise missing from None
+        from trainmark.run import gather
+
         return gather.record(folder), folder
     return read_record(path), path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 from trainmark.spec.errors import UsageError
@@ -13,6 +14,8 @@ from trainmark.spec.plan import Plan
 from trainmark.spec.timeline import RankTrace, Timeline
 
 RECORD_SCHEMA = 1
+MOST_STEPS = 100_000_000
+"""No run is longer; a damaged count must not take all memory."""
 
 Status = Literal["valid", "invalid", "incomplete"]
 
@@ -191,7 +194,10 @@ class Record:
 
 
 def _trace_to_json(trace: RankTrace) -> dict[str, Any]:
-    document = {**asdict(trace), "items": _pack(trace.items)}
+    # not asdict, which copies every number of every series
+    document = {**vars(trace), "phases_ns": dict(trace.phases_ns), "items": _pack(trace.items)}
+    for name in ("wait_ns", "compute_ns", "exchange_ns"):
+        document[name] = list(document[name])
     if not trace.exchange_ns:
         del document["exchange_ns"]
     return document
@@ -207,14 +213,13 @@ def _restart_from_json(document: Mapping[str, Any]) -> Restart:
 
 def _pack(items: Sequence[int]) -> list[list[int]]:
     """Items of a step are nearly always the same number: [count, value] pairs keep a long run's record small."""
-    runs: list[list[int]] = []
-    for value in items:
-        if runs and runs[-1][1] == value:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, value])
-    return runs
+    return [[len(list(alike)), value] for value, alike in groupby(items)]
 
 
 def _unpack(runs: Sequence[Sequence[int]]) -> list[int]:
-    return [value for count, value in runs for _ in range(count)]
+    if sum(count for count, _ in runs) > MOST_STEPS:
+        raise UsageError(f"this record is damaged: it counts items of more than {MOST_STEPS} steps")
+    items: list[int] = []
+    for count, value in runs:
+        items += [value] * count
+    return items

@@ -38,6 +38,8 @@ class Interval:
     steps: int
     effective_steps: float
     """Independent steps that would be as telling as these; far below `steps` when neighbours resemble each other."""
+    degrees: int
+    """Of freedom: how surely the spread behind the interval is known itself."""
     method: str
 
 
@@ -134,7 +136,7 @@ def mean_interval(step_s: Series, items: Series, confidence: float = 0.95) -> In
         residual = np.zeros(n)
     variance, degrees = _long_run_variance(residual)
     standard_error = math.sqrt(variance / n) / float(step_s.mean())
-    half_width = _student_quantile(0.5 + confidence / 2, degrees) * standard_error
+    half_width = student_quantile(0.5 + confidence / 2, degrees) * standard_error
     return Interval(
         value=throughput,
         low=max(0.0, throughput - half_width),
@@ -143,6 +145,7 @@ def mean_interval(step_s: Series, items: Series, confidence: float = 0.95) -> In
         confidence=confidence,
         steps=n,
         effective_steps=_effective_steps(residual, variance),
+        degrees=degrees,
         method="prewhitened cosine long-run variance with Student t",
     )
 
@@ -160,10 +163,10 @@ def steps_needed(step_s: Series, items: Series, relative_half_width: float = 0.0
     interval = mean_interval(step_s, items, confidence)
     if interval is None:
         return max(0, FEWEST_STEPS - n)
-    spread_squared = n * (interval.relative_half_width / _student_quantile(0.5 + confidence / 2, _degrees(n))) ** 2
+    spread_squared = n * (interval.relative_half_width / student_quantile(0.5 + confidence / 2, _degrees(n))) ** 2
     total = n
     for _ in range(50):  # the quantile shrinks as the series grows; this settles in a few rounds
-        wanted = spread_squared * (_student_quantile(0.5 + confidence / 2, _degrees(total)) / relative_half_width) ** 2
+        wanted = spread_squared * (student_quantile(0.5 + confidence / 2, _degrees(total)) / relative_half_width) ** 2
         if abs(wanted - total) <= 0.001 * total:
             break
         total = max(FEWEST_STEPS, math.ceil(wanted))
@@ -189,7 +192,7 @@ def drift(step_s: Series, items: Series | None = None) -> Drift | None:
     change = float(line @ folded / (line @ line))
     variance, degrees = _long_run_variance(folded - folded.mean() - change * line, line_removed=True)
     standard_error = math.sqrt(variance / float(line @ line))
-    certain = abs(change) > _student_quantile(0.995, degrees) * standard_error
+    certain = abs(change) > student_quantile(0.995, degrees) * standard_error
     relative_change = change / float(folded.mean()) if change else 0.0
     return Drift(
         relative_change=relative_change,
@@ -274,7 +277,7 @@ def _mser(values: Series, *, batch: int, most: int) -> int:
     head, tail = np.split(values, [odd + cut * batch])
     variance, degrees = _long_run_variance(tail - tail.mean())
     noise = math.sqrt(variance * (1 / len(head) + 1 / len(tail)))
-    certain = abs(float(head.mean() - tail.mean())) > _student_quantile(0.99, degrees) * noise
+    certain = abs(float(head.mean() - tail.mean())) > student_quantile(0.99, degrees) * noise
     return len(head) if certain else 0
 
 
@@ -314,7 +317,7 @@ def _effective_steps(residual: Series, variance: float) -> float:
     return min(float(n), max(1.0, n * float(residual.var()) / variance)) if variance else float(n)
 
 
-def _student_quantile(probability: float, degrees: int) -> float:
+def student_quantile(probability: float, degrees: float) -> float:
     """Student's t from the normal quantile by Fisher's expansion, good to 0.2 % from 4 degrees on.
 
     Here because importing scipy takes longer than a training step, and this is called between steps.

@@ -1,0 +1,259 @@
+"""`trainmark watch`: a run that goes on elsewhere, looked at from here."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmark.results.live import Rank
+    from trainmark.results.live_screen import Frame
+    from trainmark.results.store import Store
+    from trainmark.run.events import EventTail
+
+HELP = "Watch a run go on, from another terminal."
+EXAMPLES = """\
+  trainmark watch                         the run that goes on now, until it ends
+  trainmark watch 7d00aa                  by the beginning or the end of its id
+  trainmark watch --once                  one look
+  trainmark watch --json                  one look, for programs"""
+
+LOOK_EVERY_S = 0.5
+LINE_EVERY_S = 5.0
+RECORD_LIMIT_S = 30.0
+"""What a launcher gets to write the record once its ranks are gone."""
+SETTLE_S = 5.0
+"""It mostly takes no longer, so that nothing is said of it before."""
+RECENT_S = 120.0
+"""A run on another machine is taken to go on if it wrote so recently."""
+MOST_LOOKED_AT = 50
+
+_FILE = re.compile(r"(rank|telemetry)([0-9]+)\.jsonl|(launcher)\.jsonl")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = "run id, its beginning or end (default: the newest that still runs)"
+    parser.add_argument("run", nargs="?", metavar="RUN", help=words)
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    parser.add_argument("--once", action="store_true", help="one look, then exit")
+    parser.add_argument("--json", action="store_true", help="one look as a JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.results.store import Store, default_folder
+
+    store = Store(args.store or default_folder())
+    watched = Watched(chosen(store, args.run), store)
+    if args.json or args.once:
+        return _once(watched, as_json=args.json)
+    return follow(watched)
+
+
+class Watched:
+    """A run's folder, of which each look reads what is new."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        from trainmark.results.live import Live
+
+        self.folder = folder
+        self.record = store.path(folder.name)
+        self.live = Live(run_id=folder.name)
+        self._now_s, self._wall_s = now_s, wall_s
+        self._tails: dict[str, tuple[str, int, EventTail]] = {}
+        self._heard_at_s: float | None = None
+
+    def look(self) -> Frame:
+        from trainmark.results.live_screen import Frame
+
+        self.live.plan = self.live.plan or _document(self.folder / "plan.json")
+        self.live.head = self.live.head or _document(self.folder / "run.json")
+        self._find_files()
+        heard = False
+        for source, number, tail in self._tails.values():
+            for event in tail.new_events():
+                self.live.hear(source, number, event)
+                heard = heard or source == "rank"  # a sampler goes on however long a rank hangs
+        if self._heard_at_s is None:
+            self._heard_at_s = self._now_s() - self._silent_before_s()
+        elif heard:
+            self._heard_at_s = self._now_s()
+        silent_s = self._now_s() - self._heard_at_s
+        missing = processes_gone(self.live.ranks.values()) and not self.record.exists()
+        return Frame(live=self.live, silent_s=silent_s, gone=missing and silent_s > SETTLE_S)
+
+    def _find_files(self) -> None:
+        from trainmark.run.events import EventTail
+
+        try:
+            names = sorted(entry.name for entry in self.folder.iterdir())
+        except OSError:
+            return
+        for name in names:
+            if name not in self._tails and (found := _FILE.fullmatch(name)):
+                source, number, launcher = found.groups()
+                self._tails[name] = (launcher or source, int(number or 0), EventTail(self.folder / name))
+
+    def _silent_before_s(self) -> float:
+        """How long the ranks had not written when they were first looked at, by the files' times."""
+        written = [self.folder / name for name, (source, _, _) in self._tails.items() if source == "rank"]
+        return max(0.0, self._wall_s() - _last_change(written or [self.folder]))
+
+
+def chosen(store: Store, word: str | None) -> Path:
+    """The folder of the run meant: the newest that still runs, else the newest, unless one is named."""
+    if word:
+        return store.run_folder(word)
+    newest = store.newest_folders()
+    for folder in newest[:MOST_LOOKED_AT]:
+        if not store.path(folder.name).exists() and _goes_on(folder, store):
+            return folder
+    return store.run_folder()
+
+
+def _goes_on(folder: Path, store: Store) -> bool:
+    watched = Watched(folder, store)
+    ranks = watched.look().live.ranks.values()
+    if ranks and all(_is_here(rank) for rank in ranks):
+        return not processes_gone(ranks)
+    return time.time() - _last_change([folder, *folder.glob("*.jsonl")]) < RECENT_S
+
+
+def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int:
+    """Shows the run until it ends; 0 with a record, 4 if it left none."""
+    from trainmark.cli.terminal import say
+    from trainmark.results import escape
+
+    with _Screen() as screen:
+        while True:
+            frame = watched.look()
+            screen.show(frame)
+            if watched.record.exists() or (frame.gone and (frame.silent_s or 0.0) > RECORD_LIMIT_S):
+                break
+            pause(LOOK_EVERY_S)
+    if watched.record.exists():
+        return _tell_result(watched)
+    say(escape.terminal(f"run {watched.live.run_id}: {frame.note}; see 'trainmark show {watched.live.run_id}'"))
+    return 4
+
+
+def _once(watched: Watched, *, as_json: bool) -> int:
+    from trainmark.cli.terminal import console
+    from trainmark.results.live_screen import document, draw
+
+    frame, screen = watched.look(), console()
+    if as_json:
+        known = str(watched.record) if watched.record.exists() else None
+        screen.file.write(json.dumps({**document(frame), "record": known}, allow_nan=False) + "\n")
+        return 0
+    color = screen.color_system is not None and not screen.no_color
+    screen.file.write(draw(frame, width=screen.width, color=color, encoding=screen.encoding))
+    return _tell_result(watched) if watched.record.exists() else 0
+
+
+def _tell_result(watched: Watched) -> int:
+    from trainmark.cli.terminal import console
+    from trainmark.results import escape
+    from trainmark.results.live_screen import result
+    from trainmark.results.store import read_record
+
+    screen = console()
+    lines = [result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
+    screen.file.write(escape.fitted("\n".join(lines) + "\n", screen.encoding))
+    return 0
+
+
+class _Screen:
+    """A picture that is drawn over itself on a terminal; elsewhere a line when there is news, and now and then."""
+
+    def __init__(self) -> None:
+        from trainmark.cli.terminal import console
+
+        self._console = console()
+        self._live: Any = None
+        self._said_at_s = -LINE_EVERY_S
+        self._seen: object = None
+
+    def __enter__(self) -> _Screen:
+        if sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, frame: Frame) -> None:
+        from trainmark.results import escape
+        from trainmark.results.live_screen import draw, line
+
+        screen = self._console
+        if self._live:
+            from rich.text import Text
+
+            color = screen.color_system is not None and not screen.no_color
+            drawn = draw(frame, width=screen.width, color=color, encoding=screen.encoding)
+            self._live.update(Text.from_ansi(drawn), refresh=True)
+            return
+        now = time.monotonic()
+        evaluation = frame.live.first.evaluation or {}
+        news = (frame.live.phase, evaluation.get("step"), frame.live.failure, frame.gone)
+        if news != self._seen or now - self._said_at_s >= LINE_EVERY_S:
+            self._seen, self._said_at_s = news, now
+            screen.file.write(escape.fitted(line(frame), screen.encoding) + "\n")
+            screen.file.flush()
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """A file of the run's beginning; empty as long as it is not there or not whole."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last_change(paths: list[Path]) -> float:
+    changed = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            changed.append(path.stat().st_mtime)
+    return max(changed, default=0.0)
+
+
+def processes_gone(ranks: Collection[Rank]) -> bool:
+    """True if every rank was a process of this machine and none of them is there any more."""
+    return bool(ranks) and all(_is_here(rank) and not _is_alive(rank.pid or 0) for rank in ranks)
+
+
+def _is_here(rank: Rank) -> bool:
+    from trainmark.run.place import host_name
+
+    return rank.pid is not None and rank.host == host_name(os.environ)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # somebody else's, or no number of a process
+        return True
+    return True
