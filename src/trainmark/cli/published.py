@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
-HELP = "Show the rows of published benchmark tables, with their pages."
+HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their pages."
 EXAMPLES = """\
   trainmark published                     every row
   trainmark published vit                 those of one workload
@@ -14,22 +15,30 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", nargs="?", metavar="WORKLOAD", help="only rows of this workload (default: all)")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of imports (default: $TRAINMARK_STORE)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from trainmark.cli.terminal import console
-    from trainmark.results import published
+    from trainmark.cli.terminal import console, say
+    from trainmark.results import escape, imported, published
+    from trainmark.results.store import default_folder
 
-    rows = published.rows(args.workload)
+    kept = imported.contents(args.store or default_folder())
+    added = tuple(row for row in kept.rows if args.workload in (None, row.workload))
+    only_imported = added and args.workload not in (None, *published.workloads())
+    rows = added if only_imported else (*published.rows(args.workload), *added)
     screen = console()
     if args.json:
-        screen.file.write(json.dumps([{**asdict(row), "mfu": published.mfu(row)} for row in rows], indent=2) + "\n")
-        return 0
-    from trainmark.results.published_table import render
+        documents = [{**asdict(row), "mfu": published.mfu(row), "imported": imported.is_imported(row)} for row in rows]
+        screen.file.write(json.dumps(documents, indent=2) + "\n")
+    else:
+        from trainmark.results.published_table import render
 
-    color = screen.color_system is not None and not screen.no_color
-    screen.file.write(render(rows, width=screen.width, color=color, encoding=screen.encoding))
+        color = screen.color_system is not None and not screen.no_color
+        screen.file.write(render(rows, width=screen.width, color=color, encoding=screen.encoding))
+    for sentence in kept.damaged:
+        say(escape.terminal(sentence))
     return 0

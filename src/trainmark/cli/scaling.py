@@ -101,12 +101,15 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
 
 def _of_published(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, say
-    from trainmark.results import published
+    from trainmark.results import imported, published
     from trainmark.results.scaling import THROUGHPUTS, throughput_alias
     from trainmark.results.scaling_published import published_scalings, to_json
+    from trainmark.results.store import default_folder
 
     metric = throughput_alias(args.metric) if args.metric else None
     rows = published.rows(args.published or None)
+    of_user = imported.rows(args.store or default_folder())
+    rows = (*rows, *(row for row in of_user if args.published in ("", row.workload)))
     found = published_scalings(rows)
     if left_out := len(rows) - sum(len(group.points) for group in found):
         say(

@@ -71,10 +71,14 @@ def rows(workload: str | None = None) -> tuple[PublishedRow, ...]:
     everything = _all_rows()
     if workload is None:
         return everything
-    known = list(dict.fromkeys(row.workload for row in everything))
-    if workload not in known:
+    if workload not in (known := workloads()):
         raise UsageError(f"no published rows of {workload!r}; {nearest(workload, known)}")
     return tuple(row for row in everything if row.workload == workload)
+
+
+def workloads() -> tuple[str, ...]:
+    """What there are published rows of."""
+    return tuple(dict.fromkeys(row.workload for row in _all_rows()))
 
 
 def mfu(row: PublishedRow) -> float | None:

@@ -33,7 +33,7 @@ def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = Fals
 
 
 def _sheet(rows: Sequence[PublishedRow], pages: Sequence[str]) -> Sheet:
-    unit = next(f"{row.item}/s" for row in rows if row.item)
+    unit = next((f"{row.item}/s" for row in rows if row.item), "")
     longest = max(len(row.name) for row in rows) - len(PREFIX)
     shown: list[tuple[Column, Callable[[PublishedRow], tuple[str, ...]]]] = [
         (Column(title="name", right=False, label=True, least=longest), lambda row: (row.name.removeprefix(PREFIX),)),

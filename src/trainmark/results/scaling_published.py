@@ -99,7 +99,7 @@ def _measured(members: Sequence[PublishedRow]) -> PublishedScaling:
 
 
 def _efficiency(value: float | None, devices: int, base: float | None, base_devices: int) -> float | None:
-    if value is None or base is None:
+    if not value or not base:  # an imported page may also hold zeros
         return None
     return scaling_efficiency(
         Quantity(value=value, unit=""), devices, Quantity(value=base, unit=""), base_devices
