@@ -1,0 +1,165 @@
+"""`trainmark audit`: holds results against everything else that is known about them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmark.results.audit.audited import Audited
+    from trainmark.results.store import Store
+
+HELP = "Hold runs, published pages and event logs against everything known about them: a lie detector."
+EXAMPLES = """\
+  trainmark audit                         the newest run, recomputed from its raw series and its events
+  trainmark audit 7d00aa record.json      runs by id, and record files
+  trainmark audit README.md               a published page
+  trainmark audit published:vit --all     published rows, with what passed and what could not be checked
+  trainmark audit runs/ID/rank0.jsonl     an event log, or a whole run folder
+
+exit code: 5 where something cannot be so ('wrong'), else 0"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="RUN|FILE.md|LOG",
+        help="run ids, record files, Markdown pages, event logs, run folders, 'published', 'published:NAME' or "
+        "'published:WORKLOAD' (default: the newest run)",
+    )
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    parser.add_argument("--all", action="store_true", help="also list what passed and what could not be checked")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.cli.terminal import console
+    from trainmark.results.audit.audited import is_wrong, to_json
+    from trainmark.results.store import Store, default_folder
+
+    store = Store(args.store or default_folder())
+    audits = [audit for word in args.what or ["last"] for audit in _audited(word, store)]
+    screen = console()
+    if args.json:
+        screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
+    else:
+        from trainmark.results.audit.screen import render
+
+        color = screen.color_system is not None and not screen.no_color
+        screen.file.write(
+            render(audits, everything=args.all, width=screen.width, color=color, encoding=screen.encoding)
+        )
+    return 5 if is_wrong(audits) else 0
+
+
+def _audited(word: str, store: Store) -> Iterator[Audited]:
+    from trainmark.results.audit.logs import audit_log, audit_run_folder
+    from trainmark.spec.errors import UsageError
+
+    path = Path(word)
+    if word == "published" or word.startswith("published:"):
+        yield from _published(word.removeprefix("published").removeprefix(":"), store)
+    elif path.suffix.lower() in (".md", ".markdown", ".txt"):
+        yield _page(path)
+    elif path.suffix == ".jsonl":
+        yield audit_log(path, _record_beside(path.absolute().parent))
+    elif path.is_dir():
+        yield from audit_run_folder(path, _record_beside(path.absolute()))
+    else:
+        try:
+            file = store.find(None if word == "last" else word)
+        except UsageError:
+            # a run that was cut off leaves events and no record
+            if word == "last" or not (folder := _run_folder(store, word)):
+                raise
+            yield from audit_run_folder(folder)
+            return
+        yield from _record(file)
+
+
+def _record(file: Path) -> Iterator[Audited]:
+    """A record file, and the events it was made of where they are still there."""
+    from trainmark.results.audit.audited import Audited
+    from trainmark.results.audit.logs import audit_run_folder
+    from trainmark.results.audit.records import audit_document
+
+    for document in _documents(file):
+        yield Audited(title=str(document.get("run_id") or file.name), checked=audit_document(document, file.name))
+    folder = file.absolute().parent.parent / "runs" / file.stem
+    if file.parent.name == "records" and (folder / "rank0.jsonl").is_file() and (record := _record_beside(folder)):
+        yield from audit_run_folder(folder, record)
+
+
+def _documents(file: Path) -> list[dict[str, Any]]:
+    """A record, or a list of them as `run --json` and `report --format json` write it."""
+    from trainmark.spec.errors import UsageError
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"it holds {constant}")
+
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+    except OSError as error:
+        raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"record file {file} is damaged: {error}") from error
+    documents = document if isinstance(document, list) else [document]
+    if not documents or not all(isinstance(entry, dict) for entry in documents):
+        raise UsageError(f"record file {file} is damaged: its JSON is neither a record nor a list of records")
+    return documents
+
+
+def _record_beside(folder: Path) -> Any:
+    """The record of a run folder in a store, if it can be read; its own audit says so if it cannot."""
+    from trainmark.results.store import read_record
+    from trainmark.spec.errors import TrainmarkError
+
+    file = folder.parent.parent / "records" / f"{folder.name}.json"
+    try:
+        return read_record(file) if file.is_file() else None
+    except TrainmarkError:
+        return None
+
+
+def _run_folder(store: Store, word: str) -> Path | None:
+    from trainmark.spec.errors import UsageError
+
+    try:
+        return store.run_folder(word)
+    except UsageError:
+        return None
+
+
+def _page(path: Path) -> Audited:
+    from trainmark.results import pages
+    from trainmark.results.audit.audited import Audited
+    from trainmark.results.audit.pages import audit_page
+    from trainmark.spec.errors import UsageError
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"page {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise UsageError(f"page {path} is not UTF-8 text; save it as such, then try again") from None
+    page = pages.read(text, name=path.name)
+    return Audited(title=page.title, checked=audit_page(page))
+
+
+def _published(word: str, store: Store) -> Iterator[Audited]:
+    from trainmark.results import imported, published
+    from trainmark.results.audit.audited import Audited
+    from trainmark.results.audit.pages import audit_page, by_source
+    from trainmark.spec.errors import UsageError, nearest
+
+    rows = (*published.rows(), *imported.rows(store.folder))
+    chosen = [row for row in rows if word in ("", row.workload, row.name.removeprefix(published.PREFIX))]
+    if not chosen:
+        known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]
+        raise UsageError(f"no published row or workload is called {word!r}; {nearest(word, known)}")
+    for page in by_source(chosen):
+        yield Audited(title=page.title, checked=audit_page(page))

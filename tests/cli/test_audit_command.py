@@ -1,0 +1,136 @@
+"""`trainmark audit` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+from results.audit.clean_records import QUICK, TWO_RANKS
+
+from trainmark.results.store import Store
+from trainmark.spec.record import Record
+
+PAGE = """\
+* 通用指标
+
+| 指标名称 | 指标值 | 特殊说明 |
+| --- | --- | --- |
+| 模型 | Vision Transformer | |
+| 硬件设备简称 | nvidia A100 | |
+| 训练结果 | val_loss,见“性能指标” | 验证loss |
+
+* 性能指标
+
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | final_acc1 | mem |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| A100单机8卡(1x8) | fp32 | / | 73258 | 5109 | 5316 | 5441 | 80.024 | 39.3/40.0 |
+| A100单机单卡(1x1) | fp32 | bs=256 | / | 700 | 1144 | 1151 | / | 29.4/40.0 |
+"""
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """In the store, with the events it was made of beside it."""
+    found = TWO_RANKS.leave(tmp_path / "store")
+    Store(tmp_path / "store").add(found)
+    return found
+
+
+def test_the_newest_run_is_audited_with_its_events(cli: Cli, record: Record) -> None:
+    ended = cli("audit")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.rstrip().endswith("could not be checked.")
+    assert " 0 failed" in ended.stdout
+    everything = cli("audit", record.run_id, "--all").stdout
+    assert "passed: p" in everything
+    assert "rank1.jsonl" in everything
+    assert "not checked:" in everything
+
+
+def test_a_record_file_that_was_changed_exits_5_and_says_what_is_wrong(
+    cli: Cli, record: Record, tmp_path: Path
+) -> None:
+    document = record.to_json()
+    document["metrics"]["p_core"]["value"] *= 2
+    changed = tmp_path / "changed.json"
+    changed.write_text(json.dumps(document), encoding="utf-8")
+    ended = cli("audit", changed)
+    assert ended.returncode == 5
+    assert ended.stdout.startswith("wrong: ")
+    assert "p_core" in ended.stdout
+    document = json.loads(cli("audit", changed, "--json").stdout)
+    assert document["wrong"] is True
+    assert "metrics" in {finding["code"] for finding in document["findings"]}
+
+
+def test_a_store_that_was_rewritten_does_not_agree_with_its_events(cli: Cli, tmp_path: Path) -> None:
+    honest = QUICK.leave(tmp_path / "store")
+    Store(tmp_path / "store").add(replace(QUICK, step_ms=100.0).leave(tmp_path / "elsewhere"))
+    ended = cli("audit", honest.run_id)
+    assert ended.returncode == 5
+    assert "in the log" in ended.stdout
+
+
+def test_a_published_page_is_read_and_audited(cli: Cli, tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(PAGE, encoding="utf-8")
+    ended = cli("audit", page)
+    assert ended.returncode == 5, ended.stderr
+    for said in ("621 % of fp32", "39 %", "0.91 by p_whole", "val_loss (", "final_acc1 ("):
+        assert said in ended.stdout, said
+    assert ended.stdout.index("wrong:") < ended.stdout.index("doubtful:")
+
+
+def test_published_rows_are_audited_by_name_by_workload_and_all(cli: Cli) -> None:
+    assert cli("audit", "published:vit").returncode == 5
+    assert "75.5 %" in cli("audit", "published:resnet50").stdout
+    one = cli("audit", "published:flagperf-a100-tacotron2-1x8-tf32")
+    assert one.returncode == 0
+    assert "mel frames" in one.stdout
+    unknown = cli("audit", "published:vitt")
+    assert unknown.returncode == 2
+    assert "did you mean 'vit'" in unknown.stderr
+
+
+def test_event_logs_and_run_folders_are_audited(cli: Cli, record: Record, tmp_path: Path) -> None:
+    folder = tmp_path / "store" / "runs" / record.run_id
+    assert cli("audit", folder).returncode == 0
+    log = folder / "rank0.jsonl"
+    log.write_text(log.read_text().replace('"first": 31', '"first": 32'), encoding="utf-8")
+    ended = cli("audit", log)
+    assert ended.returncode == 5
+    assert "which lines were taken out" in ended.stdout
+
+
+def test_a_run_that_left_no_record_is_audited_by_its_events(cli: Cli, tmp_path: Path) -> None:
+    run = TWO_RANKS.leave(tmp_path / "store")
+    ended = cli("audit", run.run_id, "--all")
+    assert ended.returncode == 0, ended.stderr
+    assert "the run's record is not at hand" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("nothing.md", "cannot be read"),
+        ("no-such-run", "no"),
+        ("missing.jsonl", "cannot be read"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_a_sentence(cli: Cli, record: Record, word: str, said: str) -> None:
+    ended = cli("audit", word)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_hostile_page_cannot_speak_to_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        PAGE.replace("final_acc1", "final_\x1b[31macc1").replace("A100单机8卡", "\x1b]0;x\x07A100"), "utf-8"
+    )
+    ended = cli("audit", page, "--all")
+    assert "\x1b" not in ended.stdout + ended.stderr
