@@ -89,21 +89,21 @@ def run(args: argparse.Namespace) -> int:
         args.quiet = True
 
     if here.parties == 1:
-        _get_ready(decided, store, quiet=args.quiet)
+        get_ready(decided, store, quiet=args.quiet)
         filled = [_filled(plan, args) for plan in decided]
-        return _report(*_all(filled, store, args, facts, None), store, args)
+        return _report(*run_all(filled, store, args, facts, None), store, args)
     if not args.resume:
         fill.refuse_several_parties(decided, args.settings)
     meeting = Meeting(here, args.join_timeout)
     try:
         _get_ready_together(decided, store, meeting, quiet=args.quiet)
-        records, code = _all([(plan, None) for plan in decided], store, args, facts, meeting)
+        records, code = run_all([(plan, None) for plan in decided], store, args, facts, meeting)
     finally:
         meeting.leave()
     return _report(records, code, store, args) if here.leads else code
 
 
-def _all(
+def run_all(
     decided: list[tuple[Plan, Found | None]],
     store: Store,
     args: argparse.Namespace,
@@ -196,6 +196,7 @@ def _over_ssh(args: argparse.Namespace, store: Store, facts: Site) -> tuple[list
 
 
 def _report(records: list[Record], code: int, store: Store, args: argparse.Namespace) -> int:
+    from trainmark.cli.report import leave_page
     from trainmark.results import table
 
     if args.json:
@@ -211,6 +212,8 @@ def _report(records: list[Record], code: int, store: Store, args: argparse.Names
             print(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 print(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
+    if records and (page := leave_page(records, store)):
+        (say if args.json else print)(f"page: {page}")
     return code
 
 
@@ -242,7 +245,7 @@ def _resumed(args: argparse.Namespace, store: Store) -> Plan:
     return planning.resumed(plan, folder, spoken(args))
 
 
-def _get_ready(decided: list[Plan], store: Store, *, quiet: bool) -> None:
+def get_ready(decided: list[Plan], store: Store, *, quiet: bool) -> None:
     """Makes the embedded data where it is missing, and looks the machine over before the first run starts."""
     from trainmark.data import embedded
     from trainmark.run import check
@@ -273,7 +276,7 @@ def _get_ready_together(decided: list[Plan], store: Store, meeting: Meeting, *, 
     if meeting.place.first_local_rank:
         return  # the first rank of this machine looks it over for all
     try:
-        _get_ready(decided, store, quiet=quiet)
+        get_ready(decided, store, quiet=quiet)
     except TrainmarkError as error:
         launch.refuse(meeting, error)
         raise
