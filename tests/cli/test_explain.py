@@ -11,6 +11,12 @@ from trainmark.spec.metrics import METRICS
 from trainmark.spec.timeline import PHASES
 
 
+@pytest.fixture(autouse=True)
+def english(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may read Chinese."""
+    monkeypatch.setenv("LC_ALL", "C")
+
+
 def call(*words: str) -> int:
     parser = argparse.ArgumentParser()
     explain.add_arguments(parser)
@@ -68,3 +74,55 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["formula"] == METRICS["p_train"].formula
     assert call("--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == len(list(explain.meanings()))
+
+
+def test_a_word_is_explained_in_chinese(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("p_core", "--lang", "zh") == 0
+    out = capsys.readouterr().out
+    for word in ("p_core", "计算吞吐", "compute_throughput", "单位", "items / compute", "比较设备"):
+        assert word in out
+    assert "unit" not in out
+
+
+def test_a_chinese_locale_is_answered_in_chinese(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    call("drifting")
+    assert "疑点" in capsys.readouterr().out
+    call("drifting", "--lang", "en")
+    assert "doubt" in capsys.readouterr().out
+
+
+def test_every_word_is_listed_in_chinese_within_the_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.cells import cell_len
+
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call("--lang", "zh") == 0
+    out = capsys.readouterr().out
+    for word in (*METRICS, *PHASES, *explain.WORDS, *explain.DOUBTS):
+        assert f"\n  {word} " in out
+    for heading in ("指标", "阶段", "词语", "疑点"):
+        assert f"{heading}" in out
+    assert max(cell_len(line) for line in out.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(("name", "meant"), [("整体吞吐", "p_whole"), ("显存", "mem"), ("端到端时间", "e2e_time")])
+def test_a_metric_is_found_by_its_chinese_name(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.meaning(name).word == meant
+    call(name)
+    assert "公式" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_json_says_which_language_it_is_in(language: str, capsys: pytest.CaptureFixture[str]) -> None:
+    call("mem", "--json", "--lang", language)
+    assert json.loads(capsys.readouterr().out)["language"] == language
+    call("--json", "--lang", language)
+    documents = json.loads(capsys.readouterr().out)
+    assert {document["language"] for document in documents} == {language}
+    assert documents == [
+        {field: value for field, value in entry._asdict().items() if value} for entry in explain.meanings(language)
+    ]

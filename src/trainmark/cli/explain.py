@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from trainmark.results.paper import Paper
+from trainmark.results.language import LANGUAGES, by_locale
 
 HELP = "Explain what a number, a phase or another word of the tables means."
 EXAMPLES = """\
   trainmark explain                       every word, one line each
   trainmark explain p_core                one of them in full
   trainmark explain data_wait
+  trainmark explain p_core --lang zh      in Chinese, which a Chinese locale chooses by itself
+  trainmark explain 计算吞吐              by its Chinese name
   trainmark explain p_train --json        for programs"""
 
 PHASES_EXPLAINED = {
@@ -154,56 +155,75 @@ class Meaning(NamedTuple):
     """The name in code, where the word of the tables is another."""
     unit: str = ""
     formula: str = ""
+    title: str = ""
+    """What Chinese tables call it; empty in English, and where they keep the word."""
+    language: str = "en"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "word", nargs="?", metavar="WORD", help="a metric, a phase, a doubt's code, or a word such as fix_hp"
     )
+    parser.add_argument("--lang", choices=LANGUAGES, help="English or Chinese; by default what the locale asks for")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console
 
-    found = list(meanings()) if args.word is None else [meaning(args.word)]
+    language = args.lang or ("zh" if _by_chinese_name(args.word or "") else by_locale())
+    found = list(meanings(language)) if args.word is None else [meaning(args.word, language)]
     screen = console()
     if args.json:
         documents = [{field: value for field, value in entry._asdict().items() if value} for entry in found]
         document = documents if args.word is None else documents[0]
         screen.file.write(json.dumps(document, indent=2) + "\n")
         return 0
+    from trainmark.cli.explain_screen import draw_all, draw_one
     from trainmark.results.paper import Paper
 
     color = screen.color_system is not None and not screen.no_color
     paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
     if args.word is None:
-        _draw_all(paper, found)
+        draw_all(paper, found, language)
     else:
-        _draw_one(paper, found[0])
+        draw_one(paper, found[0], language)
     screen.file.write(paper.drawn())
     return 0
 
 
-def meanings() -> Iterator[Meaning]:
+def meanings(language: str = "en") -> Iterator[Meaning]:
     """Everything that can be explained, metrics first."""
     from trainmark.spec.metrics import METRICS
 
     for metric in METRICS.values():
         unit = metric.unit.replace("{item}", "items")
-        yield Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula)
+        entry = Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula)
+        yield _in_chinese(entry) if language == "zh" else entry
     for kind, entries in (("phase", PHASES_EXPLAINED), ("word", WORDS), ("doubt", DOUBTS)):
         for word, definition in entries.items():
-            yield Meaning(kind, word, definition)
+            entry = Meaning(kind, word, definition)
+            yield _in_chinese(entry) if language == "zh" else entry
 
 
-def meaning(word: str) -> Meaning:
-    """What a word means, by either name of a metric and by the words people use for it."""
+def _in_chinese(entry: Meaning) -> Meaning:
+    from trainmark.results import meanings_zh
+
+    if entry.kind == "metric":
+        said = meanings_zh.METRICS[entry.word]
+        return entry._replace(title=said.name, formula=said.formula, definition=said.definition, language="zh")
+    of_kind = {"phase": meanings_zh.PHASES, "word": meanings_zh.WORDS, "doubt": meanings_zh.DOUBTS}
+    return entry._replace(definition=of_kind[entry.kind][entry.word], language="zh")
+
+
+def meaning(word: str, language: str = "en") -> Meaning:
+    """What a word means, by either name of a metric, its Chinese one, and by the words people use for it."""
     from trainmark.spec.errors import UsageError, nearest
 
     plain = word.strip().lower()
-    known = list(meanings())
-    for asked in (plain, plain.replace("-", "_"), plain.replace("_", "-"), ALSO.get(plain, plain)):
+    known = list(meanings(language))
+    asked_in_chinese = _by_chinese_name(plain)
+    for asked in (plain, plain.replace("-", "_"), plain.replace("_", "-"), ALSO.get(plain, plain), asked_in_chinese):
         for entry in known:
             if asked and asked in (entry.word, entry.name):
                 return entry
@@ -211,35 +231,10 @@ def meaning(word: str) -> Meaning:
     raise UsageError(f"word {word!r} is not known; {nearest(word, [*names, *ALSO])}")
 
 
-def _draw_one(paper: Paper, entry: Meaning) -> None:
-    paper.put(paper.text(f"{entry.word}  ({entry.name or entry.kind})", "bold"))
-    unit = "images/s, mel frames/s: what the workload counts" if entry.unit == "items/s" else entry.unit
-    paper.put(*(f"{fact}: {text}" for fact, text in (("unit", unit), ("formula", entry.formula)) if text), indent=2)
-    for paragraph in entry.definition.split("\n\n"):
-        paper.put("", " ".join(paragraph.split()))
+def _by_chinese_name(name: str) -> str:
+    """The metric that Chinese tables call so, or by a longer name that begins so."""
+    if name.isascii():
+        return ""
+    from trainmark.results.meanings_zh import METRICS
 
-
-def _draw_all(paper: Paper, entries: list[Meaning]) -> None:
-    titles = {
-        "metric": "Metrics",
-        "phase": "Phases: they never overlap and sum to e2e_time",
-        "word": "Words",
-        "doubt": "Doubts",
-    }
-    longest = max(len(entry.word) for entry in entries)
-    for kind, title in titles.items():
-        drawn = paper.table(heads=False)
-        drawn.add_column(width=longest)
-        drawn.add_column(overflow="fold")
-        for entry in entries:
-            if entry.kind == kind:
-                drawn.add_row(paper.text(entry.word), paper.text(_first_sentence(entry)))
-        paper.put(paper.text(title, "bold"))
-        paper.put(drawn, indent=2)
-        paper.put("")
-    paper.put("One of them in full: trainmark explain p_core")
-
-
-def _first_sentence(entry: Meaning) -> str:
-    sentence = " ".join(entry.definition.split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
-    return f"{sentence} ({entry.unit})" if entry.unit else sentence
+    return next((alias for alias, said in METRICS.items() if said.name.startswith(name.strip().lower())), "")
