@@ -4,46 +4,40 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol, cast
 
 from trainmark import __version__
-from trainmark.cli import (
-    data,
-    doctor,
-    explain,
-    launch,
-    list_,
-    plan,
-    platform,
-    published,
-    run,
-    runs,
-    scaling,
-    show,
-    speak,
-)
 from trainmark.cli.terminal import say
+from trainmark.results import escape
 from trainmark.spec.errors import TrainmarkError, UsageError, nearest
 
 COMMANDS = {
-    "run": run,
-    "plan": plan,
-    "list": list_,
-    "runs": runs,
-    "show": show,
-    "explain": explain,
-    "data": data,
-    "speak": speak,
-    "scaling": scaling,
-    "published": published,
-    "doctor": doctor,
-    "platform": platform,
-    "launch": launch,
+    "run": "run",
+    "plan": "plan",
+    "list": "list_",
+    "runs": "runs",
+    "show": "show",
+    "report": "report",
+    "watch": "watch",
+    "audit": "audit",
+    "compare": "compare",
+    "reproduce": "reproduce",
+    "explain": "explain",
+    "data": "data",
+    "speak": "speak",
+    "scaling": "scaling",
+    "published": "published",
+    "import": "import_",
+    "doctor": "doctor",
+    "platform": "platform",
+    "launch": "launch",
 }
+"""By their words, with the modules they live in; a command imports only its own, so that it answers at once."""
 
 DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."
 EXAMPLES = """\
@@ -54,10 +48,13 @@ examples:
   trainmark speak "Hello there." --checkpoint last  what it has learned, as a WAV file
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
   trainmark show                                    the newest result, in full
+  trainmark report last --html out.html             the same as a page to read and share
+  trainmark compare A B                             is B faster than A, and how surely
+  trainmark audit published:vit                     what cannot be right in published rows
   trainmark explain p_core                          what a number means
 
 exit codes: 0 valid result, 1 our bug, 2 bad word, 3 machine not ready, 4 workload failed, 5 result not valid,
-124 hang, 130 and 143 interrupted. Documentation: docs/ in the source tree."""
+6 regression, 7 inconclusive, 124 hang, 130 and 143 interrupted. Documentation: docs/ in the source tree."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -91,7 +88,23 @@ class Parser(argparse.ArgumentParser):
         return actions
 
 
-def parser() -> Parser:
+class Command(Protocol):
+    """What a command's module holds."""
+
+    HELP: str
+    EXAMPLES: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+def command(name: str) -> Command:
+    return cast(Command, importlib.import_module(f"trainmark.cli.{COMMANDS[name]}"))
+
+
+def parser(words: Sequence[str] = ()) -> Parser:
+    """For all commands, or for the one that is meant by the first word."""
     formatter = argparse.RawDescriptionHelpFormatter
     top = Parser(
         prog="trainmark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter, allow_abbrev=False
@@ -99,7 +112,8 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"trainmark {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error, not only its sentence")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=False)
-    for name, module in COMMANDS.items():
+    for name in [words[0]] if words and words[0] in COMMANDS else COMMANDS:
+        module = command(name)
         sub = commands.add_parser(
             name,
             help=module.HELP,
@@ -119,18 +133,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        top = parser()
-        args = top.parse_words([word for word in words if word != "--debug"])
+        words = [word for word in words if word != "--debug"]
+        top = parser(words)
+        args = top.parse_words(words)
         if args.command is None:
             top.print_help()
             return 2
-        code: int = COMMANDS[args.command].run(args)
+        code = command(args.command).run(args)
         sys.stdout.flush()
         return code
     except TrainmarkError as error:
         if debug:
             traceback.print_exc()
-        say(f"trainmark: {error}")
+        say(escape.terminal(f"trainmark: {error}"))
         return error.exit_code
     except BrokenPipeError:
         # whoever read our output has gone; what was to be kept is on disk by now
