@@ -33,7 +33,8 @@ def is_wrong(audits: Iterable[Audited]) -> bool:
 def summary(audits: Sequence[Audited]) -> str:
     count = Counter(entry.outcome for audit in audits for entry in audit.checked)
     graded = Counter(finding.severity for finding in findings(audits))
-    shown = ", ".join(f"{graded[severity]} {severity}" for severity in SEVERITIES if graded[severity])
+    words = {severity: severity for severity in SEVERITIES} | {"note": "notes" if graded["note"] > 1 else "note"}
+    shown = ", ".join(f"{graded[severity]} {words[severity]}" for severity in SEVERITIES if graded[severity])
     said = (
         f"{count.total()} checks: {count['passed']} passed, "
         f"{count['failed']} failed, {count['not checked']} could not be checked"
