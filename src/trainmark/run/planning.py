@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +60,9 @@ def decide(name: str, words: Words) -> Plan:
     if platform.device_type != "cpu":
         changes = workload.on_accelerators.get(recipe_name, {})
         recipe = from_values(type(recipe), {**to_values(recipe), **changes})
+    if recipe_name == "smoke":
+        # its few steps learn only with the batch they were chosen for, so it is shared out and not multiplied
+        recipe = replace(recipe, batch_per_device=math.ceil(recipe.batch_per_device / topology.devices))
     seed = [] if words.seed is None else [f"seed={words.seed}"]
     usual, recipe = recipe, with_settings(recipe, [*seed, *words.settings])
     if recipe_name == "fill" and not said(words.settings, "learning_rate"):
