@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY_RUN
+from conftest import TINY_RUN, Cli
 from records import make_record, make_timeline
 
 from trainmark.cli import reproduce
 from trainmark.cli import run as run_command
 from trainmark.data import embedded
-from trainmark.results.compare.null import PROMISED
 from trainmark.results.store import Store
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import DataChoice, Plan
@@ -171,55 +167,17 @@ def test_data_of_the_other_kind_is_refused(store: Store, tmp_path: Path, monkeyp
         call(Machine(), monkeypatch, store, "last", "--data", str(real))
 
 
-class Real:
-    """Runs of a very small network, each in processes of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.store = Store(folder / "store")
-        self._environment = {
-            **os.environ,
-            "TRAINMARK_STORE": str(folder / "store"),
-            "TRAINMARK_CACHE": str(folder / "cache"),
-            "PYTHONWARNINGS": "",
-        }
-
-    def __call__(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "trainmark", *map(str, words)],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            stdin=subprocess.DEVNULL,
-        )
-
-
-@pytest.fixture(scope="module")
-def repeated(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Real:
-    real = Real(tmp_path_factory.mktemp("repeated"))
-    ended = real(*TINY_RUN, "--data", pictures, "--steps", "16", "--repeat", "4", "--quiet")
-    assert ended.returncode == 0, ended.stderr
-    return real
-
-
-def test_real_smoke_runs_of_one_plan_are_told_apart_at_most_once_in_twenty(repeated: Real) -> None:
-    ended = repeated("compare", "--null", "--json")
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert found["runs"] == 4
-    for rate in found["rates"]:
-        if rate["kind"] == "halves of the runs":
-            assert rate["interval"][0] <= PROMISED, found["rates"]
-
-
-def test_a_real_run_is_reproduced_by_the_same_training(repeated: Real) -> None:
-    first = repeated.store.record("last")
-    ended = repeated("reproduce", first.run_id, "--quiet", "--gate", "--json")
+def test_a_real_run_is_reproduced_by_the_same_training(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    began = cli(*TINY_RUN, "--data", pictures, "--steps", "16", "--quiet")
+    assert began.returncode == 0, began.stderr
+    store = Store(tmp_path / "store")
+    first = store.record("last")
+    ended = cli("reproduce", first.run_id, "--quiet", "--gate", "--json")
     document = json.loads(ended.stdout)
     slower, unknown = document["verdict"] == "slower", document["verdict"] == "inconclusive"
     assert ended.returncode == (6 if slower else 7 if unknown else 0), ended.stderr
     (again,) = document["b"]["runs"]
-    record = repeated.store.record(again)
+    record = store.record(again)
     assert record.plan == first.plan
     assert record.loss == first.loss  # the same weights, order and arithmetic, not only the same words
     assert document["a"]["runs"] == [first.run_id]

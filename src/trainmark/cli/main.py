@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrainmarkError as error:
         if debug:
             traceback.print_exc()
-        say(escape.terminal(f"trainmark: {error}"))
+        say("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
         return error.exit_code
     except BrokenPipeError:
         # whoever read our output has gone; what was to be kept is on disk by now
