@@ -30,7 +30,7 @@ def test_every_phase_is_explained_in_order() -> None:
 
 
 def test_every_doubt_a_run_can_raise_is_explained() -> None:
-    source = (ROOT / "src/trainmark/run/doubts.py").read_text(encoding="utf-8")
+    source = (ROOT / "src/trainmark/spec/doubts.py").read_text(encoding="utf-8")
     raised = set(re.findall(r'yield\s*\(?\s*"([a-z-]+)"', source))
     assert raised
     assert raised <= set(explain.DOUBTS)

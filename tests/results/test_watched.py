@@ -11,7 +11,7 @@ from trainmark.cli.main import main
 from trainmark.cli.run import _strict
 from trainmark.results import table
 from trainmark.results.describe import describe
-from trainmark.run.doubts import Facts, collect
+from trainmark.spec.doubts import Facts, collect
 from trainmark.spec.record import Doubt, Record
 
 SEEN: dict[str, Any] = {

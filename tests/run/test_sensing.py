@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from records import make_plan, make_record
 
-from trainmark.run import doubts, sensing
+from trainmark.run import sensing
 from trainmark.run.events import EventWriter
 from trainmark.run.sensing import Span
+from trainmark.spec import doubts
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.sensed import Sensed
 

@@ -17,8 +17,9 @@ from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.rate import matmul_flops, product_type
 from trainmark.results import table
 from trainmark.results.describe import describe
-from trainmark.run import doubts, loop, utilisation
+from trainmark.run import loop, utilisation
 from trainmark.run.pace import INTERRUPTED, REASONS
+from trainmark.spec import doubts
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits

@@ -12,8 +12,8 @@ import torch
 
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.platform import Device
-from trainmark.run.doubts import RANK_SKEW
 from trainmark.run.section import Section, check, doubt, failed, ok
+from trainmark.spec.doubts import RANK_SKEW
 from trainmark.spec.precision import PRECISIONS, Precision
 
 BUDGET_S = 20.0

@@ -13,9 +13,9 @@ from typing import Any
 
 import trainmark
 from trainmark.run import sensing
-from trainmark.run.doubts import Facts, collect
 from trainmark.run.events import EventTail
 from trainmark.spec import series
+from trainmark.spec.doubts import Facts, collect
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.plan import Plan

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.run import cgroup
-from trainmark.run.doubts import FOREIGN_LOAD
 from trainmark.run.section import Section, amount, check, count, doubt, failed, ok, unknown
+from trainmark.spec.doubts import FOREIGN_LOAD
 
 LEAST_MEMORY_BYTES = 512 << 20
 """Less than this and not even the smallest recipe starts."""

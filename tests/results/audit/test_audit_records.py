@@ -160,20 +160,10 @@ def test_all_logs_of_a_run_folder_are_audited(tmp_path: Path) -> None:
     assert [audit.title.rpartition("/")[2] for audit in audits] == ["rank0.jsonl", "rank1.jsonl", "telemetry0.jsonl"]
 
 
-def test_limits_and_words_of_the_audit_are_those_of_the_run() -> None:
-    from trainmark.results.audit import record_doubts, record_quality
-    from trainmark.run import doubts, loop, pace
+def test_the_ends_the_audit_knows_are_those_of_the_run() -> None:
+    from trainmark.results.audit import record_quality
+    from trainmark.run import loop, pace
 
-    for name in (
-        "FOREIGN_LOAD",
-        "RANK_SKEW",
-        "MOST_SKIPPED",
-        "LEAST_POWER_SAMPLES",
-        "LONGEST_POWER_GAP_S",
-        "WANTED_HALF_WIDTH",
-    ):
-        assert getattr(record_doubts, name) == getattr(doubts, name)
-    assert len(record_doubts.RULES) + len(record_doubts.OF_EVENTS) >= len(doubts.CHECKS)
     assert set(record_quality.ENDS) == {
         pace.REASONS[pace.STEPS],
         pace.REASONS[pace.SETTLED],
