@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from warm_start import WarmStart
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile us anew
 os.environ.pop("COLUMNS", None)  # what runs the tests side by side sets it, and output here is for 120 columns
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
