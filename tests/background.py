@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import warm_start
 from conftest import TINY_RUN
 
 from trainmark.run import gather
@@ -29,11 +30,16 @@ class Started:
     """A run in the background, with its store."""
 
     def __init__(
-        self, environment: Mapping[str, str], *words: str | Path, popen: Callable[..., Any] = subprocess.Popen
+        self, environment: Mapping[str, str], *words: str | Path, popen: Callable[..., Any] | None = None
     ) -> None:
-        """`popen` starts it somewhere else than on this machine."""
+        """`popen` starts it with pipes, or somewhere else than on this machine."""
         self.store = Path(environment["TRAINMARK_STORE"])
-        self.process: subprocess.Popen[str] = popen(
+        server = warm_start.SERVER
+        if popen is None and server is not None and server.serves(environment):
+            self.process: Any = server.start([*map(str, words)], environment)
+            return
+        popen = popen or subprocess.Popen
+        self.process = popen(
             [sys.executable, "-m", "trainmark", *map(str, words)],
             env=environment,
             stdout=subprocess.PIPE,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import warm_start
 from warm_start import WarmStart
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile us anew
 os.environ.pop("COLUMNS", None)  # what runs the tests side by side sets it, and output here is for 120 columns
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is to run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -42,7 +47,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def environment(tmp_path: Path, warm_server: WarmStart) -> dict[str, str]:
     """The variables of a user whose store and cache are the test's own."""
     return {
         **os.environ,
@@ -53,20 +58,27 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def warm_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]:
-    server = WarmStart(tmp_path_factory.mktemp("warm"))
+def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]:
+    server = warm_start.SERVER = WarmStart(tmp_path_factory.mktemp("warm"))
     yield server
+    warm_start.SERVER = None
     server.close()
 
 
 @pytest.fixture
-def cli(environment: dict[str, str], warm_start: WarmStart) -> Cli:
+def cli(environment: dict[str, str], warm_server: WarmStart) -> Cli:
     """Runs `trainmark WORDS...` in a process of its own."""
 
     def call(*words: str | Path, minutes: float = 2, **changes: str) -> subprocess.CompletedProcess[str]:
         variables = {**environment, **changes}
-        if warm_start.serves(variables):
-            return warm_start.run([*map(str, words)], variables, timeout_s=60 * minutes)
+        if warm_server.serves(variables):
+            process = warm_server.start([*map(str, words)], variables)
+            try:
+                out, err = process.communicate(60 * minutes)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            return subprocess.CompletedProcess(process.args, process.returncode or 0, out, err)
         return subprocess.run(
             [sys.executable, "-m", "trainmark", *map(str, words)],
             env=variables,

@@ -1,16 +1,17 @@
-"""Starts `trainmark` as processes of their own from one that has imported torch already.
+"""Starts `trainmark` and its ranks as processes of their own from one that has imported torch already.
 
-Importing it takes longer than most commands do, and the tests start hundreds of them. A process that is forked off gets
-its own words, variables and streams, and ends like any other; its workers start from nothing, as they do for a user.
+Importing it takes longer than most commands do, and the tests start hundreds of processes. One that is forked off gets
+its own words, variables and streams, and ends like any other. Tests of nodes, hosts, Slurm and Kubernetes start every
+process from nothing, as users do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import io
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -18,9 +19,16 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
+
+from trainmark.platforms import files
 
 DECIDED_AT_START = ("PYTHON", "LC_", "LANG")
 """Variables an interpreter reads only when it starts: with other ones than ours a process cannot be forked off."""
+WARM = ("trainmark.run.worker", "torch.distributed.run")
+"""What is run in a process that waits for it, where one does."""
+WAITING = 2
+"""Processes a command has at hand; the next is started from nothing."""
 
 
 class WarmStart:
@@ -35,7 +43,8 @@ class WarmStart:
             self._server = subprocess.Popen(
                 [sys.executable, __file__, str(listener.fileno())],
                 pass_fds=[listener.fileno()],
-                env={**os.environ, "PYTHONWARNINGS": ""},
+                # what ranks on a CPU begin with; a process that is forked off cannot have other settings of these
+                env={**os.environ, **files.load("cpu").host_settings, "PYTHONWARNINGS": ""},
             )
 
     def serves(self, environment: Mapping[str, str]) -> bool:
@@ -44,31 +53,81 @@ class WarmStart:
 
         return early(environment) == {**early(os.environ), "PYTHONWARNINGS": ""}
 
-    def run(
-        self, words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float
-    ) -> subprocess.CompletedProcess[str]:
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, socket.socket(socket.AF_UNIX) as line:
-            line.connect(str(self._address))
-            asked = json.dumps({"words": list(words), "environment": dict(environment), "folder": str(Path.cwd())})
-            socket.send_fds(line, [len(asked.encode()).to_bytes(8, "little")], [out.fileno(), err.fileno()])
-            line.sendall(asked.encode())
-            pid = int(_exactly(line, 8))
-            line.settimeout(timeout_s)
-            try:
-                code = int(_exactly(line, 8))
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(list(words), timeout_s, *map(_read, (out, err))) from None
-            return subprocess.CompletedProcess(list(words), code, *map(_read, (out, err)))
+    def start(self, words: Sequence[str], environment: Mapping[str, str]) -> Warm:
+        return Warm(self._address, words, environment)
 
     def close(self) -> None:
         self._server.terminate()
         self._server.wait()
 
 
-def _read(stream: io.BufferedRandom) -> str:
+SERVER: WarmStart | None = None
+"""That of this session of tests, once it has begun."""
+
+
+class Warm:
+    """A command that was forked off, with as much of `subprocess.Popen` as tests need."""
+
+    def __init__(self, address: Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.args = list(words)
+        self.returncode: int | None = None
+        self._streams: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed in the end
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.connect(str(address))
+        asked = {"words": self.args, "environment": dict(environment), "folder": str(Path.cwd())}
+        _send(self._line, asked, [stream.fileno() for stream in self._streams])
+        self.pid = int(_exactly(self._line, 8))
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0005)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._line.settimeout(timeout)
+            try:
+                self.returncode = int(_exactly(self._line, 8))  # sent as one, so that it comes whole or not at all
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+            self._line.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        self.wait(timeout)
+        out, err = map(_read, self._streams)
+        return out, err
+
+    def __del__(self) -> None:
+        for opened in (*self._streams, self._line):
+            opened.close()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _read(stream: IO[bytes]) -> str:
     stream.seek(0)
-    return stream.read().decode().replace("\r\n", "\n")
+    return stream.read().decode(errors="replace").replace("\r\n", "\n")
+
+
+def _send(line: socket.socket, message: Mapping[str, Any], streams: Sequence[int]) -> None:
+    text = json.dumps(message).encode()
+    socket.send_fds(line, [len(text).to_bytes(8, "little")], list(streams))
+    line.sendall(text)
+
+
+def _receive(line: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """None where the other side has gone."""
+    head, streams, _, _ = socket.recv_fds(line, 8, 3)
+    return (json.loads(_exactly(line, int.from_bytes(head, "little"))), streams) if head else None
 
 
 def _exactly(line: socket.socket, count: int) -> bytes:
@@ -91,42 +150,123 @@ def _serve(listener: socket.socket) -> int:
             continue
         listener.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        head, (out, err), _, _ = socket.recv_fds(line, 8, 2)
-        asked = json.loads(_exactly(line, int.from_bytes(head, "little")))
+        asked = _receive(line)
+        if asked is None:
+            os._exit(0)
         pid = os.fork()
         if not pid:
             line.close()
-            return _command(asked, out, err)
+            return _command(*asked)
+        for stream in asked[1]:
+            os.close(stream)
         with contextlib.suppress(BrokenPipeError):
             line.sendall(b"%8d" % pid)
             line.sendall(b"%8d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
 
 
-def _command(asked: Mapping[str, object], out: int, err: int) -> int:
+def _command(asked: Mapping[str, Any], streams: Sequence[int]) -> int:
     from trainmark.cli.main import main
 
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for target, source in enumerate((nothing, out, err)):
+    os.setsid()
+    _move_in(asked, [os.open(os.devnull, os.O_RDONLY), *streams])
+    if asked["words"][:1] in (["run"], ["reproduce"], ["doctor"]):
+        _hold_ready(WAITING)
+    sys.argv = ["trainmark", *asked["words"]]
+    return main()
+
+
+def _move_in(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Takes the streams, variables and folder that a process of its own would have been started with."""
+    for target, source in enumerate(streams):
         os.dup2(source, target)
+    for source in {*streams} - {0, 1, 2}:
         os.close(source)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the process
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     os.environ.clear()
-    os.environ.update(asked["environment"])  # type: ignore[call-overload]
-    os.chdir(str(asked["folder"]))
-    sys.argv = ["trainmark", *asked["words"]]  # type: ignore[misc]
-    return main()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["folder"])
+
+
+def _hold_ready(count: int) -> None:
+    """Forks children, now that there are no threads yet, that wait to become what this process is going to start."""
+    ready: list[tuple[int, socket.socket]] = []
+    for _ in range(count):
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if not pid:
+            for line in (ours, *(line for _, line in ready)):
+                line.close()
+            _become(theirs)
+        theirs.close()
+        ready.append((pid, ours))
+    cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+    def start(self: Any, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
+        words = [*map(str, args)] if isinstance(args, (list, tuple)) else []
+        options = words[1 : words.index("-m") + 2] if "-m" in words else []
+        if not ready or not words or words[0] != sys.executable or not options or options[-1] not in WARM:
+            cold(self, args, executable, preexec_fn, *rest)
+            return
+        # by their order in `_execute_child`, which is the same in every Python from 3.9 on
+        folder, environment, new_session, pipes = rest[2], rest[3], rest[18], rest[7:13]
+        self.pid, line = ready.pop(0)
+        self._child_created = True
+        asked = {
+            "words": words[words.index("-m") + 1 :],
+            "environment": dict(os.environ if environment is None else environment),
+            "folder": str(folder or Path.cwd()),
+            "new_session": bool(new_session),
+            "ends_with_parent": preexec_fn is not None,
+        }
+        streams = (pipes[0], pipes[3], pipes[5])
+        with line:
+            _send(line, asked, [number if stream == -1 else stream for number, stream in enumerate(streams)])
+        self._close_pipe_fds(*pipes)
+
+    subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
+
+
+def _become(line: socket.socket) -> None:
+    """What a waiting child does: it runs the module it is told to, or ends with whoever would have told it."""
+    from trainmark.data.lifeline import end_with_parent
+
+    try:
+        received = _receive(line)
+    except BaseException:
+        os._exit(0)
+    if received is None:
+        os._exit(0)
+    line.close()
+    asked, streams = received
+    if asked["new_session"]:
+        os.setsid()
+    if asked["ends_with_parent"]:
+        end_with_parent()
+    _move_in(asked, streams)
+    module, *words = asked["words"]
+    if module == "torch.distributed.run":
+        [ranks] = [int(word.partition("=")[2]) for word in words if word.startswith("--nproc-per-node=")]
+        _hold_ready(ranks)
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit(0)
 
 
 def _warm_up() -> None:
-    import torch.distributed.elastic.multiprocessing.errors  # noqa: F401
+    import torch._dynamo
+    import torch.distributed.elastic.multiprocessing.errors
+    import torch.distributed.launcher.api
+    import torch.utils.flop_counter  # noqa: F401
 
     from trainmark import workloads
-    from trainmark.cli import main, progress  # noqa: F401
+    from trainmark.cli import main, progress, report  # noqa: F401
     from trainmark.results import describe, table  # noqa: F401
-    from trainmark.run import check, fill, gather, launch, planning  # noqa: F401
+    from trainmark.results.audit import records  # noqa: F401
+    from trainmark.results.page import document  # noqa: F401
+    from trainmark.run import check, fill, gather, launch, loop, opening, pace, planning, samples, utilisation  # noqa: F401
 
     for name in workloads.NAMES:
         workloads.load(name)

@@ -200,7 +200,7 @@ def test_missing_data_exits_3_and_says_what_to_do(cli: Cli, tmp_path: Path) -> N
 def test_a_reader_that_goes_away_does_not_harm_the_run(
     environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
-    run = Started(environment, *TINY_RUN, "--data", pictures, "--epochs", "1")
+    run = Started(environment, *TINY_RUN, "--data", pictures, "--epochs", "1", popen=subprocess.Popen)
     assert run.process.stdout is not None
     run.process.stdout.close()
     run.process.stdout = None
