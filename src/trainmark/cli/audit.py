@@ -151,12 +151,13 @@ def _page(path: Path) -> Audited:
 
 
 def _published(word: str, store: Store) -> Iterator[Audited]:
-    from trainmark.results import imported, published
+    from trainmark.results import published
     from trainmark.results.audit.audited import Audited
     from trainmark.results.audit.pages import audit_page, by_source
+    from trainmark.results.subjects import published_rows
     from trainmark.spec.errors import UsageError, nearest
 
-    rows = (*published.rows(), *imported.rows(store.folder))
+    rows = published_rows(store)
     chosen = [row for row in rows if word in ("", row.workload, row.name.removeprefix(published.PREFIX))]
     if not chosen:
         known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]

@@ -131,9 +131,9 @@ def _chosen(args: argparse.Namespace, store: Store) -> tuple[list[Record], list[
 
 def _library(workloads: set[str], store: Store) -> list[PublishedRow]:
     """Published rows of some workloads, those that were imported here among them."""
-    from trainmark.results import imported, published
+    from trainmark.results.subjects import published_rows
 
-    return [row for row in (*published.rows(), *imported.rows(store.folder)) if row.workload in workloads]
+    return [row for row in published_rows(store) if row.workload in workloads]
 
 
 def _published(records: list[Record]) -> list[Record]:
