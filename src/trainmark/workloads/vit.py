@@ -89,6 +89,7 @@ SMOKE = replace(
     mixup_alpha=0.0,
     cutmix_alpha=0.0,
     random_augment_ops=0,
+    repeated_views=1,
 )
 
 
