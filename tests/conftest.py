@@ -92,5 +92,5 @@ def cli(environment: dict[str, str], warm_server: WarmStart) -> Cli:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole trainings first: at the end, the longest would keep one core waiting for the other."""
-    items.sort(key=lambda item: not item.path.name.startswith("test_whole_"))
+    """Whole runs first: at the end, a long one would keep one core waiting for the other."""
+    items.sort(key=lambda item: (item.path.parent.name != "tests", not item.path.name.startswith("test_whole_")))
