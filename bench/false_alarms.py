@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainmark.results.compare.judge import Side, Spread, place, quantile, ratio_interval
-from trainmark.results.compare.null import binomial_interval
-from trainmark.spec.series import mean_interval
+from trainmark.analysis.compare.judge import Side, Spread, place, quantile, ratio_interval
+from trainmark.analysis.compare.null import binomial_interval
+from trainmark.spec.statistics import mean_interval
 
 STEPS = 100
 NOISE = 0.05

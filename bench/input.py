@@ -22,10 +22,10 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset
 
-from trainmark.data.imagenet import ImageSet, open_split
-from trainmark.data.input_pool import InputPool
-from trainmark.data.normalise import MEAN, STD, normalise
-from trainmark.data.order import rank_batches
+from trainmark.datasets.imagenet.reader import ImageSet, open_split
+from trainmark.datasets.input_pool import InputPool
+from trainmark.datasets.order import rank_batches
+from trainmark.workloads.normalise import MEAN, STD, normalise
 
 BATCH = 64
 SIZE_PX = 224

@@ -24,14 +24,14 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.run import loop, pace
-from trainmark.run.agreement import Alone
-from trainmark.run.clock import Clock
-from trainmark.run.events import EventWriter
-from trainmark.run.losses import losses_on
-from trainmark.run.stepper import Stepper
+from trainmark.spec.events import EventWriter
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe
+from trainmark.train import loop, monitor
+from trainmark.train.clock import Clock
+from trainmark.train.collectives import SingleRank
+from trainmark.train.losses import losses_on
+from trainmark.train.stepper import Stepper
 
 RECIPE = Recipe(
     batch_per_device=8, learning_rate=0.01, weight_decay=0.0, epochs=1, target=0.0, checkpoint_every_epochs=-1
@@ -124,7 +124,9 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
         stepper.step = idle_step  # type: ignore[method-assign]
     clock = Clock(device.marks, device.synchronize)
     events = EventWriter(folder / "rank0.jsonl")
-    watch = pace.Pace(clock=clock, events=events, limits=Limits(), agreement=Alone(), losses=losses_on(device))
+    watch = monitor.Monitor(
+        clock=clock, events=events, limits=Limits(), collectives=SingleRank(), losses=losses_on(device)
+    )
     job: Any = loop.Job(
         workload=Work(),  # type: ignore[arg-type]
         recipe=RECIPE,
@@ -133,9 +135,9 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
         device=device,
         stepper=stepper,
         clock=clock,
-        pace=watch,
+        monitor=watch,
         events=events,
-        agreement=Alone(),
+        collectives=SingleRank(),
         save=lambda position: None,
     )
     began = now()

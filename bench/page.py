@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainmark.results import published
-from trainmark.results.audit.records import audit_record
-from trainmark.results.page.contents import Contents
-from trainmark.results.page.document import render
+from trainmark.analysis.audit.records import audit_record
+from trainmark.published import library
+from trainmark.report.html.document import render
+from trainmark.report.html.inputs import Contents
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.record import Evaluation, Quality, Record
@@ -141,7 +141,7 @@ def main() -> None:
     began = time.perf_counter()
     checks: dict[str, Any] = {record.run_id: audit_record(record) for record in records}
     checked_s = time.perf_counter() - began
-    html = render(Contents(records=records, beside=published.rows(), checks=checks))
+    html = render(Contents(records=records, beside=library.rows(), checks=checks))
     made_s = time.perf_counter() - began
     print(f"{args.runs} runs of {args.steps} steps: {len(html.encode()) / 1e6:.2f} MB")
     print(f"time to make: {made_s:.1f} s, of that {checked_s:.1f} s for the checks")

@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainmark.results.store import Store
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.recipe import Deviation, Limits
 from trainmark.spec.record import Doubt, Evaluation, Quality, Record
 from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.store.store import Store
 
 KINDS = 24
 """Different series there are; the rest of the records repeat them under other names."""

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import Precision
+from trainmark.train.stepper import Stepper
 from trainmark.workloads.tacotron2 import dropout, flops, products
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2

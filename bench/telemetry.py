@@ -20,7 +20,7 @@ def cost(platform: str, seconds: float, devices: int) -> tuple[float, int]:
     """Processor seconds of a sampler that ran so long, and how often it looked at the host."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "telemetry0.jsonl"
-        words = [sys.executable, "-m", "trainmark.run.telemetry", str(file), platform, str(devices)]
+        words = [sys.executable, "-m", "trainmark.launch.sampler", str(file), platform, str(devices)]
         process = subprocess.Popen(words)
         time.sleep(seconds)
         process.terminate()

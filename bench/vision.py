@@ -25,13 +25,13 @@ import torch.nn.functional as F
 import turns
 
 from trainmark import workloads
-from trainmark.data.input_pool import ImageBatch
-from trainmark.data.normalise import normalise
+from trainmark.datasets.input_pool import ImageBatch
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run.opening import open_stepper
 from trainmark.spec.precision import Precision
+from trainmark.train.setup import build_stepper
 from trainmark.workloads.mixing import Mixing
+from trainmark.workloads.normalise import normalise
 from trainmark.workloads.vision import SoftBatch
 
 WORKLOADS = ("resnet50", "vit")
@@ -88,7 +88,7 @@ def our_step(name: str, precision: Precision, batch: ImageBatch, compiled: str =
     device = Platform(files.load("cpu")).open(0)
     device.set_precision(precision)
     recipe = replace(reference(name), compiled=compiled)
-    stepper = open_stepper(workloads.load(name), recipe, precision, device, world=1)
+    stepper = build_stepper(workloads.load(name), recipe, precision, device, world=1)
 
     def step() -> None:
         stepper.step(batch)

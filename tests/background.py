@@ -14,7 +14,7 @@ import psutil
 import warm_start
 from conftest import TINY_RUN
 
-from trainmark.run import gather
+from trainmark.store import gather
 
 LONG = (*TINY_RUN, "--set", "epochs=100000", "--set", "evaluate_every_epochs=100000")
 """A run that does not end by itself."""
@@ -50,7 +50,7 @@ class Started:
 
     def folder(self) -> Path:
         """Of its only run, or of its part in one that another machine leads."""
-        [folder] = [*(self.store / "runs").glob("*"), *(self.store / "parties").glob("*")]
+        [folder] = [*(self.store / "runs").glob("*"), *(self.store / "launchers").glob("*")]
         return folder
 
     def stories(self) -> list[gather.RankStory]:
@@ -62,7 +62,7 @@ class Started:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"the run ended early: {self.process.communicate()}")
-            folders = [*(self.store / "runs").glob("*"), *(self.store / "parties").glob("*")]
+            folders = [*(self.store / "runs").glob("*"), *(self.store / "launchers").glob("*")]
             stories = [story for folder in folders for story in gather.read_ranks(folder)]
             if stories and all(len(story.compute_ns) >= count for story in stories):
                 return stories[0]
@@ -103,7 +103,7 @@ def sabotage(folder: Path, code: str) -> dict[str, str]:
 AT_STEP_3_OF_RANK_1 = """
 import os
 if os.environ.get("RANK") == "1":
-    from trainmark.run import stepper
+    from trainmark.train import stepper
     train, done = stepper.Stepper.step, []
     def step(self, batch):
         done.append(1)

@@ -39,10 +39,10 @@ TINY_RUN = (
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageNet-shaped set of three classes; tests that damage it copy it first."""
-    from trainmark.data import make_imagenet
+    from trainmark.datasets.imagenet import make
 
     folder = tmp_path_factory.mktemp("pictures") / "set"
-    make_imagenet.make(folder, classes=3, train_per_class=16, val_per_class=4, seed=1)
+    make.make(folder, classes=3, train_per_class=16, val_per_class=4, seed=1)
     return folder
 
 

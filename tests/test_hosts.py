@@ -174,7 +174,8 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 START = """
 import json, pathlib, sys
-from trainmark.run import site, ssh
+from trainmark.launch import ssh
+from trainmark.spec import site
 from trainmark.spec.errors import TrainmarkError
 from trainmark.spec.topology import Topology
 hosts, store = sys.argv[1:]
@@ -204,7 +205,7 @@ HOLD = f"""\
 # a run that goes on until its input ends
 exec {sys.executable} -c '
 import signal
-from trainmark.run.lifeline_stdin import end_with_stdin
+from trainmark.launch.lifeline_stdin import end_with_stdin
 end_with_stdin()
 print("held", flush=True)
 signal.pause()

@@ -17,14 +17,19 @@ SOURCE = Path(__file__).parent.parent / "src" / "trainmark"
 
 MAY_IMPORT = {
     "spec": set(),
-    "data": {"spec"},
+    "datasets": {"spec"},
     "platforms": {"spec"},
-    "workloads": {"data", "spec"},
-    "run": {"workloads", "data", "platforms", "spec"},
-    "results": {"spec"},
-    "cli": {"run", "workloads", "data", "platforms", "results", "spec"},
+    "workloads": {"datasets", "spec"},
+    "train": {"workloads", "datasets", "platforms", "spec"},
+    "store": {"spec"},
+    "launch": {"train", "store", "workloads", "datasets", "platforms", "spec"},
+    "doctor": {"launch", "train", "workloads", "datasets", "platforms", "spec"},
+    "analysis": {"store", "spec"},
+    "published": {"analysis", "store", "spec"},
+    "report": {"published", "analysis", "store", "spec"},
 }
-WITHOUT_TORCH = ("spec", "results")
+MAY_IMPORT["cli"] = set(MAY_IMPORT)
+WITHOUT_TORCH = ("spec", "store", "analysis", "published", "report")
 
 
 def imports(path: Path) -> set[str]:

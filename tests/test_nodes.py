@@ -85,7 +85,7 @@ def test_two_nodes_train_as_one_machine_would(machines: Hosts, tmp_path: Path, p
     assert "p_core" in ends[0][1]
     assert ends[1][1] == ""
     assert not list((nodes.runs[1].store / "records").iterdir())
-    assert not list((nodes.runs[1].store / "parties").iterdir()), "what the leader has need not be kept twice"
+    assert not list((nodes.runs[1].store / "launchers").iterdir()), "what the leader has need not be kept twice"
 
 
 def items(record: dict[str, Any]) -> int:

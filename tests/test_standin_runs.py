@@ -10,7 +10,7 @@ import pytest
 from background import record_of
 from conftest import Cli
 
-from trainmark.data import make_ljspeech
+from trainmark.datasets.ljspeech import make
 from trainmark.platforms import standin
 
 TINY_WORDS = {
@@ -32,7 +32,7 @@ def environment(environment: dict[str, str]) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("speech") / "set"
-    make_ljspeech.make(folder, clips=24)
+    make.make(folder, clips=24)
     return folder
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from conftest import TINY_RUN, Cli
 
-from trainmark.results.store import Store
 from trainmark.spec.record import Record
+from trainmark.store.store import Store
 
 NEVER = ("--set", "target=101")
 """A target that no run reaches."""

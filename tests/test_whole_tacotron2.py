@@ -11,7 +11,8 @@ import pytest
 from conftest import Cli
 from PIL import Image
 
-from trainmark.data import audio, make_ljspeech
+from trainmark.datasets import audio
+from trainmark.datasets.ljspeech import make
 
 WIDTHS = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")
 TINY = [
@@ -24,7 +25,7 @@ TINY = [
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("speech") / "set"
-    make_ljspeech.make(folder, clips=18)
+    make.make(folder, clips=18)
     return folder
 
 
@@ -39,9 +40,10 @@ def frames(document: dict[str, Any]) -> int:
 
 
 def real_frames(speech: Path) -> int:
-    from trainmark.data import ljspeech, mel
+    from trainmark.datasets import mel
+    from trainmark.datasets.ljspeech import reader
 
-    return sum(mel.frames(audio.length(clip.path)) for clip in ljspeech.open_splits(speech).train)
+    return sum(mel.frames(audio.length(clip.path)) for clip in reader.open_splits(speech).train)
 
 
 def test_the_smoke_recipe_learns_to_read_and_its_run_speaks(cli: Cli, tmp_path: Path) -> None:
@@ -124,11 +126,11 @@ def test_the_exit_code_says_whether_the_target_was_reached_under_strict(cli: Cli
 
 
 def test_a_corrupt_wav_ends_the_run_by_name_or_is_skipped_and_listed(cli: Cli, speech: Path, tmp_path: Path) -> None:
-    from trainmark.data import ljspeech
+    from trainmark.datasets.ljspeech import reader
 
     folder = tmp_path / "damaged"
     shutil.copytree(speech, folder)
-    bad = ljspeech.open_splits(folder).train[0].path
+    bad = reader.open_splits(folder).train[0].path
     bad.write_bytes(b"RIFF not a wav")
     words = (*TINY, "--data", folder, "--epochs", "1", "--set", "leave_sample=false")
     ended = cli(*words)

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run import loop, pace
-from trainmark.run.agreement import Alone
-from trainmark.run.clock import Clock
-from trainmark.run.events import EventWriter
-from trainmark.run.losses import losses_on
-from trainmark.run.stepper import Stepper
+from trainmark.spec.events import EventWriter
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe
 from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
+from trainmark.train import loop, monitor
+from trainmark.train.clock import Clock
+from trainmark.train.collectives import SingleRank
+from trainmark.train.losses import losses_on
+from trainmark.train.stepper import Stepper
 from trainmark.workloads.workload import Share
 
 RECIPE = Recipe(batch_per_device=4, learning_rate=0.1, weight_decay=0.0, epochs=5, target=0.001, optimizer_kind="plain")
@@ -142,11 +142,11 @@ def job(
     clock = Clock(device.marks, device.synchronize)
     events = EventWriter(folder / "rank0.jsonl")
     limits = limits or Limits()
-    watch = pace.Pace(
+    watch = monitor.Monitor(
         clock=clock,
         events=events,
         limits=limits,
-        agreement=Alone(),
+        collectives=SingleRank(),
         losses=losses_on(device),
         first_step=position.step if position else 0,
     )
@@ -158,8 +158,8 @@ def job(
         device=device,
         stepper=stepper,
         clock=clock,
-        pace=watch,
+        monitor=watch,
         events=events,
-        agreement=Alone(),
+        collectives=SingleRank(),
         save=lambda at: None if saved is None else saved.append((at.step, stepper.state())),
     )

@@ -25,7 +25,7 @@ from trainmark.platforms import files
 
 DECIDED_AT_START = ("PYTHON", "LC_", "LANG")
 """Variables an interpreter reads only when it starts: with other ones than ours a process cannot be forked off."""
-WARM = ("trainmark.run.worker", "torch.distributed.run")
+WARM = ("trainmark.train.worker", "torch.distributed.run")
 """What is run in a process that waits for it, where one does."""
 WAITING = 2
 """Processes a command has at hand; the next is started from nothing."""
@@ -231,7 +231,7 @@ def _hold_ready(count: int) -> None:
 
 def _become(line: socket.socket) -> None:
     """What a waiting child does: it runs the module it is told to, or ends with whoever would have told it."""
-    from trainmark.data.lifeline import end_with_parent
+    from trainmark.datasets.die_with_parent import end_with_parent
 
     try:
         received = _receive(line)
@@ -262,11 +262,11 @@ def _warm_up() -> None:
     import torch.utils.flop_counter  # noqa: F401
 
     from trainmark import workloads
+    from trainmark.analysis.audit import records  # noqa: F401
     from trainmark.cli import main, progress, report  # noqa: F401
-    from trainmark.results import describe, table  # noqa: F401
-    from trainmark.results.audit import records  # noqa: F401
-    from trainmark.results.page import document  # noqa: F401
-    from trainmark.run import check, fill, gather, launch, loop, opening, pace, planning, samples, utilisation  # noqa: F401
+    from trainmark.report import describe, table  # noqa: F401
+    from trainmark.report.html import document  # noqa: F401
+    from trainmark.train import artifacts, loop, monitor, setup, utilisation  # noqa: F401
 
     for name in workloads.NAMES:
         workloads.load(name)
@@ -275,7 +275,7 @@ def _warm_up() -> None:
 
 
 if __name__ == "__main__":
-    from trainmark.data.lifeline import end_with_parent
+    from trainmark.datasets.die_with_parent import end_with_parent
 
     end_with_parent(os.getppid())
     _warm_up()

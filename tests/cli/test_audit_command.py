@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from analysis.audit.clean_records import QUICK, TWO_RANKS
 from conftest import Cli
-from results.audit.clean_records import QUICK, TWO_RANKS
 
-from trainmark.results.store import Store
 from trainmark.spec.record import Record
+from trainmark.store.store import Store
 
 PAGE = """\
 * 通用指标

@@ -11,8 +11,8 @@ import pytest
 from records import make_record, make_timeline
 
 from trainmark.cli import compare
-from trainmark.results.store import Store
 from trainmark.spec.errors import UsageError
+from trainmark.store.store import Store
 
 
 def add(store: Store, group: str, *speeds: float) -> None:

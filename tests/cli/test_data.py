@@ -12,7 +12,8 @@ from typing import Literal
 import pytest
 
 from trainmark.cli.main import main
-from trainmark.data import archives, embedded, make_ljspeech
+from trainmark.datasets import archive_checks, synthetic
+from trainmark.datasets.ljspeech import make
 from trainmark.spec.errors import UsageError
 
 
@@ -108,7 +109,7 @@ def test_a_speech_archive_becomes_a_set_that_verifies(tmp_path: Path, capsys: py
 def test_another_archive_than_the_published_one_is_refused_and_exits_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "_free_bytes", lambda _: 10**12)
+    monkeypatch.setattr(archive_checks, "_free_bytes", lambda _: 10**12)
     tar = speech_archive(tmp_path / "LJSpeech-1.1.tar.bz2")
     assert main(["data", "prepare", "ljspeech", "--tar", str(tar), "--out", str(tmp_path / "out")]) == 3
     assert "not c4763be9595ddfa79c2fc6eaeb3b6c8e; it is another file or was damaged" in capsys.readouterr().err
@@ -164,7 +165,7 @@ def test_a_word_out_of_place_is_one_sentence_and_exit_2(
 def test_the_help_gives_the_makers_own_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["data", "make", "ljspeech", "--help"])
-    assert f"(default: {make_ljspeech.CLIPS})" in capsys.readouterr().out
+    assert f"(default: {make.CLIPS})" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [("make", "--clips"), ("prepare", "--tar"), ("verify", "--decode")])
@@ -178,7 +179,7 @@ def test_the_help_of_a_set_shows_its_own_words_only(words: tuple[str, str], caps
 
 def test_the_embedded_sets_are_known_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path))
-    assert embedded.folder("imagenet").parent == embedded.folder("ljspeech").parent == tmp_path
-    assert embedded.folder("imagenet") != embedded.folder("ljspeech")
+    assert synthetic.folder("imagenet").parent == synthetic.folder("ljspeech").parent == tmp_path
+    assert synthetic.folder("imagenet") != synthetic.folder("ljspeech")
     with pytest.raises(UsageError, match="data set 'ljspech' is not known; did you mean 'ljspeech'"):
-        embedded.folder("ljspech")
+        synthetic.folder("ljspech")

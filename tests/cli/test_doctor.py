@@ -15,15 +15,16 @@ from conftest import Cli
 from rich.cells import cell_len
 
 from trainmark.cli import doctor, doctor_screen
-from trainmark.results.paper import Paper
-from trainmark.run import examination, launch, meeting, ssh
-from trainmark.run.link_probe import SIZES_BYTES
-from trainmark.run.place import Place
-from trainmark.run.section import Section
-from trainmark.run.site import Site
+from trainmark.doctor import checks
+from trainmark.doctor.result import Section
+from trainmark.launch import coordinator, launcher, ssh
+from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.report.terminal import Paper
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import Plan
+from trainmark.spec.site import Site
 from trainmark.spec.topology import Topology
+from trainmark.train.link_probe import SIZES_BYTES
 
 
 def rows(sizes: int = len(SIZES_BYTES)) -> list[dict[str, Any]]:
@@ -44,11 +45,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
     """Plans that were to be probed; every probe goes well."""
     plans: list[tuple[Plan, Path]] = []
 
-    def probe_only(plan: Plan, store: Path, **meeting: object) -> tuple[list[dict[str, Any]], int, str]:
+    def probe_only(plan: Plan, store: Path, **coordinator: object) -> tuple[list[dict[str, Any]], int, str]:
         plans.append((plan, store))
         return rows(), 0, ""
 
-    monkeypatch.setattr(launch, "probe_only", probe_only)
+    monkeypatch.setattr(launcher, "probe_only", probe_only)
     return plans
 
 
@@ -82,7 +83,7 @@ def test_json_holds_every_section_with_its_verdict(capsys: pytest.CaptureFixture
 def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launch, "probe_only", lambda *words, **more: (rows(3), 0, ""))
+    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: (rows(3), 0, ""))
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
     assert out.startswith("links: doubt\n")
@@ -92,19 +93,19 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
 def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launch, "probe_only", lambda *words, **more: ([], 4, "rank 1 was killed by SIGKILL"))
+    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: ([], 4, "rank 1 was killed by SIGKILL"))
     assert call("--topology", "1x2", "--platform", "cpu") == 4
     assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
 
 
 @pytest.fixture
 def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What this machine did at its meeting with the others of its job."""
+    """What this machine did at its coordinator with the others of its job."""
     log: list[str] = []
 
     class Parties:
-        def __init__(self, place: Place) -> None:
-            log.append(f"party {place.party} of {place.parties} joined")
+        def __init__(self, place: ClusterEnv) -> None:
+            log.append(f"launcher {place.launcher} of {place.launchers} joined")
 
         def conclude(self, exit_code: int) -> None:
             log.append(f"concluded with {exit_code}")
@@ -112,7 +113,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def leave(self) -> None:
             log.append("left")
 
-    monkeypatch.setattr(meeting, "Meeting", Parties)
+    monkeypatch.setattr(coordinator, "Coordinator", Parties)
     return log
 
 
@@ -132,7 +133,7 @@ def test_of_several_machines_only_the_first_tells_the_results(
         monkeypatch.setenv(name, value)
     assert call("--topology", "2x2", "--platform", "cpu", *words) == 0
     assert bool(capsys.readouterr().out) == told
-    assert met == [f"party {node} of 2 joined", *(["concluded with 0"] if told else []), "left"]
+    assert met == [f"launcher {node} of 2 joined", *(["concluded with 0"] if told else []), "left"]
 
 
 @pytest.mark.usefixtures("met")
@@ -141,7 +142,7 @@ def test_a_machine_that_is_not_the_first_says_on_stderr_what_went_wrong(
 ) -> None:
     for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "a"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(launch, "probe_only", lambda *words, **more: ([], 4, "the leader was lost"))
+    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: ([], 4, "the leader was lost"))
     assert call("--topology", "2x2", "--platform", "cpu", "--json") == 4
     assert capsys.readouterr() == ("", "trainmark: the leader was lost\n")
 
@@ -217,21 +218,21 @@ FAILED = Section(
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[examination.Asked]:
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.Asked]:
     """What was to be examined; it always finds the same."""
-    every: list[examination.Asked] = []
+    every: list[checks.Asked] = []
 
-    def examine(asked: examination.Asked, tell: Callable[[str], None]) -> list[Section]:
+    def examine(asked: checks.Asked, tell: Callable[[str], None]) -> list[Section]:
         every.append(asked)
         return [*SECTIONS, FAILED] if asked.platform == "broken" else SECTIONS
 
-    monkeypatch.setattr(examination, "examine", examine)
+    monkeypatch.setattr(checks, "examine", examine)
     return every
 
 
 @pytest.mark.parametrize(("words", "probe_s"), [((), 20.0), (("--quick",), 2.0), (("--no-probe",), 0.0)])
 def test_without_a_topology_the_machine_is_examined(
-    looked_at: list[examination.Asked],
+    looked_at: list[checks.Asked],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
@@ -241,7 +242,7 @@ def test_without_a_topology_the_machine_is_examined(
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == "ready; 1 doubt, 1 unknown"
     assert err == ""
-    assert looked_at == [examination.Asked(store=tmp_path / "store", probe_s=probe_s)]
+    assert looked_at == [checks.Asked(store=tmp_path / "store", probe_s=probe_s)]
 
 
 @pytest.mark.usefixtures("looked_at")

@@ -9,8 +9,8 @@ import pytest
 from conftest import Cli
 
 from trainmark.cli.main import main
+from trainmark.doctor import conformance
 from trainmark.platforms import files
-from trainmark.run import conformance
 
 
 @pytest.mark.parametrize("name", ["cpu", "standin"])

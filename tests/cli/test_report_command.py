@@ -14,9 +14,9 @@ import pytest
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.cli import report
-from trainmark.results.store import Store
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Artifact, Record
+from trainmark.store.store import Store
 
 Capture = pytest.CaptureFixture[str]
 

@@ -13,11 +13,11 @@ from records import make_record, make_timeline
 
 from trainmark.cli import reproduce
 from trainmark.cli import run as run_command
-from trainmark.data import embedded
-from trainmark.results.store import Store
+from trainmark.datasets import synthetic
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.record import Record
+from trainmark.store.store import Store
 
 
 def original(folder: Path, **changes: Any) -> Record:
@@ -152,7 +152,7 @@ def test_the_embedded_data_of_another_machine_is_this_machines_own(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
-    own = embedded.folder("imagenet")
+    own = synthetic.folder("imagenet")
     store.add(original(Path("/home/other/.cache/trainmark") / own.name))
     machine = Machine()
     call(machine, monkeypatch, store, "last")

@@ -9,7 +9,7 @@ import pytest
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.cli import runs
-from trainmark.results.store import Store
+from trainmark.store.store import Store
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from records import make_record
 
 from trainmark.cli import scaling
-from trainmark.results.store import Store
 from trainmark.spec.errors import UsageError
 from trainmark.spec.metrics import Quantity
+from trainmark.store.store import Store
 
 
 def add(store: Store, run_id: str, topology: str, p_core: float, batch: int = 32) -> None:

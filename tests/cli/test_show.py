@@ -12,9 +12,9 @@ import pytest
 from records import a_vocoder_record, make_record, make_timeline
 
 from trainmark.cli import show
-from trainmark.results.store import Store
 from trainmark.spec.errors import UsageError
 from trainmark.spec.record import Artifact, Doubt
+from trainmark.store.store import Store
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_showing_a_record_needs_nothing_of_what_runs_need(store: Store) -> None:
     code = (
         "import sys; from trainmark.cli.main import main; "
         f"main(['show', '--store', {str(store.folder)!r}]); "
-        "print(sorted({'torch', 'scipy', 'psutil', 'trainmark.run.gather'} & set(sys.modules)), file=sys.stderr)"
+        "print(sorted({'torch', 'scipy', 'psutil', 'trainmark.store.gather'} & set(sys.modules)), file=sys.stderr)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stderr.strip() == "[]"

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from trainmark.cli.main import main
-from trainmark.data import audio
-from trainmark.run import checkpoint
+from trainmark.datasets import audio
+from trainmark.spec.whole_files import sha256
+from trainmark.train import checkpoint
 from trainmark.workloads.tacotron2.model import Sizes, Tacotron2
 
 TINY = Sizes(encoder=16, prenet=8, attention_rnn=16, decoder_rnn=16, attention=8, postnet=8, postnet_layers=2)
@@ -65,7 +66,7 @@ def test_a_text_is_spoken_into_a_file_with_its_document_beside(capsys: pytest.Ca
     document = json.loads(Path("speech.json").read_text())
     assert document["checkpoint"] == {
         "path": str(Path("tiny.pt").absolute()),
-        "sha256": checkpoint.sha256(Path("tiny.pt")),
+        "sha256": sha256(Path("tiny.pt")),
     }
 
 

@@ -13,11 +13,11 @@ import pytest
 from records import make_plan, make_record, renamed
 
 from trainmark.cli import watch
-from trainmark.results import live_screen
-from trainmark.results.live import MOST_POINTS, Curve
-from trainmark.results.store import Store
+from trainmark.report import live_screen
+from trainmark.report.live import MOST_POINTS, Curve
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Limits
+from trainmark.store.store import Store
 
 MS = 1_000_000
 RUN = "resnet50-quick-1x2-fp32-20261116T060000-abc123"

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from trainmark.launch import planning
 from trainmark.platforms import files
 from trainmark.platforms.detection import detect
-from trainmark.run import planning
 from trainmark.spec.errors import UsageError
 
 BUILDS = {"cuda": "12.8", "hip": None, "maca": None}

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from trainmark.data.draws import Draws
+from trainmark.datasets.counter_rng import Draws
 from trainmark.workloads import mixing
 
 SIDE = 20

@@ -7,14 +7,14 @@ import pytest
 from PIL import Image
 
 from trainmark.spec.errors import NotReadyError
-from trainmark.workloads.tacotron2 import picture
-from trainmark.workloads.tacotron2.picture import ANCHORS, Values, colored
+from trainmark.workloads.tacotron2 import plot
+from trainmark.workloads.tacotron2.plot import ANCHORS, Values, colored
 
 
 def drawn(
     path: Path, alignment: Values, *, mel: Values | None = None, title: str = "hello", letters: str | None = None
 ) -> np.ndarray:
-    picture.save(path, alignment=alignment, mel=mel, title=title, letters=letters)
+    plot.save(path, alignment=alignment, mel=mel, title=title, letters=letters)
     with Image.open(path) as image:
         assert image.format == "PNG"
         return np.asarray(image.convert("RGB")).astype(int)
@@ -114,10 +114,10 @@ def test_the_same_values_give_the_same_file(tmp_path: Path) -> None:
 def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(NotReadyError, match=r"cannot write the picture .*taken/x\.png"):
-        picture.save(tmp_path / "taken" / "x.png", alignment=np.eye(3), mel=None, title="", letters=None)
+        plot.save(tmp_path / "taken" / "x.png", alignment=np.eye(3), mel=None, title="", letters=None)
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(NotReadyError, match=r"cannot write the picture .*folder\.png"):
-        picture.save(tmp_path / "folder.png", alignment=np.eye(3), mel=None, title="", letters=None)
+        plot.save(tmp_path / "folder.png", alignment=np.eye(3), mel=None, title="", letters=None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.png", "taken"]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainmark.workloads.resnet_model import Bottleneck, ResNet, resnet50
+from trainmark.workloads.resnet50.model import Bottleneck, ResNet, resnet50
 
 Shape = tuple[int, ...]
 STAGES = ((1, 3), (2, 4), (3, 6), (4, 3))

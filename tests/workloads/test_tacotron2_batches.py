@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainmark.data import ljspeech, make_ljspeech
+from trainmark.datasets.ljspeech import make, reader
 from trainmark.spec.errors import NotReadyError, WorkloadError
 from trainmark.workloads.tacotron2 import WORKLOAD
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, ahead
@@ -27,7 +27,7 @@ RECIPE = replace(SMOKE, batch_per_device=4, longest_frames=0, bucket_batches=0, 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("speech") / "set"
-    make_ljspeech.make(folder, clips=CLIPS)
+    make.make(folder, clips=CLIPS)
     return folder
 
 
@@ -167,7 +167,7 @@ def test_the_published_loss_is_the_mean_over_the_padded_batch(speech: Path) -> N
 def test_a_bad_file_is_named_and_may_be_skipped(speech: Path, tmp_path: Path) -> None:
     folder = tmp_path / "damaged"
     shutil.copytree(speech, folder)
-    bad = ljspeech.open_splits(folder).train[3].path
+    bad = reader.open_splits(folder).train[3].path
     bad.write_bytes(bad.read_bytes()[:1000])
     with pytest.raises(WorkloadError, match=f"{bad.name}.*cut short"):
         opened(folder)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run import weights
-from trainmark.run.stepper import Stepper
 from trainmark.spec.precision import Precision
+from trainmark.train.stepper import Stepper
+from trainmark.workloads import weights
 from trainmark.workloads.tacotron2 import SMOKE, WORKLOAD, dropout, products, teacher_forcing
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, masked, padding_of

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.data.input_pool import ImageBatch
-from trainmark.data.normalise import normalise
+from trainmark.datasets.input_pool import ImageBatch
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import with_settings
 from trainmark.workloads import mixing
 from trainmark.workloads.mixing import Mixing
+from trainmark.workloads.normalise import normalise
 from trainmark.workloads.vision import ImageClassifier, ImageData, SoftBatch, VisionRecipe
 from trainmark.workloads.workload import Share
 

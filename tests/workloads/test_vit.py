@@ -13,10 +13,10 @@ import torch
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run.opening import open_stepper
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import deviations, with_settings
+from trainmark.train.setup import build_stepper
 from trainmark.workloads.vit import FILL, QUICK, REFERENCE, SMOKE, WORKLOAD, ViTRecipe
 from trainmark.workloads.workload import Share
 
@@ -136,7 +136,7 @@ def test_sizes_that_do_not_divide_are_refused_in_a_sentence(setting: str, senten
 def losses(recipe: ViTRecipe, pictures: Path, passes: int, precision: str = "fp32") -> list[float]:
     """What training says step by step in some passes over the first epoch's pictures, opened as for a run."""
     device = Platform(files.load("cpu")).open(0)
-    stepper = open_stepper(WORKLOAD, recipe, Precision.parse(precision), device, 1)
+    stepper = build_stepper(WORKLOAD, recipe, Precision.parse(precision), device, 1)
     with closing(WORKLOAD.open_data(recipe, pictures, Share(rank=0, world=1, local_ranks=1), 0)) as data:
         return [float(stepper.step(batch)) for _ in range(passes) for batch in data.train(0, 0)]
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run import weights
-from trainmark.run.stepper import Stepper
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import Precision
-from trainmark.workloads.vit_model import EncoderBlock, Norm, SelfAttention, VisionTransformer
+from trainmark.train.stepper import Stepper
+from trainmark.workloads import weights
+from trainmark.workloads.vit.model import EncoderBlock, Norm, SelfAttention, VisionTransformer
 
 Shape = tuple[int, ...]
 TINY = {"image_px": 32, "patch_px": 8, "layers": 2, "heads": 4, "hidden": 16, "mlp": 24, "classes": 5}

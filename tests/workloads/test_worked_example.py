@@ -14,8 +14,8 @@ import torch
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.run.opening import open_stepper
 from trainmark.spec.precision import Precision
+from trainmark.train.setup import build_stepper
 from trainmark.workloads.workload import Share, Workload
 
 PAGE = Path(__file__).parent.parent.parent / "CONTRIBUTING.md"
@@ -48,7 +48,7 @@ def test_it_trains_and_is_scored(example: Any, pictures: Path) -> None:
     workload = example.WORKLOAD
     recipe = replace(workload.recipes["smoke"], classes=3, image_px=32, eval_resize_px=36, input_workers=0)
     device = Platform(files.load("cpu")).open(0)
-    stepper = open_stepper(workload, recipe, Precision.parse("fp32"), device, 1)
+    stepper = build_stepper(workload, recipe, Precision.parse("fp32"), device, 1)
     losses: list[float] = []
     with closing(workload.open_data(recipe, pictures, Share(rank=0, world=1, local_ranks=1), 0)) as data:
         for reached in range(8):  # the same pictures each time, to be learnt by heart

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.results.audit.audited import Audited
-    from trainmark.results.store import Store
+    from trainmark.spec.audited import Audited
+    from trainmark.store.store import Store
 
 HELP = "Hold runs, published pages and event logs against everything known about them: a lie detector."
 EXAMPLES = """\
@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console
-    from trainmark.results.audit.audited import is_wrong, to_json
-    from trainmark.results.store import Store, default_folder
+    from trainmark.spec.audited import is_wrong, to_json
+    from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     audits = [audit for word in args.what or ["last"] for audit in _audited(word, store)]
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
     else:
-        from trainmark.results.audit.screen import render
+        from trainmark.report.audit_screen import render
 
         color = screen.color_system is not None and not screen.no_color
         screen.file.write(
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _audited(word: str, store: Store) -> Iterator[Audited]:
-    from trainmark.results.audit.logs import audit_log, audit_run_folder
+    from trainmark.analysis.audit.logs import audit_log, audit_run_folder
     from trainmark.spec.errors import UsageError
 
     path = Path(word)
@@ -83,9 +83,9 @@ def _audited(word: str, store: Store) -> Iterator[Audited]:
 
 def _record(file: Path) -> Iterator[Audited]:
     """A record file, and the events it was made of where they are still there."""
-    from trainmark.results.audit.audited import Audited
-    from trainmark.results.audit.logs import audit_run_folder
-    from trainmark.results.audit.records import audit_document
+    from trainmark.analysis.audit.logs import audit_run_folder
+    from trainmark.analysis.audit.records import audit_document
+    from trainmark.spec.audited import Audited
 
     for document in _documents(file):
         yield Audited(title=str(document.get("run_id") or file.name), checked=audit_document(document, file.name))
@@ -115,8 +115,8 @@ def _documents(file: Path) -> list[dict[str, Any]]:
 
 def _record_beside(folder: Path) -> Any:
     """The record of a run folder in a store, if it can be read; its own audit says so if it cannot."""
-    from trainmark.results.store import read_record
     from trainmark.spec.errors import TrainmarkError
+    from trainmark.store.store import read_record
 
     file = folder.parent.parent / "records" / f"{folder.name}.json"
     try:
@@ -135,9 +135,9 @@ def _run_folder(store: Store, word: str) -> Path | None:
 
 
 def _page(path: Path) -> Audited:
-    from trainmark.results import pages
-    from trainmark.results.audit.audited import Audited
-    from trainmark.results.audit.pages import audit_page
+    from trainmark.published import read
+    from trainmark.published.audit import audit_page
+    from trainmark.spec.audited import Audited
     from trainmark.spec.errors import UsageError
 
     try:
@@ -146,19 +146,19 @@ def _page(path: Path) -> Audited:
         raise UsageError(f"page {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise UsageError(f"page {path} is not UTF-8 text; save it as such, then try again") from None
-    page = pages.read(text, name=path.name)
+    page = read.read(text, name=path.name)
     return Audited(title=page.title, checked=audit_page(page))
 
 
 def _published(word: str, store: Store) -> Iterator[Audited]:
-    from trainmark.results import published
-    from trainmark.results.audit.audited import Audited
-    from trainmark.results.audit.pages import audit_page, by_source
-    from trainmark.results.subjects import published_rows
+    from trainmark.published.audit import audit_page, by_source
+    from trainmark.published.lookup import published_rows
+    from trainmark.spec.audited import Audited
     from trainmark.spec.errors import UsageError, nearest
+    from trainmark.spec.published_row import PREFIX
 
     rows = published_rows(store)
-    chosen = [row for row in rows if word in ("", row.workload, row.name.removeprefix(published.PREFIX))]
+    chosen = [row for row in rows if word in ("", row.workload, row.name.removeprefix(PREFIX))]
     if not chosen:
         known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]
         raise UsageError(f"no published row or workload is called {word!r}; {nearest(word, known)}")

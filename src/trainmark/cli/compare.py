@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.results.compare.comparison import Comparison
-    from trainmark.results.store import Store
-    from trainmark.results.subjects import Subject
+    from trainmark.analysis.compare.comparison import Comparison
+    from trainmark.analysis.subject import Subject
+    from trainmark.store.store import Store
 
 HELP = "Tell whether B is faster than A, by how much and how surely; refuses unlike things."
 EXAMPLES = """\
@@ -58,8 +58,8 @@ def add_verdict_words(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.results.store import Store, default_folder
-    from trainmark.results.subjects import subject
+    from trainmark.published.lookup import subject
+    from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     threshold = parsed_threshold(args.threshold)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         return _null(args, store, threshold)
     if len(args.runs) != 2:
         raise UsageError(f"compare takes two results, A and B, not {len(args.runs)}; join repeats with commas: a,b,c")
-    from trainmark.results.compare.comparison import compare
+    from trainmark.analysis.compare.comparison import compare
 
     a, b = (subject(word, store) for word in args.runs)
     return shown(compare(a, b, metric=args.metric, threshold=threshold, anyway=args.anyway), args)
@@ -79,11 +79,11 @@ def shown(found: Comparison, args: argparse.Namespace) -> int:
 
     screen = console()
     if args.json:
-        from trainmark.results.compare.comparison import to_json
+        from trainmark.analysis.compare.comparison import to_json
 
         screen.file.write(json.dumps(to_json(found), indent=2) + "\n")
     else:
-        from trainmark.results.compare.screen import render
+        from trainmark.report.compare_screen import render
 
         color = screen.color_system is not None and not screen.no_color
         screen.file.write(render(found, width=screen.width, color=color, encoding=screen.encoding))
@@ -105,15 +105,15 @@ def parsed_threshold(word: str) -> float:
 
 
 def _null(args: argparse.Namespace, store: Store, threshold: float) -> int:
+    from trainmark.analysis.compare.null import measure, to_json
     from trainmark.cli.terminal import console
-    from trainmark.results.compare.null import measure, to_json
 
     found = measure(_repeats(args.runs, store), metric=args.metric, threshold=threshold)
     screen = console()
     if args.json:
         screen.file.write(json.dumps(to_json(found), indent=2) + "\n")
         return 0
-    from trainmark.results.compare.screen import render_null
+    from trainmark.report.compare_screen import render_null
 
     color = screen.color_system is not None and not screen.no_color
     screen.file.write(render_null(found, width=screen.width, color=color, encoding=screen.encoding))
@@ -124,8 +124,8 @@ def _repeats(words: list[str], store: Store) -> Subject:
     """The runs named, or of all plans in the store the one that was run most often on one device."""
     from collections import Counter
 
-    from trainmark.results.store import read_record
-    from trainmark.results.subjects import of_records, subject
+    from trainmark.published.lookup import of_records, subject
+    from trainmark.store.store import read_record
 
     if words:
         return subject(",".join(words), store) if len(words) > 1 else subject(words[0], store)

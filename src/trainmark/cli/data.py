@@ -14,8 +14,8 @@ from trainmark.cli.terminal import say
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.data.archives import Progress
-    from trainmark.data.findings import Report
+    from trainmark.datasets.archive_checks import Progress
+    from trainmark.datasets.verify_report import Report
 
 HELP = "Make, prepare or verify a data set."
 EXAMPLES = """\
@@ -130,18 +130,18 @@ def _refuse_words_of_other_sets(sets: Sets) -> None:
 
 
 def _make_imagenet(args: argparse.Namespace) -> int:
-    from trainmark.data import make_imagenet
+    from trainmark.datasets.imagenet import make
 
     counts = _given(args, "train_per_class", "val_per_class")
     if min(args.classes, *counts.values(), 10**9) < 1:
         raise UsageError("a set needs at least one class and one picture of each in either split")
-    return _make(args, make_imagenet.make, "pictures", classes=args.classes, **counts)
+    return _make(args, make.make, "pictures", classes=args.classes, **counts)
 
 
 def _make_ljspeech(args: argparse.Namespace) -> int:
-    from trainmark.data import make_ljspeech
+    from trainmark.datasets.ljspeech import make
 
-    return _make(args, make_ljspeech.make, "clips", **_given(args, "clips"))
+    return _make(args, make.make, "clips", **_given(args, "clips"))
 
 
 def _make(args: argparse.Namespace, make: Callable[..., object], things: str, **contents: int) -> int:
@@ -159,7 +159,7 @@ def _given(args: argparse.Namespace, *names: str) -> dict[str, int]:
 
 
 def _prepare_imagenet(args: argparse.Namespace) -> int:
-    from trainmark.data.prepare_imagenet import ILSVRC2012, ArchiveSet, prepare
+    from trainmark.datasets.imagenet.prepare import ILSVRC2012, ArchiveSet, prepare
 
     out = Path(args.out).expanduser()
     done = prepare(
@@ -177,7 +177,7 @@ def _prepare_imagenet(args: argparse.Namespace) -> int:
 
 
 def _prepare_ljspeech(args: argparse.Namespace) -> int:
-    from trainmark.data.prepare_ljspeech import LJSPEECH_1_1, Release, prepare
+    from trainmark.datasets.ljspeech.prepare import LJSPEECH_1_1, Release, prepare
 
     out = Path(args.out).expanduser()
     done = prepare(
@@ -189,19 +189,19 @@ def _prepare_ljspeech(args: argparse.Namespace) -> int:
 
 
 def _verify_imagenet(args: argparse.Namespace) -> int:
-    from trainmark.data.verify_imagenet import verify
+    from trainmark.datasets.imagenet.verify import verify
 
     return _told(verify(Path(args.folder), decode=args.decode), as_json=args.json)
 
 
 def _verify_ljspeech(args: argparse.Namespace) -> int:
-    from trainmark.data.verify_ljspeech import verify
+    from trainmark.datasets.ljspeech.verify import verify
 
     return _told(verify(Path(args.folder), decode=args.decode), as_json=args.json)
 
 
 def _told(report: Report[Any], *, as_json: bool) -> int:
-    from trainmark.results import escape
+    from trainmark.spec import escape
 
     if as_json:
         print(json.dumps({"ok": report.ok, **asdict(report)}, indent=1))

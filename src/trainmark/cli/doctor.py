@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.terminal import console, say
-from trainmark.run.section import Section
+from trainmark.doctor.result import Section
 
 if TYPE_CHECKING:
-    from trainmark.results.paper import Paper
+    from trainmark.report.terminal import Paper
     from trainmark.spec.plan import Plan
     from trainmark.spec.topology import Topology
 
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.results.store import default_folder
     from trainmark.spec.errors import UsageError
+    from trainmark.store.store import default_folder
 
     if args.hosts and not args.topology:
         raise UsageError("--hosts names the machines of a topology; say which, such as --topology 2x8")
@@ -56,12 +56,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _tell_machine(args: argparse.Namespace, store: Path) -> int:
     from trainmark.cli import doctor_screen
-    from trainmark.run import device_probe, examination
+    from trainmark.doctor import checks, device_probe
 
     probe_s = 0.0 if args.no_probe else device_probe.QUICK_S if args.quick else device_probe.BUDGET_S
-    asked = examination.Asked(store=store, platform=args.platform, probe_s=probe_s)
-    sections = list(examination.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
-    summary, code = examination.summary(sections), _exit_code(sections)
+    asked = checks.Asked(store=store, platform=args.platform, probe_s=probe_s)
+    sections = list(checks.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
+    summary, code = checks.summary(sections), _exit_code(sections)
     if args.json:
         _dump({"summary": summary, "ready": code == 0, "sections": [asdict(section) for section in sections]})
     else:
@@ -79,7 +79,7 @@ def _tell_links(args: argparse.Namespace, store: Path) -> int:
     if told and args.json:
         _dump({"sections": [asdict(section) for section in told]})
     else:
-        sys.stdout.write(doctor_screen.links(_paper(), told))
+        sys.stdout.write(doctor_screen.links_screen(_paper(), told))
     return _exit_code(sections)
 
 
@@ -88,7 +88,8 @@ def _exit_code(sections: Sequence[Section]) -> int:
 
 
 def _network() -> Section:
-    from trainmark.run import site, site_checks
+    from trainmark.doctor import site_checks
+    from trainmark.spec import site
 
     return site_checks.network(site_checks.interfaces(), site.load().network.interface)
 
@@ -100,8 +101,8 @@ def _dump(document: Mapping[str, Any]) -> None:
 
 def links(args: argparse.Namespace, store: Path) -> Section:
     """Starts the ranks of a topology only to let them exchange messages."""
-    from trainmark.results import link
-    from trainmark.run import planning
+    from trainmark.launch import planning
+    from trainmark.spec import links
     from trainmark.spec.topology import Topology
 
     topology = Topology.parse(args.topology)
@@ -114,13 +115,13 @@ def links(args: argparse.Namespace, store: Path) -> Section:
         results, code, sentence = _probe_here(planning.decide("resnet50", words), topology, store)
     if code:
         return Section(name="links", verdict="failed", sentence=sentence, exit_code=code, results=results)
-    if not (measured := link.read(results)):
+    if not (measured := links.read(results)):
         return Section(name="links", verdict="ok", sentence=sentence)
     remedy = _remedy(measured[-1].size_bytes, topology)
     return Section(
         name="links",
         verdict="doubt" if remedy else "ok",
-        sentence=link.summary(measured, ranks=topology.devices, hosts=topology.nodes),
+        sentence=links.summary(measured, ranks=topology.devices, hosts=topology.nodes),
         remedy=remedy,
         results=results,
     )
@@ -128,26 +129,27 @@ def links(args: argparse.Namespace, store: Path) -> Section:
 
 def _probe_here(plan: Plan, topology: Topology, store: Path) -> Found:
     """On this machine, together with the others of its job if there are any; the first of them tells the results."""
-    from trainmark.run import launch, lifeline_stdin, place, site
-    from trainmark.run.meeting import Meeting
+    from trainmark.launch import cluster_env, launcher, lifeline_stdin
+    from trainmark.launch.coordinator import Coordinator
+    from trainmark.spec import site
 
     network = site.load().network
-    here = place.find(topology, os.environ, network.port)
+    here = cluster_env.find(topology, os.environ, network.port)
     if here.kind == "slurm-batch":
         command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-        os.execvp("srun", place.own_srun(topology, os.environ, command))  # noqa: S606
+        os.execvp("srun", cluster_env.own_srun(topology, os.environ, command))  # noqa: S606
     if lifeline_stdin.asked():
         lifeline_stdin.end_with_stdin()
-    if here.parties == 1:
-        return launch.probe_only(plan, store, interface=network.interface)
-    meeting = Meeting(here)
+    if here.launchers == 1:
+        return launcher.probe_only(plan, store, interface=network.interface)
+    coordinator = Coordinator(here)
     try:
-        results, code, sentence = launch.probe_only(plan, store, meeting=meeting, interface=network.interface)
+        results, code, sentence = launcher.probe_only(plan, store, coordinator=coordinator, interface=network.interface)
         if here.leads:
-            meeting.conclude(code)
+            coordinator.finish(code)
             return results, code, sentence
     finally:
-        meeting.leave()
+        coordinator.leave()
     if sentence:
         say(f"trainmark: {sentence}")
     return [], code, ""
@@ -155,7 +157,8 @@ def _probe_here(plan: Plan, topology: Topology, store: Path) -> Found:
 
 def _probe_hosts(args: argparse.Namespace, topology: Topology) -> Found:
     """What the doctor of the first host tells."""
-    from trainmark.run import site, ssh
+    from trainmark.launch import ssh
+    from trainmark.spec import site
     from trainmark.spec.errors import NotReadyError
 
     words = ["doctor", "--topology", str(topology), *(["--platform", args.platform] if args.platform else [])]
@@ -174,19 +177,19 @@ def _probe_hosts(args: argparse.Namespace, topology: Topology) -> Found:
 
 def _remedy(largest_bytes: int, topology: Topology) -> str:
     """What to look at where the probe had no time for its large messages; nothing where it had."""
-    from trainmark.results import link
-    from trainmark.run.link_probe import BUDGET_S, SIZES_BYTES
+    from trainmark.spec import links
+    from trainmark.train.link_probe import BUDGET_S, SIZES_BYTES
 
     if largest_bytes >= SIZES_BYTES[-1]:
         return ""
-    slow = f"messages above {link.size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"
+    slow = f"messages above {links.size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"
     if topology.nodes == 1:
         return f"{slow}; see what else is running on this machine"
     return f"{slow}; see whether the ranks use the network meant for them (interface in trainmark.toml)"
 
 
 def _paper() -> Paper:
-    from trainmark.results.paper import Paper
+    from trainmark.report.terminal import Paper
 
     screen = console()
     color = screen.color_system is not None and not screen.no_color

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from trainmark.results import escape, link
-from trainmark.results.paper import Paper
-from trainmark.run.section import VERDICTS, Section
+from trainmark.doctor.result import VERDICTS, Section
+from trainmark.report import links_text
+from trainmark.report.terminal import Paper
+from trainmark.spec import escape, links
 
 STYLES = {"ok": "green", "doubt": "bold yellow", "failed": "bold red", "unknown": "cyan"}
 
@@ -29,13 +30,13 @@ def machine(paper: Paper, sections: Sequence[Section], summary: str) -> str:
     return paper.drawn()
 
 
-def links(paper: Paper, sections: Sequence[Section]) -> str:
+def links_screen(paper: Paper, sections: Sequence[Section]) -> str:
     for section in sections:
         paper.put(paper.text(f"{section.name}: {section.verdict}", f"bold {STYLES[section.verdict]}"))
         paper.put(*filter(None, (section.sentence, section.remedy)), indent=_INDENT)
-        if measured := link.read(section.results):
+        if measured := links.read(section.results):
             paper.put("")
-            paper.put(link.table(paper, measured), indent=_INDENT)
+            paper.put(links_text.table(paper, measured), indent=_INDENT)
     return paper.drawn()
 
 

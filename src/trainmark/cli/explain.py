@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trainmark.results.language import LANGUAGES, by_locale
+from trainmark.analysis.language import LANGUAGES, by_locale
 
 HELP = "Explain what a number, a phase or another word of the tables means."
 EXAMPLES = """\
@@ -180,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
         screen.file.write(json.dumps(document, indent=2) + "\n")
         return 0
     from trainmark.cli.explain_screen import draw_all, draw_one
-    from trainmark.results.paper import Paper
+    from trainmark.report.terminal import Paper
 
     color = screen.color_system is not None and not screen.no_color
     paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
@@ -207,7 +207,7 @@ def meanings(language: str = "en") -> Iterator[Meaning]:
 
 
 def _in_chinese(entry: Meaning) -> Meaning:
-    from trainmark.results import meanings_zh
+    from trainmark.analysis import meanings_zh
 
     if entry.kind == "metric":
         said = meanings_zh.METRICS[entry.word]
@@ -235,6 +235,6 @@ def _by_chinese_name(name: str) -> str:
     """The metric that Chinese tables call so, or by a longer name that begins so."""
     if name.isascii():
         return ""
-    from trainmark.results.meanings_zh import METRICS
+    from trainmark.analysis.meanings_zh import METRICS
 
     return next((alias for alias, said in METRICS.items() if said.name.startswith(name.strip().lower())), "")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from trainmark.cli.explain import Meaning
-    from trainmark.results.paper import Paper
+    from trainmark.report.terminal import Paper
 
 
 class Talk(NamedTuple):

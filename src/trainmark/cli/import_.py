@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.results.imported import Kept
-    from trainmark.results.published_page import Page
+    from trainmark.published.imported import Kept
+    from trainmark.published.page import Page
 
 HELP = "Read the result tables of published pages into the store, and say what could not be read."
 EXAMPLES = """\
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from datetime import datetime, timezone
 
-    from trainmark.results import imported, pages
-    from trainmark.results.store import default_folder
+    from trainmark.published import imported, read
     from trainmark.spec.errors import UsageError
+    from trainmark.store.store import default_folder
 
     store = args.store or default_folder()
     day = datetime.now(timezone.utc).date().isoformat()
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     contents = [(path, _content(path)) for path in args.pages]
     found: list[tuple[Path, Page, Kept | None]] = []
     for path, content in contents:
-        page = pages.read(_text(path, content), name=path.name)
+        page = read.read(_text(path, content), name=path.name)
         kept = imported.keep(store, page, content=content, day=day) if page.rows and not args.dry_run else None
         found.append((path, page, kept))
     _show(found, as_json=args.json)
@@ -78,7 +78,7 @@ def _text(path: Path, content: bytes) -> str:
 
 def _show(found: list[tuple[Path, Page, Kept | None]], *, as_json: bool) -> None:
     from trainmark.cli.terminal import console
-    from trainmark.results.published_table import render
+    from trainmark.report.published_table import render
 
     screen = console()
     if as_json:
@@ -91,7 +91,7 @@ def _show(found: list[tuple[Path, Page, Kept | None]], *, as_json: bool) -> None
 def _document(path: Path, page: Page, kept: Kept | None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from trainmark.results.published import mfu
+    from trainmark.spec.published_row import mfu
 
     return {
         "file": str(path),
@@ -107,7 +107,7 @@ def _document(path: Path, page: Page, kept: Kept | None) -> dict[str, Any]:
 def _tell(found: list[tuple[Path, Page, Kept | None]]) -> None:
     """On stderr: what could not be read, and where the rest is kept."""
     from trainmark.cli.terminal import say
-    from trainmark.results import escape
+    from trainmark.spec import escape
 
     for path, page, kept in found:
         for sentence in page.unread:

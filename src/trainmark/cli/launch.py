@@ -12,7 +12,7 @@ from trainmark.cli.words import add_plan_words, plans, spelt
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.run.render.job import Job
+    from trainmark.launch.render.job import Job
     from trainmark.spec.plan import Plan
 
 HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
@@ -94,7 +94,7 @@ def _add_kubernetes(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_ssh(parser: argparse.ArgumentParser) -> None:
-    from trainmark.run.place import PORT
+    from trainmark.launch.cluster_env import PORT
 
     add = parser.add_argument
     add("--hosts", required=True, metavar="A,B", help="a host for each node; the first leads")
@@ -106,7 +106,7 @@ def _add_ssh(parser: argparse.ArgumentParser) -> None:
 
 
 def _slurm(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
-    from trainmark.run.render import slurm
+    from trainmark.launch.render import slurm
 
     args.store = _absolute(args.store)
     request = slurm.Request(
@@ -121,8 +121,8 @@ def _slurm(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
 
 
 def _kubernetes(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
+    from trainmark.launch.render import kubernetes
     from trainmark.platforms import files
-    from trainmark.run.render import kubernetes
 
     if args.data_claim is not None:
         args.mount = args.mount or kubernetes.default_mount(args.data)
@@ -145,7 +145,7 @@ def _kubernetes(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
 
 
 def _ssh(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
-    from trainmark.run.render import ssh
+    from trainmark.launch.render import ssh
 
     args.join_timeout = args.join_timeout or PASTE_S
     return ssh.commands(_job(args, decided), args.hosts, port=args.port, venv=args.venv)
@@ -158,7 +158,7 @@ def _absolute(path: str | None) -> str | None:
 
 def _settle(args: argparse.Namespace, decided: Sequence[Plan]) -> None:
     """Says everything that another machine might decide otherwise: the device found here, paths, the site's data."""
-    from trainmark.data import embedded
+    from trainmark.datasets import synthetic
 
     first = decided[0]
     args.workloads = [plan.workload for plan in decided]
@@ -166,12 +166,12 @@ def _settle(args: argparse.Namespace, decided: Sequence[Plan]) -> None:
     if args.platform in (None, "auto"):
         say(f"platform {first.platform} is what this machine has, and what is asked for; --platform names another")
         args.platform = first.platform
-    if len(decided) == 1 and Path(first.data.folder) != embedded.folder(first.data.name):
+    if len(decided) == 1 and Path(first.data.folder) != synthetic.folder(first.data.name):
         args.data = first.data.folder
 
 
 def _job(args: argparse.Namespace, decided: Sequence[Plan]) -> Job:
-    from trainmark.run.render.job import Job, name_for
+    from trainmark.launch.render.job import Job, name_for
 
     words = (("run", *args.workloads), *spelt(args, _add_run_words))
     return Job(plans=tuple(decided), words=words, name=getattr(args, "name", None) or name_for(decided))

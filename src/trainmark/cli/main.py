@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol, cast
 
 from trainmark import __version__
 from trainmark.cli.terminal import say
-from trainmark.results import escape
+from trainmark.spec import escape
 from trainmark.spec.errors import TrainmarkError, UsageError, nearest
 
 COMMANDS = {

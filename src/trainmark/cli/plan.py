@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.run import fill
+    from trainmark.launch import fill
 
     decided = plans(args)
     if args.json:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trainmark.cli.terminal import console, say
 
 if TYPE_CHECKING:
-    from trainmark.run.conformance import Finding
+    from trainmark.doctor.conformance import Finding
 
 HELP = "Check that a platform's devices do what a run takes for granted."
 EXAMPLES = """\
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from trainmark.doctor import conformance
     from trainmark.platforms import files
-    from trainmark.run import conformance
     from trainmark.spec.errors import NotReadyError
 
     file = files.load(args.platform)
@@ -101,7 +101,7 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 def _tell(finding: Finding) -> None:
     """At once: a check that hangs is the one after the last line."""
-    from trainmark.results.paper import Paper
+    from trainmark.report.terminal import Paper
 
     screen = console()
     color = screen.color_system is not None and not screen.no_color

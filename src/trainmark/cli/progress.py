@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.terminal import console, say
-from trainmark.results.wording import number
+from trainmark.spec.format import number
 from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
-    from trainmark.run.gather import RankStory
     from trainmark.spec.plan import Plan
+    from trainmark.store.gather import RankStory
 
 PLAIN_LINE_EVERY_S = 10.0
 RECENT_STEPS = 20

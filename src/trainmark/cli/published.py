@@ -23,19 +23,21 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from trainmark.cli.terminal import console, say
-    from trainmark.results import escape, imported, published
-    from trainmark.results.store import default_folder
+    from trainmark.published import imported, library
+    from trainmark.spec import escape
+    from trainmark.spec.published_row import mfu
+    from trainmark.store.store import default_folder
 
     kept = imported.contents(args.store or default_folder())
     added = tuple(row for row in kept.rows if args.workload in (None, row.workload))
-    only_imported = added and args.workload not in (None, *published.workloads())
-    rows = added if only_imported else (*published.rows(args.workload), *added)
+    only_imported = added and args.workload not in (None, *library.workloads())
+    rows = added if only_imported else (*library.rows(args.workload), *added)
     screen = console()
     if args.json:
-        documents = [{**asdict(row), "mfu": published.mfu(row), "imported": imported.is_imported(row)} for row in rows]
+        documents = [{**asdict(row), "mfu": mfu(row), "imported": imported.is_imported(row)} for row in rows]
         screen.file.write(json.dumps(documents, indent=2) + "\n")
     else:
-        from trainmark.results.published_table import render
+        from trainmark.report.published_table import render
 
         color = screen.color_system is not None and not screen.no_color
         screen.file.write(render(rows, width=screen.width, color=color, encoding=screen.encoding))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.analysis.language import LANGUAGES
 from trainmark.cli.terminal import say
-from trainmark.results.language import LANGUAGES
 
 if TYPE_CHECKING:
-    from trainmark.results.published import PublishedRow
-    from trainmark.results.store import Store
+    from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
+    from trainmark.store.store import Store
 
 HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit or a published form."
 EXAMPLES = """\
@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.results import escape
-    from trainmark.results.language import by_locale
-    from trainmark.results.store import Store, default_folder
+    from trainmark.analysis.language import by_locale
+    from trainmark.spec import escape
+    from trainmark.store.store import Store, default_folder
 
     form, out = _asked(args)
     store = Store(args.store or default_folder())
@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 def leave_page(records: Sequence[Record], store: Store) -> Path | None:
     """Writes the page of these runs into the store; where it cannot, says so and fails nothing."""
-    from trainmark.results import escape
-    from trainmark.results.language import by_locale
+    from trainmark.analysis.language import by_locale
+    from trainmark.spec import escape
 
     if not records:
         return None
@@ -106,10 +106,10 @@ def _asked(args: argparse.Namespace) -> tuple[str, Path | None]:
 
 def _chosen(args: argparse.Namespace, store: Store) -> tuple[list[Record], list[PublishedRow]]:
     """The records and published rows meant; without words the newest records."""
-    from trainmark.results import escape
-    from trainmark.results.store import read_record
-    from trainmark.results.subjects import subject
+    from trainmark.published.lookup import subject
+    from trainmark.spec import escape
     from trainmark.spec.errors import UsageError
+    from trainmark.store.store import read_record
 
     if args.runs:
         if args.limit is not None:
@@ -131,14 +131,14 @@ def _chosen(args: argparse.Namespace, store: Store) -> tuple[list[Record], list[
 
 def _library(workloads: set[str], store: Store) -> list[PublishedRow]:
     """Published rows of some workloads, those that were imported here among them."""
-    from trainmark.results.subjects import published_rows
+    from trainmark.published.lookup import published_rows
 
     return [row for row in published_rows(store) if row.workload in workloads]
 
 
 def _published(records: list[Record]) -> list[Record]:
-    from trainmark.results import escape
-    from trainmark.results.publish import publishable
+    from trainmark.report.publish import publishable
+    from trainmark.spec import escape
 
     safe = publishable(records)
     for replaced in safe.replaced:
@@ -158,9 +158,9 @@ def _page(
     from datetime import datetime, timezone
 
     from trainmark import __version__
-    from trainmark.results.audit.records import audit_record
-    from trainmark.results.page.contents import Contents
-    from trainmark.results.page.document import render
+    from trainmark.analysis.audit.records import audit_record
+    from trainmark.report.html.document import render
+    from trainmark.report.html.inputs import Contents
 
     return render(
         Contents(
@@ -177,25 +177,29 @@ def _page(
 
 
 def _text(form: str, records: Sequence[Record], rows: Sequence[PublishedRow], language: str) -> str:
-    from trainmark.results import report_csv, report_json, report_junit, report_markdown
+    from trainmark.report import csv_format, json_format, junit_format, markdown_format
 
-    with_rows = {"markdown": report_markdown.render, "csv": report_csv.render, "json": report_json.render}
+    with_rows = {"markdown": markdown_format.render, "csv": csv_format.render, "json": json_format.render}
     if form in with_rows:
         return with_rows[form](records, rows)
     if rows:
         say(f"{len(rows)} published rows are left out: {form} is about runs")
     if form == "junit":
-        from trainmark.results.audit.records import audit_record
+        from trainmark.analysis.audit.records import audit_record
 
-        return report_junit.render(records, audit_record)
-    from trainmark.results.pages import deepspark, flagperf
+        return junit_format.render(records, audit_record)
+    from trainmark.published import write_deepspark, write_flagperf
 
-    return flagperf.write(records, lang=language) if form == "flagperf" else deepspark.write(records, lang=language)
+    return (
+        write_flagperf.write(records, lang=language)
+        if form == "flagperf"
+        else write_deepspark.write(records, lang=language)
+    )
 
 
 def _write(path: Path, text: str, store: Store) -> None:
-    from trainmark.data.whole_file import write_whole
     from trainmark.spec.errors import NotReadyError, UsageError
+    from trainmark.spec.whole_files import write_whole
 
     if path.expanduser().resolve().parent == store.records.resolve():
         raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")

@@ -13,7 +13,7 @@ from trainmark.cli.terminal import say
 from trainmark.spec.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
-    from trainmark.results.subjects import Subject
+    from trainmark.analysis.subject import Subject
     from trainmark.spec.plan import Plan
 
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."
@@ -39,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.results.compare import quantities
-    from trainmark.results.compare.comparison import compare as held_against
-    from trainmark.results.store import Store, default_folder
-    from trainmark.results.subjects import of_records, subject
+    from trainmark.analysis.compare import quantities
+    from trainmark.analysis.compare.comparison import compare as held_against
+    from trainmark.published.lookup import of_records, subject
+    from trainmark.store.store import Store, default_folder
 
     if args.repeat < 1:
         raise UsageError(f"--repeat must be at least 1, not {args.repeat}")
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     store.check_writable()
 
     from trainmark.cli.run import get_ready, run_all
-    from trainmark.run import site
+    from trainmark.spec import site
 
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as 'run' does: torch warns of hosts without a reverse name
     get_ready([plan], store, quiet=args.quiet)
@@ -93,15 +93,15 @@ def _plan(original: Subject, data: str | None) -> Plan:
 
 def _data_folder(plan: Plan, given: str | None) -> Path:
     """Where the same data lies here: as given, as on the record, or where this installation makes its own."""
-    from trainmark.data import embedded
+    from trainmark.datasets import synthetic
 
     folder = Path(given).expanduser().absolute() if given else Path(plan.data.folder)
-    if given and embedded.is_generated(folder, given) != plan.data.generated:
+    if given and synthetic.is_generated(folder, given) != plan.data.generated:
         kind = "generated" if plan.data.generated else "real"
         raise UsageError(f"the run was trained on {kind} data, and {folder} holds the other kind; name a {kind} set")
     if given or folder.is_dir():
         return folder
-    own = embedded.folder(plan.data.name)
+    own = synthetic.folder(plan.data.name)
     if plan.data.generated and own.name == folder.name:  # another user's copy of what we can make too
         return own
     raise NotReadyError(f"the run's data folder {folder} is not on this machine; name it with --data DIR")

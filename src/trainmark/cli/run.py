@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from trainmark.cli.terminal import console, say
 from trainmark.cli.words import add_plan_words, plans, spelt, spoken
-from trainmark.run import lifeline_stdin, site
+from trainmark.launch import lifeline_stdin
+from trainmark.spec import site
 from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
-    from trainmark.results.store import Store
-    from trainmark.run.fill import Found
-    from trainmark.run.meeting import Meeting
-    from trainmark.run.site import Site
+    from trainmark.launch.coordinator import Coordinator
+    from trainmark.launch.fill import Found
     from trainmark.spec.plan import Plan
     from trainmark.spec.record import Record
+    from trainmark.spec.site import Site
+    from trainmark.store.store import Store
 
 HELP = "Train workloads and record how fast, how well and how steadily."
 EXAMPLES = """\
@@ -66,10 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.results.store import Store, default_folder
-    from trainmark.run import fill, place
-    from trainmark.run.meeting import Meeting
+    from trainmark.launch import cluster_env, fill
+    from trainmark.launch.coordinator import Coordinator
     from trainmark.spec.errors import UsageError
+    from trainmark.store.store import Store, default_folder
 
     if args.repeat < 1:
         raise UsageError(f"--repeat must be at least 1, not {args.repeat}")
@@ -80,26 +81,26 @@ def run(args: argparse.Namespace) -> int:
     if args.hosts:
         return _report(*_over_ssh(args, store, facts), store, args)
     decided = [_resumed(args, store)] if args.resume else plans(args)
-    here = place.find(Topology.parse(decided[0].topology), os.environ, args.port or facts.network.port)
+    here = cluster_env.find(Topology.parse(decided[0].topology), os.environ, args.port or facts.network.port)
     if here.kind == "slurm-batch":
-        os.execvp("srun", place.own_srun(Topology.parse(decided[0].topology), os.environ, _this_command()))  # noqa: S606
+        os.execvp("srun", cluster_env.own_srun(Topology.parse(decided[0].topology), os.environ, _this_command()))  # noqa: S606
     if lifeline_stdin.asked():
         lifeline_stdin.end_with_stdin()
     if here.first_local_rank:
         args.quiet = True
 
-    if here.parties == 1:
+    if here.launchers == 1:
         get_ready(decided, store, quiet=args.quiet)
         filled = [_filled(plan, args) for plan in decided]
         return _report(*run_all(filled, store, args, facts, None), store, args)
     if not args.resume:
-        fill.refuse_several_parties(decided, args.settings)
-    meeting = Meeting(here, args.join_timeout)
+        fill.refuse_several_launchers(decided, args.settings)
+    coordinator = Coordinator(here, args.join_timeout)
     try:
-        _get_ready_together(decided, store, meeting, quiet=args.quiet)
-        records, code = run_all([(plan, None) for plan in decided], store, args, facts, meeting)
+        _get_ready_together(decided, store, coordinator, quiet=args.quiet)
+        records, code = run_all([(plan, None) for plan in decided], store, args, facts, coordinator)
     finally:
-        meeting.leave()
+        coordinator.leave()
     return _report(records, code, store, args) if here.leads else code
 
 
@@ -108,7 +109,7 @@ def run_all(
     store: Store,
     args: argparse.Namespace,
     facts: Site,
-    meeting: Meeting | None,
+    coordinator: Coordinator | None,
 ) -> tuple[list[Record], int]:
     """Runs every plan as often as asked, until one fails."""
     records: list[Record] = []
@@ -117,7 +118,7 @@ def run_all(
         for number in range(args.repeat):
             if args.repeat > 1 and not args.quiet:
                 say(f"{plan.workload}: run {number + 1} of {args.repeat}")
-            record, code = _one(plan, found, store, group, args, facts, meeting)
+            record, code = _one(plan, found, store, group, args, facts, coordinator)
             records += [record] if record else []
             if code:
                 return records, code
@@ -131,21 +132,21 @@ def _one(
     group: str | None,
     args: argparse.Namespace,
     facts: Site,
-    meeting: Meeting | None,
+    coordinator: Coordinator | None,
 ) -> tuple[Record | None, int]:
     from trainmark import workloads
     from trainmark.cli.progress import Progress
-    from trainmark.run import launch
+    from trainmark.launch import launcher
 
     workload = workloads.load(plan.workload)
-    quiet = args.quiet or (meeting is not None and not meeting.place.leads)
+    quiet = args.quiet or (coordinator is not None and not coordinator.env.leads)
     with Progress(plan, workload.item, workload.target.name, quiet=quiet) as progress:
-        outcome = launch.run(
+        outcome = launcher.run(
             plan,
             store.folder,
             group=group,
             watch=progress.show,
-            meeting=meeting,
+            coordinator=coordinator,
             interface=facts.network.interface,
             fill=found.to_json() if found else None,
         )
@@ -160,8 +161,8 @@ def _one(
         say(f"trainmark: what was measured is kept in {outcome.folder}")
     elif args.strict:
         code = _strict(outcome.record)
-    if meeting:
-        meeting.conclude(code)
+    if coordinator:
+        coordinator.finish(code)
     if lifeline_stdin.asked():
         say(f"trainmark: run folder {outcome.folder}")
     return outcome.record, code
@@ -170,7 +171,7 @@ def _one(
 def _over_ssh(args: argparse.Namespace, store: Store, facts: Site) -> tuple[list[Record], int]:
     """The same command on every host, for one run after the other; their records come back from the first host."""
     from trainmark import workloads
-    from trainmark.run import fill, ssh
+    from trainmark.launch import fill, ssh
     from trainmark.spec.errors import UsageError
 
     if args.resume:
@@ -178,7 +179,7 @@ def _over_ssh(args: argparse.Namespace, store: Store, facts: Site) -> tuple[list
     topology = Topology.parse(args.topology or "1x1")
     decided = plans(args)  # a wrong word ends here and not on every host
     if topology.nodes > 1:
-        fill.refuse_several_parties(decided, args.settings)
+        fill.refuse_several_launchers(decided, args.settings)
     options = ["--join-timeout", str(args.join_timeout), *(["--strict"] if args.strict else [])]
     options += ["--port", str(args.port)] if args.port else []
     records: list[Record] = []
@@ -197,7 +198,7 @@ def _over_ssh(args: argparse.Namespace, store: Store, facts: Site) -> tuple[list
 
 def _report(records: list[Record], code: int, store: Store, args: argparse.Namespace) -> int:
     from trainmark.cli.report import leave_page
-    from trainmark.results import table
+    from trainmark.report import table
 
     if args.json:
         documents = [record.to_json() for record in records]
@@ -234,7 +235,7 @@ def _strict(record: Record) -> int:
 
 
 def _resumed(args: argparse.Namespace, store: Store) -> Plan:
-    from trainmark.run import planning
+    from trainmark.launch import planning
     from trainmark.spec.errors import UsageError
     from trainmark.spec.plan import Plan
 
@@ -247,18 +248,18 @@ def _resumed(args: argparse.Namespace, store: Store) -> Plan:
 
 def get_ready(decided: list[Plan], store: Store, *, quiet: bool) -> None:
     """Makes the embedded data where it is missing, and looks the machine over before the first run starts."""
-    from trainmark.data import embedded
-    from trainmark.run import check
+    from trainmark.datasets import synthetic
+    from trainmark.launch import preflight
 
     for plan in decided:
-        if plan.data.generated and Path(plan.data.folder) == embedded.folder(plan.data.name):
-            embedded.ensure(plan.data.name, Path(plan.data.folder), (lambda _: None) if quiet else say)
-        check.machine(plan, store.folder)
+        if plan.data.generated and Path(plan.data.folder) == synthetic.folder(plan.data.name):
+            synthetic.ensure(plan.data.name, Path(plan.data.folder), (lambda _: None) if quiet else say)
+        preflight.machine(plan, store.folder)
 
 
 def _filled(plan: Plan, args: argparse.Namespace) -> tuple[Plan, Found | None]:
     """With recipe fill, the plan for the batch that is found here; any other as it is."""
-    from trainmark.run import fill, planning
+    from trainmark.launch import fill, planning
 
     if args.resume or not fill.wanted(plan, args.settings):
         return plan, None
@@ -268,15 +269,15 @@ def _filled(plan: Plan, args: argparse.Namespace) -> tuple[Plan, Found | None]:
     return planning.decide(plan.workload, replace(words, settings=settings)), found
 
 
-def _get_ready_together(decided: list[Plan], store: Store, meeting: Meeting, *, quiet: bool) -> None:
+def _get_ready_together(decided: list[Plan], store: Store, coordinator: Coordinator, *, quiet: bool) -> None:
     """The same on every machine of a run; one that is not ready tells the others, so that nobody waits for it."""
-    from trainmark.run import launch
+    from trainmark.launch import launcher
     from trainmark.spec.errors import TrainmarkError
 
-    if meeting.place.first_local_rank:
+    if coordinator.env.first_local_rank:
         return  # the first rank of this machine looks it over for all
     try:
         get_ready(decided, store, quiet=quiet)
     except TrainmarkError as error:
-        launch.refuse(meeting, error)
+        launcher.refuse(coordinator, error)
         raise

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmark.results.paper import Paper
-    from trainmark.results.store import Row, Store
+    from trainmark.report.terminal import Paper
+    from trainmark.store.store import Row, Store
 
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, say
-    from trainmark.results import escape
-    from trainmark.results.store import Store, default_folder, newest_first
+    from trainmark.spec import escape
+    from trainmark.store.store import Store, default_folder, newest_first
 
     store = Store(args.store or default_folder())
     if args.rebuild:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
         screen.file.write(json.dumps(document, indent=2) + "\n")
     elif shown:
-        from trainmark.results.paper import Paper
+        from trainmark.report.terminal import Paper
 
         color = screen.color_system is not None and not screen.no_color
         paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
@@ -76,7 +76,7 @@ def _why_none(store: Store, workload: str | None) -> str:
 
 def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
     """All columns, or without those that matter least where there is not the room."""
-    from trainmark.results.paper import Cell, Column, Sheet, plain_table
+    from trainmark.report.terminal import Cell, Column, Sheet, plain_table
 
     numbers = ("p_core", "quality", "doubts")
     styles = {"valid": "", "incomplete": "yellow", "no record": "dim"}
@@ -95,7 +95,7 @@ def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
 
 
 def _cells(row: Row) -> dict[str, tuple[str, ...]]:
-    from trainmark.results.wording import NOTHING, number, quality_word, short_device, with_unit
+    from trainmark.spec.format import NOTHING, number, quality_word, short_device, with_unit
 
     p_core = NOTHING if row.p_core is None else f"{number(row.p_core)}"
     return {

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmark.results.scaling import Scaling
-    from trainmark.results.store import Store
+    from trainmark.analysis.scaling import Scaling
+    from trainmark.store.store import Store
 
 HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
 EXAMPLES = """\
@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_runs(args: argparse.Namespace) -> int:
+    from trainmark.analysis.scaling import scaling, to_json
     from trainmark.cli.terminal import console
-    from trainmark.results.scaling import scaling, to_json
-    from trainmark.results.store import Store, default_folder
+    from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     metric = args.metric or "p_core"
@@ -61,7 +61,7 @@ def _of_runs(args: argparse.Namespace) -> int:
     if args.json:
         screen.file.write(json.dumps({"scalings": [to_json(group) for group in found]}, indent=2) + "\n")
     elif found:
-        from trainmark.results.scaling_table import render
+        from trainmark.report.scaling_table import render
 
         color = screen.color_system is not None and not screen.no_color
         screen.file.write(render(found, width=screen.width, color=color, encoding=screen.encoding))
@@ -70,10 +70,10 @@ def _of_runs(args: argparse.Namespace) -> int:
 
 def _in_store(store: Store, metric: str) -> list[Scaling]:
     """Every group of the store; says on stderr what was left out, and what is missing where there is no group."""
+    from trainmark.analysis.scaling import all_scalings
     from trainmark.cli.terminal import say
-    from trainmark.results import escape
-    from trainmark.results.scaling import all_scalings
-    from trainmark.results.store import read_record
+    from trainmark.spec import escape
+    from trainmark.store.store import read_record
 
     contents = store.contents()
     for damaged in contents.damaged:
@@ -100,14 +100,14 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
 
 
 def _of_published(args: argparse.Namespace) -> int:
+    from trainmark.analysis.scaling import THROUGHPUTS, throughput_alias
+    from trainmark.analysis.scaling_published import published_scalings, to_json
     from trainmark.cli.terminal import console, say
-    from trainmark.results import imported, published
-    from trainmark.results.scaling import THROUGHPUTS, throughput_alias
-    from trainmark.results.scaling_published import published_scalings, to_json
-    from trainmark.results.store import default_folder
+    from trainmark.published import imported, library
+    from trainmark.store.store import default_folder
 
     metric = throughput_alias(args.metric) if args.metric else None
-    rows = published.rows(args.published or None)
+    rows = library.rows(args.published or None)
     of_user = imported.rows(args.store or default_folder())
     rows = (*rows, *(row for row in of_user if args.published in ("", row.workload)))
     found = published_scalings(rows)
@@ -121,7 +121,7 @@ def _of_published(args: argparse.Namespace) -> int:
         aliases = (metric,) if metric else THROUGHPUTS
         screen.file.write(json.dumps({"scalings": [to_json(group, aliases) for group in found]}, indent=2) + "\n")
         return 0
-    from trainmark.results.scaling_table import render_published
+    from trainmark.report.scaling_table import render_published
 
     color = screen.color_system is not None and not screen.no_color
     text = render_published(found, metric=metric, width=screen.width, color=color, encoding=screen.encoding)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmark.results.store import Store
     from trainmark.spec.record import Record
+    from trainmark.store.store import Store
 
 HELP = "Show one run in full: plan, metrics, phases, quality, doubts."
 EXAMPLES = """\
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console
-    from trainmark.results import escape
-    from trainmark.results.store import Store, default_folder
+    from trainmark.spec import escape
+    from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     record, path = _found(store, args.run)
@@ -38,11 +38,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
     elif args.markdown:
-        from trainmark.results.table import markdown
+        from trainmark.report.table import markdown
 
         text = escape.fitted(markdown([record]), screen.encoding)
     else:
-        from trainmark.results.describe import describe
+        from trainmark.report.describe import describe
 
         color = screen.color_system is not None and not screen.no_color
         folder = store.runs / record.run_id
@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _found(store: Store, word: str | None) -> tuple[Record, Path]:
     """The record meant; for a run that was cut off before it could leave one, what its events tell."""
-    from trainmark.results.store import read_record
     from trainmark.spec.errors import UsageError
+    from trainmark.store.store import read_record
 
     try:
         path = store.find(word)
@@ -70,7 +70,7 @@ def _found(store: Store, word: str | None) -> tuple[Record, Path]:
             folder = store.run_folder(word)
         except UsageError:
             raise missing from None
-        from trainmark.run import gather
+        from trainmark.store import gather
 
         return gather.record(folder), folder
     return read_record(path), path

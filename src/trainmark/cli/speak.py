@@ -16,7 +16,7 @@ from trainmark.spec.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
     from trainmark.platforms.platform import Device
-    from trainmark.run.speaking import Settings, Words
+    from trainmark.workloads.tacotron2.speak import Settings, Words
 
 HELP = "Let a trained Tacotron2 read text aloud, into WAV files."
 EXAMPLES = """\
@@ -70,17 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.results import escape
-    from trainmark.run import speaking
+    from trainmark.spec import escape
+    from trainmark.workloads.tacotron2 import speak
 
     settings = _settings(args)
     texts = _texts(args)
     targets = _targets(args, len(texts))
     if not args.force:
         _refuse_existing(targets)
-    voice = speaking.open_voice(_checkpoint(args.checkpoint, args.store), _device(args.platform))
+    voice = speak.open_voice(_checkpoint(args.checkpoint, args.store), _device(args.platform))
     documents: list[Any] = []
-    for files, speech in zip(targets, speaking.speak(voice, texts, settings), strict=True):
+    for files, speech in zip(targets, speak.speak(voice, texts, settings), strict=True):
         speech.write(files.wav, files.png)
         documents.append(speech.document)
         shown = escape.terminal(str(files.wav))
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    from trainmark.run.speaking import Settings
+    from trainmark.workloads.tacotron2.speak import Settings
 
     if not 0 < args.gate_threshold < 1:
         raise UsageError(f"--gate-threshold must be between 0 and 1, not {args.gate_threshold:g}")
@@ -110,19 +110,19 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _texts(args: argparse.Namespace) -> list[Words]:
-    from trainmark.run import speaking
+    from trainmark.workloads.tacotron2 import speak
 
     if args.text is not None and args.lines is not None:
         raise UsageError("give either a text or --lines FILE, not both")
     if args.text is not None:
-        return [speaking.words(args.text)]
+        return [speak.words(args.text)]
     if args.lines is None:
         raise UsageError("there is nothing to say; give a text in quotes, or --lines FILE")
     texts = []
     for number, line in enumerate(_lines(args.lines), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
-                texts.append(speaking.words(line.strip()))
+                texts.append(speak.words(line.strip()))
             except UsageError as error:
                 raise UsageError(f"{args.lines}, line {number}: {error}") from error
     if not texts:
@@ -165,7 +165,7 @@ def _checkpoint(word: str, store: Path | None) -> Path:
     """The path meant by a path or by a run's name; a run of a network that does not speak is refused."""
     path = Path(word).expanduser()
     if not path.exists() and os.sep not in word and path.suffix != ".pt":
-        from trainmark.results.store import Store, default_folder
+        from trainmark.store.store import Store, default_folder
 
         path = Store(store or default_folder()).run_folder(word)
     plan: Any = None
@@ -178,8 +178,7 @@ def _checkpoint(word: str, store: Path | None) -> Path:
 
 
 def _device(name: str) -> Device:
-    from trainmark.platforms import files
+    from trainmark.platforms import detection, files
     from trainmark.platforms.platform import Platform
-    from trainmark.run import planning
 
-    return Platform(files.load(planning.detected() if name == "auto" else name)).open(0)
+    return Platform(files.load(detection.chosen() if name == "auto" else name)).open(0)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.results.live import Rank
-    from trainmark.results.live_screen import Frame
-    from trainmark.results.store import Store
-    from trainmark.run.events import EventTail
+    from trainmark.report.live import Rank
+    from trainmark.report.live_screen import Frame
+    from trainmark.spec.events import EventTail
+    from trainmark.store.store import Store
 
 HELP = "Watch a run go on, from another terminal."
 EXAMPLES = """\
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.results.store import Store, default_folder
+    from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     watched = Watched(chosen(store, args.run), store)
@@ -68,7 +68,7 @@ class Watched:
         now_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        from trainmark.results.live import Live
+        from trainmark.report.live import Live
 
         self.folder = folder
         self.record = store.path(folder.name)
@@ -78,7 +78,7 @@ class Watched:
         self._heard_at_s: float | None = None
 
     def look(self) -> Frame:
-        from trainmark.results.live_screen import Frame
+        from trainmark.report.live_screen import Frame
 
         self.live.plan = self.live.plan or _document(self.folder / "plan.json")
         self.live.head = self.live.head or _document(self.folder / "run.json")
@@ -97,7 +97,7 @@ class Watched:
         return Frame(live=self.live, silent_s=silent_s, gone=missing and silent_s > SETTLE_S)
 
     def _find_files(self) -> None:
-        from trainmark.run.events import EventTail
+        from trainmark.spec.events import EventTail
 
         try:
             names = sorted(entry.name for entry in self.folder.iterdir())
@@ -136,7 +136,7 @@ def _goes_on(folder: Path, store: Store) -> bool:
 def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int:
     """Shows the run until it ends; 0 with a record, 4 if it left none."""
     from trainmark.cli.terminal import say
-    from trainmark.results import escape
+    from trainmark.spec import escape
 
     with _Screen() as screen:
         while True:
@@ -153,7 +153,7 @@ def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int
 
 def _once(watched: Watched, *, as_json: bool) -> int:
     from trainmark.cli.terminal import console
-    from trainmark.results.live_screen import document, draw
+    from trainmark.report.live_screen import document, draw
 
     frame, screen = watched.look(), console()
     if as_json:
@@ -167,9 +167,9 @@ def _once(watched: Watched, *, as_json: bool) -> int:
 
 def _tell_result(watched: Watched) -> int:
     from trainmark.cli.terminal import console
-    from trainmark.results import escape
-    from trainmark.results.live_screen import result
-    from trainmark.results.store import read_record
+    from trainmark.report.live_screen import result
+    from trainmark.spec import escape
+    from trainmark.store.store import read_record
 
     screen = console()
     lines = [result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
@@ -201,8 +201,8 @@ class _Screen:
             self._live.stop()
 
     def show(self, frame: Frame) -> None:
-        from trainmark.results import escape
-        from trainmark.results.live_screen import draw, line
+        from trainmark.report.live_screen import draw, line
+        from trainmark.spec import escape
 
         screen = self._console
         if self._live:
@@ -244,7 +244,7 @@ def processes_gone(ranks: Collection[Rank]) -> bool:
 
 
 def _is_here(rank: Rank) -> bool:
-    from trainmark.run.place import host_name
+    from trainmark.train.ranks import host_name
 
     return rank.pid is not None and rank.host == host_name(os.environ)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trainmark.spec.precision import PRECISIONS
 
 if TYPE_CHECKING:
-    from trainmark.run.planning import Words
+    from trainmark.launch.planning import Words
     from trainmark.spec.plan import Plan
 
 
@@ -54,7 +54,7 @@ def add_plan_words(parser: argparse.ArgumentParser) -> None:
 def plans(args: argparse.Namespace) -> list[Plan]:
     """One decided plan for each workload asked for."""
     from trainmark import workloads
-    from trainmark.run import planning
+    from trainmark.launch import planning
     from trainmark.spec.errors import UsageError
 
     words = spoken(args)
@@ -68,7 +68,7 @@ def plans(args: argparse.Namespace) -> list[Plan]:
 
 
 def spoken(args: argparse.Namespace) -> Words:
-    from trainmark.run.planning import Words
+    from trainmark.launch.planning import Words
     from trainmark.spec.errors import UsageError
 
     if args.skip_bad < 0:

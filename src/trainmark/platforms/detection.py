@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -73,3 +74,8 @@ def _fit(file: PlatformFile, device_name: str) -> tuple[int, int] | None:
 def _device_name(device_type: str) -> str:
     module: Any = getattr(torch, device_type, None)
     return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else ""
+
+
+def chosen() -> str:
+    """The platform to use where none was named: the one the user set in the environment, or what torch finds."""
+    return os.environ.get("TRAINMARK_PLATFORM") or detect()

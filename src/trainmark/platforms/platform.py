@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import psutil
 import torch
 
+from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
-from trainmark.platforms.marks import EventMarks, HostMarks, Marks
-from trainmark.platforms.wide_arithmetic import WideArithmetic
+from trainmark.platforms.timestamps import EventMarks, HostMarks, Marks
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import Precision
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainmark.platforms.marks import EventMarks
+from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.standin import Script
-from trainmark.platforms.wide_arithmetic import WideArithmetic
+from trainmark.platforms.timestamps import EventMarks
 from trainmark.spec.precision import Precision
 
 NAME = "Stand-in (not a device)"

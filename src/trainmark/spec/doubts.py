@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainmark.spec import series
+from trainmark.spec import statistics
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import said_of_products
@@ -95,11 +95,11 @@ def few_steps(f: Facts) -> Found:
     if not f.timeline.steps:
         return
     compute_s, items = f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items)
-    found = series.mean_interval(compute_s, items)
+    found = statistics.mean_interval(compute_s, items)
     if found is None:
         yield "few-steps", f"{compute_s.size} counted steps are too few for a 95 % interval"
     elif found.relative_half_width > WANTED_HALF_WIDTH:
-        more = series.steps_needed(compute_s, items, WANTED_HALF_WIDTH)
+        more = statistics.steps_needed(compute_s, items, WANTED_HALF_WIDTH)
         enough = more < MOST_MORE * compute_s.size
         remedy = f"about {more} more steps would do" if enough else "a quieter machine would help"
         yield "few-steps", f"p_core is known to ±{100 * found.relative_half_width:.1f} %, not ±1 %: {remedy}"
@@ -108,7 +108,7 @@ def few_steps(f: Facts) -> Found:
 def drifting(f: Facts) -> Found:
     if not f.timeline.steps:
         return
-    found = series.drift(f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items))
+    found = statistics.drift(f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items))
     if found is not None and found.drifting:
         change = f"{abs(100 * found.relative_change):.1f} % {'slower' if found.relative_change > 0 else 'faster'}"
         yield "drifting", f"the steps are not steady: they became {change} from first to last"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainmark.spec import series
+from trainmark.spec import statistics
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.sensed import Sensed
 from trainmark.spec.timeline import Timeline
@@ -55,14 +55,14 @@ class Metric:
     definition: str
     formula: str
     compute: Callable[[Measured], float | None]
-    interval: Callable[[Measured], series.Interval | None] | None
+    interval: Callable[[Measured], statistics.Interval | None] | None
 
 
 METRICS: dict[str, Metric] = {}
 """By alias, in the order tables show them."""
 
 Formula = Callable[[Measured], float | None]
-Spread = Callable[[Measured], "series.Interval | None"]
+Spread = Callable[[Measured], "statistics.Interval | None"]
 
 
 def metric(unit: str, *, alias: str, formula: str, interval: Spread | None = None) -> Callable[[Formula], Formula]:
@@ -83,14 +83,14 @@ def metric(unit: str, *, alias: str, formula: str, interval: Spread | None = Non
     return register
 
 
-def _training_spread(m: Measured) -> series.Interval | None:
+def _training_spread(m: Measured) -> statistics.Interval | None:
     t = m.timeline
-    return series.mean_interval(t.steady(t.step_s), t.steady(t.step_items))
+    return statistics.mean_interval(t.steady(t.step_s), t.steady(t.step_items))
 
 
-def _compute_spread(m: Measured) -> series.Interval | None:
+def _compute_spread(m: Measured) -> statistics.Interval | None:
     t = m.timeline
-    return series.mean_interval(t.steady(t.compute_s), t.steady(t.step_items))
+    return statistics.mean_interval(t.steady(t.compute_s), t.steady(t.step_items))
 
 
 def _rate(m: Measured, *phases: str) -> float | None:
@@ -229,7 +229,7 @@ def step_time_spread(m: Measured) -> float | None:
     """
     if not m.timeline.step_s.size:
         return None
-    low, middle, high = np.percentile(series.at_mean_items(m.timeline.step_s, m.timeline.step_items), [5, 50, 95])
+    low, middle, high = np.percentile(statistics.at_mean_items(m.timeline.step_s, m.timeline.step_items), [5, 50, 95])
     return float(100 * (high - low) / middle) if middle else None
 
 

@@ -12,16 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.data import imagenet, order, set_counts
-from trainmark.data.draws import Draws
-from trainmark.data.input_pool import ImageBatch, InputPool, default_workers
-from trainmark.data.normalise import normalise
-from trainmark.data.set_counts import Counts
+from trainmark.datasets import order
+from trainmark.datasets.counter_rng import Draws
+from trainmark.datasets.imagenet import counts, reader
+from trainmark.datasets.imagenet.counts import Counts
+from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import Recipe, knob
 from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 from trainmark.workloads.mixing import DRAWS, Mixing, mixed
+from trainmark.workloads.normalise import normalise
 from trainmark.workloads.optimizers import walk
 from trainmark.workloads.workload import Share
 
@@ -87,10 +88,10 @@ class ImageData:
 
     def __init__(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
-        self._train = imagenet.open_split(folder, "train")
-        self._val = imagenet.open_split(folder, "val")
+        self._train = reader.open_split(folder, "train")
+        self._val = reader.open_split(folder, "val")
         found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
-        wanted = set_counts.expected(folder, self._train.classes)
+        wanted = counts.expected(folder, self._train.classes)
         if recipe.whole_set and wanted not in (None, found):
             raise NotReadyError(
                 f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify imagenet` says more, "

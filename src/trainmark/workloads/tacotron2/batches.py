@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainmark.data import audio, embedded, ljspeech, mel, order, text
-from trainmark.data.audio import BadAudioError
-from trainmark.data.ljspeech import Clip
-from trainmark.data.mel_cache import MelCache
+from trainmark.datasets import audio, mel, order, synthetic
+from trainmark.datasets.audio import BadAudioError
+from trainmark.datasets.ljspeech import reader
+from trainmark.datasets.ljspeech.reader import Clip
+from trainmark.datasets.mel_cache import MelCache
 from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.workloads.tacotron2 import text
 from trainmark.workloads.tacotron2.recipes import Tacotron2Recipe
 from trainmark.workloads.workload import Share
 
@@ -120,9 +122,9 @@ class SpeechData:
 
     def __init__(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
-        splits = ljspeech.open_splits(folder, recipe.file_lists)
+        splits = reader.open_splits(folder, recipe.file_lists)
         self._check_whole(folder, recipe)
-        cache = MelCache(embedded.cache_folder() / "mels")
+        cache = MelCache(synthetic.cache_folder() / "mels")
         self.skipped: list[tuple[str, str]] = []
         train, val = (self._usable(clips, cache, skip_bad) for clips in (splits.train, splits.val))
         self._train, self.val = Split(train, cache).up_to(recipe.longest_frames), Split(val, cache)
@@ -170,7 +172,7 @@ class SpeechData:
         pass
 
     def _check_whole(self, folder: Path, recipe: Tacotron2Recipe) -> None:
-        wanted, found = ljspeech.expected(folder), len(ljspeech.read_metadata(folder))
+        wanted, found = reader.expected(folder), len(reader.read_metadata(folder))
         if recipe.whole_set and wanted not in (None, found):
             raise NotReadyError(
                 f"{folder} is not whole: expected {wanted:,} clips, found {found:,}; `trainmark data verify ljspeech` "

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from trainmark.data import audio, text, vocoder
+from trainmark.datasets import audio
 from trainmark.spec.record import Artifact
-from trainmark.workloads.tacotron2 import picture
+from trainmark.workloads.tacotron2 import griffin_lim, plot, text
 from trainmark.workloads.tacotron2.batches import Split
 from trainmark.workloads.tacotron2.model import Tacotron2
 
@@ -30,8 +30,8 @@ def leave(model: Tacotron2, val: Split, folder: Path) -> tuple[Artifact, ...]:
     mel, alignment = spoken.mel[0, :, :frames].float().cpu(), spoken.alignment[0, :frames].float().cpu()
     words = text.clean(val.clips[number].text)
     with torch.autocast("cpu", enabled=False):  # whatever the network computes in, the sound is made in float32
-        audio.write(folder / SOUND, vocoder.wave(mel))
-    picture.save(folder / PICTURE, alignment=alignment.numpy(), mel=mel.numpy(), title=words, letters=words)
+        audio.write(folder / SOUND, griffin_lim.wave(mel))
+    plot.save(folder / PICTURE, alignment=alignment.numpy(), mel=mel.numpy(), title=words, letters=words)
     ended = "" if spoken.finished[0] else "; it did not find its end and was cut"
     return (
         Artifact(file=SOUND, caption=f"the network speaks (griffin-lim): {words}{ended}"),

@@ -1,0 +1,1 @@
+"""From records to judgements: compare, scaling, audit of our own records. Works on a laptop without torch."""

@@ -1,0 +1,39 @@
+"""How samples on a record are read: the pairs of machine and device, and the samples of the training part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmark.analysis.audit.record_case import RecordCase
+from trainmark.spec.checking import CannotCheckError
+
+THINNED_FROM = 1000
+"""A series this long may be one of means, whose peaks are lost."""
+ROUNDED = 2e-5
+"""Samples are kept with six digits, and differences of them with fewer."""
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+def machines_of(case: RecordCase) -> list[Mapping[str, Any]]:
+    if not case.machines:
+        raise CannotCheckError("nothing was sampled during the run")
+    return case.machines
+
+
+def pairs_of(case: RecordCase) -> list[Pair]:
+    return [(machine, device) for machine in case.machines for device in machine["devices"]]
+
+
+def points(machine: Mapping[str, Any], series: Mapping[str, Any], slack: float) -> list[tuple[float, float]]:
+    """Samples of the training part; its edges were rounded."""
+    if len(machine["training_s"]) < 2:
+        return []
+    begin_s, end_s = machine["training_s"]
+    pairs = zip(series["at_s"], series["values"], strict=True)
+    return [(at, value) for at, value in pairs if begin_s * (1 - slack) <= at <= end_s * (1 + slack)]
+
+
+def times(machine: Mapping[str, Any], series: Mapping[str, Any], slack: float) -> list[float]:
+    return [at for at, _ in points(machine, series, slack)]

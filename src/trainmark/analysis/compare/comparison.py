@@ -1,0 +1,209 @@
+"""Compares two subjects by one number: refuses unlike ones, or gives a verdict with all that makes it believable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark.analysis.compare import quantities
+from trainmark.analysis.compare.judge import CONFIDENCE, Judgement, Side, Spread, judge, own_interval, quantile
+from trainmark.analysis.compare.likeness import Difference, differences
+from trainmark.spec import escape, metrics
+from trainmark.spec.errors import UsageError
+from trainmark.spec.format import number
+
+if TYPE_CHECKING:
+    from trainmark.analysis.compare.quantities import Compared
+    from trainmark.analysis.subject import Subject
+    from trainmark.spec.record import Record
+
+THRESHOLD = 0.03
+"""A smaller difference is called the same, unless the user says otherwise."""
+
+ONE_RUN_EACH = "one run each: what changes between processes was not seen, only allowed for; --repeat 5 measures it"
+
+RECOMPUTED = ("e2e_time", *quantities.THROUGHPUTS, "step_time")
+"""Metrics that follow from a record's own series alone: by them an older definition shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """One of the two, with its numbers."""
+
+    subject: Subject
+    side: Side
+    unit: str
+    interval: tuple[float, float] | None
+    """95 % confidence of its own value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """B, the new, held against A, the base."""
+
+    compared: Compared
+    threshold: float
+    a: Party
+    b: Party
+    judgement: Judgement
+    verdict: str
+    """`faster` or `slower`, `better` or `worse`, `same`, `inconclusive`."""
+    differences: tuple[Difference, ...]
+    doubts: tuple[str, ...]
+    """Of either side, said once where both share them."""
+
+    @property
+    def regressed(self) -> bool:
+        return self.verdict == self.compared.words[1]
+
+    @property
+    def inconclusive(self) -> bool:
+        return self.verdict == "inconclusive"
+
+
+def compare(
+    a: Subject, b: Subject, *, metric: str = "p_core", threshold: float = THRESHOLD, anyway: bool = False
+) -> Comparison:
+    """Holds B against A; `anyway` goes on with what is not alike, and lists it."""
+    if shared := {record.run_id for record in a.records} & {record.run_id for record in b.records}:
+        raise UsageError(f"run {min(shared)} is on both sides; compare different runs")
+    if a.row is not None and a.row == b.row:
+        raise UsageError(f"{a.row.name} is on both sides; compare different rows")
+    compared = quantities.find(metric, (a, b))
+    faults = [fault for record in (*a.records, *b.records) for fault in _faults(record, compared)]
+    differing = differences(a, b, compared)
+    unlike = [str(difference) for difference in differing if difference.unlike]
+    if (faults or unlike) and not anyway:
+        about = f"{a.label} and {b.label} are not alike: {', '.join(unlike)}" if unlike else faults[0]
+        # names of devices and runs come from files that anybody may have written
+        raise UsageError(escape.terminal(f"{about}; compare like with like, or go on with --anyway"))
+    first, second = _party(a, compared), _party(b, compared)
+    judgement = judge(first.side, second.side, threshold=threshold)
+    return Comparison(
+        compared=compared,
+        threshold=threshold,
+        a=first,
+        b=second,
+        judgement=judgement,
+        verdict=verdict(judgement, compared),
+        differences=differing,
+        doubts=(*faults, *([ONE_RUN_EACH] if len(a.records) == len(b.records) == 1 else []), *_doubts(a, b)),
+    )
+
+
+def side_of(records: Sequence[Record], compared: Compared) -> Side:
+    """The values of runs by one number, with what each run's own steps tell of its spread."""
+    return Side(
+        values=tuple(quantities.of_record(record, compared)[0] for record in records),
+        spreads=tuple(_spread(record, compared) for record in records),
+    )
+
+
+def verdict(judgement: Judgement, compared: Compared) -> str:
+    """The outcome in words: a larger value of B is better or worse, by what is compared."""
+    better, worse = compared.words
+    larger, smaller = (better, worse) if compared.better == "higher" else (worse, better)
+    return {"above": larger, "below": smaller}.get(judgement.outcome, judgement.outcome)
+
+
+def to_json(found: Comparison) -> dict[str, Any]:
+    """For programs; intervals are [low, high] at 95 %, null where unknown."""
+    judgement = found.judgement
+    return {
+        "metric": found.compared.name,
+        "better": found.compared.better,
+        "threshold": found.threshold,
+        "verdict": found.verdict,
+        "ratio": judgement.ratio,
+        "interval": list(judgement.interval) if judgement.interval else None,
+        "basis": judgement.basis,
+        "smallest_difference": judgement.smallest_difference,
+        "would_decide": asdict(judgement.more) if judgement.more else None,
+        "a": _party_to_json(found.a),
+        "b": _party_to_json(found.b),
+        "differences": [asdict(difference) for difference in found.differences],
+        "doubts": list(found.doubts),
+    }
+
+
+def _party_to_json(party: Party) -> dict[str, Any]:
+    return {
+        "label": party.subject.label,
+        "runs": [record.run_id for record in party.subject.records],
+        "published": party.subject.row.name if party.subject.row else None,
+        "value": party.side.mean,
+        "unit": party.unit,
+        "interval": list(party.interval) if party.interval else None,
+        "values": list(party.side.values),
+    }
+
+
+def _party(subject: Subject, compared: Compared) -> Party:
+    if subject.row is not None:
+        value, unit = quantities.of_row(subject.row, compared)
+        side = Side(values=(value,), spreads=(None,), published=True)
+    else:
+        unit = quantities.of_record(subject.records[0], compared)[1]
+        side = side_of(subject.records, compared)
+    return Party(subject=subject, side=side, unit=unit, interval=own_interval(side))
+
+
+def _spread(record: Record, compared: Compared) -> Spread | None:
+    interval_of = None if compared.is_quality else metrics.METRICS[compared.name].interval
+    found = interval_of(_measured(record)) if interval_of else None
+    if found is None:
+        return None
+    error = found.relative_half_width / quantile(0.5 + CONFIDENCE / 2, found.degrees)
+    return Spread(error=error, degrees=found.degrees, steps=found.steps, disturbed=_disturbed(record))
+
+
+def _disturbed(record: Record) -> float:
+    """What others used of the processors that trained; an accelerator's own work hardly depends on its host's."""
+    device, share = record.environment.get("device"), record.environment.get("foreign_load")
+    on_processors = isinstance(device, Mapping) and device.get("type") == "cpu"
+    in_doubt = any(doubt.code == "foreign-load" for doubt in record.doubts)
+    return float(share) if on_processors and in_doubt and isinstance(share, (int, float)) else 0.0
+
+
+def _measured(record: Record) -> metrics.Measured:
+    return metrics.Measured(item=record.item, timeline=record.timeline)
+
+
+def _faults(record: Record, compared: Compared) -> list[str]:
+    """Why a record should not be compared at all."""
+    if record.status != "valid":
+        return [f"run {record.run_id} is {record.status} ({record.ended})"]
+    recorded = record.metrics.get(compared.name)
+    if compared.is_quality or compared.name not in RECOMPUTED or recorded is None or recorded.value is None:
+        return []
+    computed = metrics.METRICS[compared.name].compute(_measured(record))
+    if computed is not None and math.isclose(computed, recorded.value, rel_tol=1e-6):
+        return []
+    here = "none" if computed is None else number(computed, 4)
+    return [
+        f"run {record.run_id} says {compared.name} {number(recorded.value, 4)}, and by this version's definition its "
+        f"steps give {here}"
+    ]
+
+
+def _doubts(a: Subject, b: Subject) -> list[str]:
+    """Each doubt once: with its side unless both share it, of repeats with other numbers in it only the first."""
+    about: dict[str, list[str]] = {}
+    for letter, subject in (("A", a), ("B", b)):
+        texts: dict[str, list[str]] = {}
+        for record in subject.records:
+            for doubt in record.doubts:
+                texts.setdefault(doubt.code, []).append(doubt.text)
+        said = [_first_of(alike, len(subject.records)) for alike in texts.values()]
+        said += [subject.row.remark] if subject.row and subject.row.remark else []
+        for text in said:
+            about.setdefault(text, []).append(letter)
+    return [text if len(letters) == 2 else f"{letters[0]}: {text}" for text, letters in about.items()]
+
+
+def _first_of(texts: Sequence[str], runs: int) -> str:
+    if runs == len(texts) and len(set(texts)) == 1:
+        return texts[0]
+    return f"{texts[0]} ({len(texts)} of {runs} runs say so)"

@@ -1,0 +1,114 @@
+"""Lists what differs between two results: what makes them unlike, and what people compare on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trainmark.spec.format import device_name
+
+if TYPE_CHECKING:
+    from trainmark.analysis.compare.quantities import Compared
+    from trainmark.analysis.subject import Subject
+    from trainmark.spec.published_row import PublishedRow
+    from trainmark.spec.record import Record
+
+ANY_VALUE = ("seed",)
+"""Recipe values that may differ: a run does not become another training by them."""
+
+ABSENT = "not on the record"
+
+Facts = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One fact that is not the same on both sides."""
+
+    name: str
+    a: str
+    b: str
+    unlike: bool
+    """True where it makes the two different trainings, so that no verdict should rest on them."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.a} and {self.b}"
+
+
+def differences(a: Subject, b: Subject, compared: Compared) -> tuple[Difference, ...]:
+    """All that differs; what makes the two unlike comes first."""
+    sides = [_of_row(side.row) if side.row else _of_runs(side.records, compared) for side in (a, b)]
+    pages = a.row is not None or b.row is not None
+    found = []
+    for place, unlike in enumerate((True, False)):
+        one, other = (side[place] for side in sides)
+        for name in {**one, **other}:
+            # a page says less than a record: what it leaves out cannot be held against it
+            known = name in one and name in other
+            if one.get(name, ABSENT) != other.get(name, ABSENT) and (known or not pages):
+                found.append(Difference(name=name, a=one.get(name, ABSENT), b=other.get(name, ABSENT), unlike=unlike))
+    return tuple(found)
+
+
+def _of_runs(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Facts]:
+    """What must be the same, and what may differ."""
+    plan = records[0].plan
+
+    def all_of(fact: Callable[[Record], object]) -> str:
+        return " or ".join(dict.fromkeys(str(fact(record)) for record in records))
+
+    must = {
+        "workload": plan.workload,
+        "item": all_of(lambda record: record.item),
+        "topology": plan.topology,
+        "precision": all_of(lambda record: record.precision),
+        "data": _data(plan.data.name, generated=plan.data.generated),
+        "coverage": _coverage(full=plan.limits.full),
+        "initial weights": plan.init_sha256[:12] if plan.init_sha256 else "random",
+        "start": "the first step" if plan.resume_from is None else "a checkpoint",
+        **{name: str(value) for name, value in plan.recipe.items() if name not in ANY_VALUE},
+    }
+    may = {
+        "device": all_of(device_name),
+        "platform": plan.platform,
+        **{name: all_of(partial(_software, name)) for name in _SOFTWARE},
+        "trainmark": all_of(lambda record: record.trainmark),
+        "restarts": all_of(lambda record: len(record.restarts)),
+        **{name: str(plan.recipe[name]) for name in ANY_VALUE if name in plan.recipe},
+    }
+    (may if compared.same_at_any_length else must)["limits"] = str(plan.limits)
+    return must, may
+
+
+def _of_row(row: PublishedRow) -> tuple[Facts, Facts]:
+    """The same of a published row, by our words; such pages are of full runs on the real sets."""
+    must = {
+        "workload": row.workload,
+        "item": row.item,
+        "topology": row.topology,
+        "precision": {"amp": "amp-fp16"}.get(row.precision, row.precision),
+        "data": _data(_DATA_SETS.get(row.workload, "set"), generated=False),
+        "coverage": _coverage(full=True),
+        "batch_per_device": None if row.batch_per_device is None else str(row.batch_per_device),
+    }
+    return {name: value for name, value in must.items() if value is not None}, {"device": row.device}
+
+
+_SOFTWARE = ("python", "torch", "os", "threads")
+"""Of a record's environment, what is known to change speed."""
+
+_DATA_SETS = {"resnet50": "imagenet", "vit": "imagenet", "tacotron2": "ljspeech"}
+
+
+def _software(name: str, record: Record) -> str:
+    return str(record.environment.get(name, ABSENT))
+
+
+def _data(name: str, *, generated: bool) -> str:
+    return f"{'generated' if generated else 'real'} {name}"
+
+
+def _coverage(*, full: bool) -> str:
+    return "all training steps" if full else "the steady part"

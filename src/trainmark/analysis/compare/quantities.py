@@ -1,0 +1,108 @@
+"""What two results can be compared by: metrics and quality, with the direction that is better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from trainmark.spec import metrics
+from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.format import quality_word
+
+if TYPE_CHECKING:
+    from trainmark.analysis.subject import Subject
+    from trainmark.spec.published_row import PublishedRow
+    from trainmark.spec.record import Record
+
+THROUGHPUTS = ("p_whole", "p_train", "p_core")
+HIGHER_IS_BETTER = (*THROUGHPUTS, "mfu", "completed")
+SAME_AT_ANY_LENGTH = ("p_train", "p_core", "mfu", "step_time", "step_spread", "mem", "power", "exchange", "rank_skew")
+"""Metrics that a longer run of the same kind does not change, so that 60 steps may stand beside 200."""
+NOT_COMPARED = ("mem_total",)
+"""A fact of the device and not a result."""
+IN_ROWS = {"e2e_time": "e2e_time_s", "mem": "mem_used_gib", **{alias: alias for alias in THROUGHPUTS}}
+"""Where a published row keeps what a record calls by these words."""
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One number that both sides have."""
+
+    name: str
+    """The word the tables use."""
+    better: Better
+    is_quality: bool = False
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What B is called if it is better than A, and if it is worse."""
+        return ("faster", "slower") if self.name in THROUGHPUTS else ("better", "worse")
+
+    @property
+    def same_at_any_length(self) -> bool:
+        return self.name in SAME_AT_ANY_LENGTH
+
+
+def find(word: str, sides: Sequence[Subject]) -> Compared:
+    """What is meant by the name of a metric, or of the quality that the runs were trained for."""
+    for side in sides:
+        quality = _quality_of(side)
+        if quality and word in ("quality", quality[0], quality_word(quality[0])):
+            return Compared(name=quality_word(quality[0]), better=quality[1], is_quality=True)
+    names = [name for entry in metrics.METRICS.values() for name in (entry.alias, entry.name)]
+    if word not in names:
+        raise UsageError(f"metric {word!r} is not known; {nearest(word, [*names, 'quality'])}")
+    alias = metrics.find(word).alias
+    if alias in NOT_COMPARED:
+        raise UsageError(f"metric {word!r} is a fact of the device and not a result; compare by mem or another")
+    return Compared(name=alias, better="higher" if alias in HIGHER_IS_BETTER else "lower")
+
+
+def of_record(record: Record, compared: Compared) -> tuple[float, str]:
+    """The value and its unit; a sentence where there is none that a ratio can be made of."""
+    if compared.is_quality:
+        quality = record.quality
+        value, unit, reason = quality.value, quality.unit, "the model was not evaluated"
+        if quality_word(quality.name) != compared.name:
+            value, reason = None, f"its quality is {quality_word(quality.name)}"
+    else:
+        found = record.metrics.get(compared.name)
+        value, unit = (found.value, found.unit) if found else (None, "")
+        reason = (found.unavailable if found else None) or "it is not on the record"
+    if value is None:
+        raise UsageError(f"run {record.run_id} has no {compared.name}: {reason}; choose another run or --metric")
+    return _positive(value, f"run {record.run_id}", compared), unit
+
+
+def of_row(row: PublishedRow, compared: Compared) -> tuple[float, str]:
+    """The same of a published row."""
+    if compared.is_quality:
+        same = row.quality_name is not None and quality_word(row.quality_name) == compared.name
+        value, unit = (row.quality, row.quality_unit or "") if same else (None, "")
+    else:
+        value = getattr(row, IN_ROWS[compared.name]) if compared.name in IN_ROWS else None
+        unit = f"{row.item}/s" if compared.name in THROUGHPUTS else metrics.METRICS[compared.name].unit
+    if value is None:
+        there = [alias for alias, field in IN_ROWS.items() if getattr(row, field) is not None]
+        raise UsageError(
+            f"{row.name} has no {compared.name}: not published; its page gives {', '.join(there) or 'no metric'}, "
+            "choose one with --metric"
+        )
+    return _positive(value, row.name, compared), unit
+
+
+def _positive(value: float, whose: str, compared: Compared) -> float:
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{whose} has a {compared.name} of {value:g}, and no ratio can be made of that; try --metric")
+    return value
+
+
+def _quality_of(side: Subject) -> tuple[str, Better] | None:
+    if side.row is not None:
+        name, better = side.row.quality_name, side.row.better
+    else:
+        name, better = side.records[0].quality.name, side.records[0].quality.better
+    return (name, "lower" if better == "lower" else "higher") if name else None

@@ -1,1 +1,0 @@
-"""What a workload eats: readers, makers of the embedded sets, safe unpacking, verification."""

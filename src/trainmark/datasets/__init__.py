@@ -1,0 +1,1 @@
+"""What a workload is trained on: one folder a data set, beside the machinery they share."""

@@ -1,0 +1,1 @@
+"""ImageNet-1k: reading, a synthetic set of its shape, preparing the archives, verifying."""

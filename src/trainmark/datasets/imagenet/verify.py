@@ -1,0 +1,199 @@
+"""Counts a prepared image set and names every file that is empty, cut off or unreadable, before a run trips over it."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trainmark.datasets.imagenet import counts
+from trainmark.datasets.imagenet.counts import Counts
+from trainmark.datasets.verify_report import Decode, Finding, Report, in_parallel
+from trainmark.spec.errors import NotReadyError
+
+SPLITS = ("train", "val")
+
+_HEAD = 64 << 10
+_TAIL = 4 << 10
+_START_OF_SCAN = 0xDA
+_END_OF_IMAGE = b"\xff\xd9"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Folder:
+    """What one class folder holds."""
+
+    files: int
+    problems: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+
+
+def verify(
+    root: Path,
+    *,
+    expected: Counts | Literal["auto"] | None = "auto",
+    decode: Decode = "header",
+    processes: int | None = None,
+) -> Report[Counts]:
+    """Looks at every file below `root/train` and `root/val`.
+
+    `decode="none"` looks at names and sizes only; "header" also at the first and last bytes, which finds what a broken
+    copy or a full disk leaves behind; "full" decodes every image. `expected="auto"` takes the counts from the set's
+    manifest, or those of ImageNet-1k if the classes look like it, else none. One process a core by default.
+    """
+    for split in SPLITS:
+        if not (root / split).is_dir():
+            raise NotReadyError(f"{root} has no folder {split!r}; an image set is laid out {split}/<class>/*.JPEG")
+    classes = {split: _class_folders(root / split) for split in SPLITS}
+    jobs = [(root, f"{split}/{name}", decode) for split in SPLITS for name in classes[split]]
+    folders = in_parallel(_look_at_folder, jobs, processes or len(os.sched_getaffinity(0)), "images")
+    files: Counter[str] = Counter()
+    for (_, path, _), folder in zip(jobs, folders, strict=True):
+        files[path.partition("/")[0]] += folder.files
+    return Report(
+        expected=counts.expected(root, classes["train"]) if expected == "auto" else expected,
+        found=Counts(classes=len(classes["train"]), train=files["train"], val=files["val"]),
+        problems=(*_unshared(classes), *(finding for folder in folders for finding in folder.problems)),
+        notes=tuple(finding for folder in folders for finding in folder.notes),
+    )
+
+
+def _class_folders(split: Path) -> list[str]:
+    with os.scandir(split) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _unshared(classes: dict[str, list[str]]) -> Iterable[Finding]:
+    train, val = set(classes["train"]), set(classes["val"])
+    for name in sorted(train - val):
+        yield Finding(path=f"train/{name}", text="this class is in train and not in val")
+    for name in sorted(val - train):
+        yield Finding(path=f"val/{name}", text="this class is in val and not in train")
+
+
+def _look_at_folder(job: tuple[Path, str, Decode]) -> _Folder:
+    root, path, decode = job
+    problems: list[Finding] = []
+    notes: list[Finding] = []
+    files = 0
+    try:
+        with os.scandir(root / path) as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    except OSError as error:
+        return _Folder(files=0, problems=(Finding(path=path, text=f"cannot be listed: {error.strerror}"),))
+    for name in names:
+        if not name.lower().endswith((".jpeg", ".jpg")):
+            notes.append(Finding(path=f"{path}/{name}", text="is not named .JPEG and was left out"))
+            continue
+        files += 1
+        problem, note = _look_at_file(root / path / name, decode)
+        if problem:
+            problems.append(Finding(path=f"{path}/{name}", text=problem))
+        if note:
+            notes.append(Finding(path=f"{path}/{name}", text=note))
+    if not files:
+        problems.append(Finding(path=path, text="the class has no files"))
+    return _Folder(files=files, problems=tuple(problems), notes=tuple(notes))
+
+
+def _look_at_file(path: Path, decode: Decode) -> tuple[str, str]:
+    """What is wrong with a file, and what is only unusual; both empty for a good one."""
+    try:
+        if path.is_dir():
+            return "is a folder", ""
+        size = path.stat().st_size
+        if not size:
+            return "is empty", ""
+        if decode == "none":
+            return "", ""
+        with path.open("rb") as file:
+            return _look_at_bytes(file, size, decode)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}", ""
+
+
+def _look_at_bytes(file: io.BufferedReader, size: int, decode: Decode) -> tuple[str, str]:
+    import simplejpeg
+
+    head = file.read(_HEAD)
+    if not head.startswith(b"\xff\xd8"):
+        return _look_at_other_format(file, decode)
+    problem, whole = "", b""
+    scan = _scan_offset(head)
+    if scan is None and size > _HEAD:  # a long profile or thumbnail comes first
+        head = whole = head + file.read()
+        scan = _scan_offset(whole)
+    if scan is None:
+        return "is cut off within its header", ""
+    try:
+        simplejpeg.decode_jpeg_header(head, strict=False)
+    except ValueError as error:
+        return f"has a damaged header: {error}", ""
+    tail_at = max(scan, size - _TAIL)
+    file.seek(tail_at)
+    if _END_OF_IMAGE not in file.read():  # far from the end then, or nowhere
+        file.seek(scan)
+        if _END_OF_IMAGE not in file.read():
+            problem = "is cut off before its end mark"
+    if problem or decode != "full":
+        return problem, ""
+    file.seek(0)
+    return _decode_all(whole or file.read())
+
+
+def _decode_all(data: bytes) -> tuple[str, str]:
+    import simplejpeg
+
+    try:
+        simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
+    except ValueError as error:
+        complaint = str(error)
+    else:
+        return "", ""
+    try:
+        simplejpeg.decode_jpeg(data, colorspace="RGB", strict=False)
+    except ValueError as error:
+        return f"cannot be decoded: {error}", ""
+    return "", f"decodes with a complaint: {complaint}"
+
+
+def _look_at_other_format(file: io.BufferedReader, decode: Decode) -> tuple[str, str]:
+    """ImageNet has one PNG file named .JPEG; Pillow reads it, and so may whoever trains on it."""
+    from PIL import Image, UnidentifiedImageError
+
+    file.seek(0)
+    try:
+        with Image.open(file, formats=("PNG", "GIF", "BMP", "WEBP", "TIFF")) as image:
+            kind = image.format
+            if decode == "full":
+                image.load()
+    except UnidentifiedImageError:
+        return "does not begin like a JPEG file", ""
+    except Exception as error:  # these decoders raise whatever their bytes lead them to
+        return f"is no JPEG file and cannot be decoded: {error}", ""
+    return "", f"is a {kind} file, not a JPEG"
+
+
+def _scan_offset(data: bytes) -> int | None:
+    """Where the first scan begins, walking the segments from the start; None if they do not lead there."""
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill bytes may precede a marker
+            at += 1
+        elif marker == _START_OF_SCAN:
+            return at
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # these stand alone, without a length
+            at += 2
+        else:
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None if at >= len(data) - 4 else _found(data, b"\xff\xda", at)  # stray bytes: decoders step over them
+
+
+def _found(data: bytes, mark: bytes, start: int) -> int | None:
+    at = data.find(mark, start)
+    return None if at < 0 else at

@@ -1,0 +1,1 @@
+"""LJSpeech: reading, a synthetic set of its shape, preparing the archive, verifying."""

@@ -1,0 +1,139 @@
+"""Turns LJSpeech-1.1.tar.bz2 into metadata.csv and a folder of sound files; started again, it keeps what is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from trainmark.datasets import archive_checks
+from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, Progress, Report
+from trainmark.datasets.ljspeech.reader import LJSPEECH_CLIPS, METADATA, PUBLISHED_FOLDER, WAVS, read_metadata
+from trainmark.datasets.unpack import Destination, Limits, Member, members, open_archive
+from trainmark.spec.errors import NotReadyError
+
+MOST_FILES = 100_000
+MOST_BYTES = 64 << 30
+"""Larger than any set of this kind; a compressed archive can unpack to far more than its own size."""
+
+_MARKER = STATE / "unpacked.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """What the archive of a set must be; None where nothing is known."""
+
+    md5: str | None = None
+    clips: int | None = None
+    disk_bytes: int | None = None
+    """What the unpacked set takes on a disk."""
+
+
+LJSPEECH_1_1 = Release(md5="c4763be9595ddfa79c2fc6eaeb3b6c8e", clips=LJSPEECH_CLIPS, disk_bytes=3_830_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
+
+    clips: int
+    written: int
+
+
+def prepare(
+    tar: Path,
+    out: Path,
+    *,
+    verify_md5: bool = True,
+    expected: Release = LJSPEECH_1_1,
+    progress: Report = lambda _: None,
+    free_bytes: Callable[[Path], int] | None = None,
+) -> Prepared:
+    """Unpacks the archive so that `out/metadata.csv` and `out/wavs/` are there.
+
+    Killed at any time and started again, it keeps what is whole and ends with the same files, though a compressed
+    archive must be read from its start again. `expected` says what another archive than LJSpeech-1.1's should be;
+    `verify_md5=False` saves reading it twice.
+    """
+    if not tar.is_file():
+        raise NotReadyError(f"archive {tar} is not there; download it from keithito.com/LJ-Speech-Dataset")
+    guessed_bytes = expected.disk_bytes or tar.stat().st_size
+    with Destination(out) as destination, archive_checks.sole_user(out):
+        archive_checks.check_space(out, guessed_bytes, (WAVS,), free_bytes)
+        if verify_md5:
+            archive_checks.check_md5(tar, expected.md5, destination, progress)
+        clips, written = _there_already(tar, destination), 0
+        if clips is None:
+            clips, written = _unpack(tar, destination, guessed_bytes, progress)
+    if expected.clips is not None and clips != expected.clips:
+        raise NotReadyError(f"{clips} clips unpacked where {expected.clips} were expected; is it the right archive?")
+    named = len(read_metadata(out))
+    if named != clips:
+        raise NotReadyError(f"{tar} holds {clips} sound files and its {METADATA} names {named}; is it damaged?")
+    return Prepared(clips=clips, written=written)
+
+
+def _there_already(tar: Path, destination: Destination) -> int | None:
+    """The clips that an earlier run unpacked from this archive, if the folder still holds exactly those."""
+    state = archive_checks.read_json(destination, _MARKER)
+    if not state:
+        return None
+    clips, wav_bytes = destination.files(PurePosixPath(WAVS))
+    metadata_bytes = len(destination.read(PurePosixPath(METADATA)) or b"")
+    return clips if state == _note(tar, clips, wav_bytes, metadata_bytes) else None
+
+
+def _unpack(tar: Path, destination: Destination, guessed_bytes: int, progress: Report) -> tuple[int, int]:
+    """How many clips the archive holds, and how many files had to be written."""
+    clips = wav_bytes = metadata_bytes = written = done_bytes = reported = 0
+
+    def report() -> None:
+        total_bytes = max(guessed_bytes, done_bytes)
+        progress(Progress(phase="unpack", done_bytes=done_bytes, total_bytes=total_bytes, files=clips))
+
+    with closing(open_archive(tar)) as source:
+        for member in members(source, tar.name, Limits(files=MOST_FILES, total_bytes=MOST_BYTES)):
+            place = _place(member)
+            written += destination.write(place, member, member.size)
+            done_bytes += member.size
+            if place.parent.name == WAVS:
+                clips += 1
+                wav_bytes += member.size
+            elif place.name == METADATA:
+                metadata_bytes = member.size
+            if done_bytes - reported >= PROGRESS_EVERY_BYTES:
+                reported = done_bytes
+                report()
+    guessed_bytes = done_bytes
+    report()
+    if not metadata_bytes:
+        raise NotReadyError(f"{tar} has no {PUBLISHED_FOLDER}/{METADATA} or an empty one; is it the right archive?")
+    archive_checks.write_json(destination, _MARKER, _note(tar, clips, wav_bytes, metadata_bytes))
+    return clips, written
+
+
+def _note(tar: Path, clips: int, wav_bytes: int, metadata_bytes: int) -> dict[str, int]:
+    """What an archive came to; with a note of this a second preparation need not decompress it again."""
+    status = tar.stat()
+    return {
+        "archive_bytes": status.st_size,
+        "modified_ns": status.st_mtime_ns,
+        "clips": clips,
+        "wav_bytes": wav_bytes,
+        "metadata_bytes": metadata_bytes,
+    }
+
+
+def _place(member: Member) -> PurePosixPath:
+    """Where a file of the archive belongs below the destination: the same place without the published folder."""
+    top, *rest = PurePosixPath(member.name).parts
+    if top == PUBLISHED_FOLDER:
+        if rest in ([METADATA], ["README"]):
+            return PurePosixPath(rest[0])
+        if len(rest) == 2 and rest[0] == WAVS and rest[1].endswith(".wav") and not rest[1].startswith("."):
+            return PurePosixPath(*rest)
+    raise NotReadyError(
+        f"{member} is not what LJSpeech holds, {PUBLISHED_FOLDER}/{METADATA}, README and wavs/*.wav; "
+        "is it the right archive?"
+    )

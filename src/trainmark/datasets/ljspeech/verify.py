@@ -1,0 +1,138 @@
+"""Counts a speech set, adds up its hours, and names every clip that is missing, cut off or of another kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from trainmark.datasets import audio
+from trainmark.datasets.ljspeech import reader
+from trainmark.datasets.verify_report import Decode, Finding, Report, in_parallel
+
+_CHUNK = 64
+_WORTH_PROCESSES = 512
+"""Clips from which on reading them takes longer than starting processes to read them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech:
+    """How large a set is; two of as many clips count as the same size."""
+
+    clips: int
+    seconds: float | None = field(default=None, compare=False)
+    """None where nobody looked into the files."""
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.clips} clips"
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return f"{self.clips} clips, {minutes // 60}:{minutes % 60:02}:{seconds:02} of sound"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """Some clips, looked at by one process."""
+
+    folder: Path
+    names: tuple[str, ...]
+    """Of the files below the folder."""
+    below: str
+    """The folder as seen from the root."""
+    decode: Decode
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """What some clips hold."""
+
+    samples: int
+    problems: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+
+
+def verify(
+    root: Path,
+    *,
+    expected: int | Literal["auto"] | None = "auto",
+    decode: Decode = "header",
+    processes: int | None = None,
+) -> Report[Speech]:
+    """Holds metadata.csv against the sound files and looks at every one of these.
+
+    `decode="none"` looks at names and sizes only; "header" also at each file's rate, channels and length, which finds
+    what a broken copy leaves behind; "full" reads every sample. `expected="auto"` takes the count of clips from the
+    set's manifest, or LJSpeech's if the ids look like it, else none. One process a core by default where it pays.
+    """
+    metadata = reader.parse_metadata(root)
+    clips = reader.expected(root) if expected == "auto" else expected
+    files = reader.sound_files(metadata.folder)
+    below = (metadata.folder / reader.WAVS).relative_to(root).as_posix()
+    named = [clip.path.name for clip in metadata.clips]
+    there = [name for name in named if name in files]
+    seen = _look_at_all(metadata.folder / reader.WAVS, there, below, decode, processes)
+    samples = sum(part.samples for part in seen)
+    return Report(
+        expected=None if clips is None else Speech(clips=clips),
+        found=Speech(clips=len(there), seconds=None if decode == "none" else samples / audio.RATE),
+        problems=(
+            *(Finding(path=reader.METADATA, text=fault) for fault in metadata.faults),
+            *(Finding(path=f"{below}/{name}", text="is missing") for name in named if name not in files),
+            *(finding for part in seen for finding in part.problems),
+        ),
+        notes=(
+            *(Finding(path=f"{below}/{name}", text=_stranger(name)) for name in sorted(files - set(named))),
+            *(finding for part in seen for finding in part.notes),
+        ),
+    )
+
+
+def _stranger(name: str) -> str:
+    if name.endswith(".wav"):
+        return f"is in no line of {reader.METADATA} and was left out"
+    return "is not named .wav and was left out"
+
+
+def _look_at_all(folder: Path, names: Sequence[str], below: str, decode: Decode, processes: int | None) -> list[_Seen]:
+    if processes is None:
+        worth_it = decode == "full" and len(names) >= _WORTH_PROCESSES
+        processes = len(os.sched_getaffinity(0)) if worth_it else 1
+    jobs = [
+        _Job(folder=folder, names=tuple(names[start : start + _CHUNK]), below=below, decode=decode)
+        for start in range(0, len(names), _CHUNK)
+    ]
+    return in_parallel(_look_at_clips, jobs, processes, "sound files")
+
+
+def _look_at_clips(job: _Job) -> _Seen:
+    samples = 0
+    problems: list[Finding] = []
+    notes: list[Finding] = []
+    for name in job.names:
+        try:
+            held, note = _look_at_clip(job.folder / name, job.decode)
+        except audio.BadAudioError as error:
+            problems.append(Finding(path=f"{job.below}/{name}", text=error.reason))
+            continue
+        samples += held
+        if note:
+            notes.append(Finding(path=f"{job.below}/{name}", text=note))
+    return _Seen(samples=samples, problems=tuple(problems), notes=tuple(notes))
+
+
+def _look_at_clip(path: Path, decode: Decode) -> tuple[int, str]:
+    """How many samples a clip has, and what is unusual about it."""
+    if decode == "full":
+        samples = audio.read(path)
+        return len(samples), "" if samples.any() else "is silent from its start to its end"
+    if decode == "header":
+        return audio.length(path), ""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise audio.BadAudioError(path, f"it cannot be read ({error.strerror})") from error
+    if not size:
+        raise audio.BadAudioError(path, "it is empty")
+    return 0, ""

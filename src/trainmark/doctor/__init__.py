@@ -1,0 +1,1 @@
+"""Is it fit: checks of the machine, its devices, its links and its site, in sentences with a remedy."""

@@ -1,0 +1,170 @@
+"""Looks at a whole machine, thing by thing: device, software, host, site, speed."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.doctor import host_checks, site_checks
+from trainmark.doctor.result import VERDICTS, Section, check, count, failed
+from trainmark.launch.cluster_env import PORT
+from trainmark.spec import site
+from trainmark.spec.errors import TrainmarkError
+
+if TYPE_CHECKING:
+    from trainmark.platforms.files import PlatformFile
+    from trainmark.platforms.platform import Device
+
+ROOT = Path("/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be looked at."""
+
+    store: Path
+    platform: str | None = None
+    """A name, a file, or None for what is there."""
+    probe_s: float = 0.0
+    """How long to measure speed; 0 leaves it out."""
+    root: Path = ROOT
+    """Where /proc, /sys and /dev are."""
+
+
+def examine(asked: Asked, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Section]:
+    """Every section, in the order of the screen; `tell` hears what will take a while."""
+    torch_section = _torch()
+    devices: Sequence[Device] = ()
+    if torch_section.verdict == "failed":
+        yield torch_section
+    else:
+        device_sections, devices = _devices(asked)
+        yield from device_sections
+        yield torch_section
+        yield _versions()
+    yield site_checks.programs()
+    yield from _host(asked, accelerators=0 if any(device.is_cpu for device in devices) else len(devices))
+    yield from _site(asked)
+    if devices and asked.probe_s > 0:
+        tell(f"measuring matrix products and memory for {asked.probe_s:g} s (--quick: 2 s, --no-probe: not at all)")
+        yield from _speed(devices, asked.probe_s)
+
+
+def summary(sections: Sequence[Section]) -> str:
+    """`ready; 2 doubts, 1 unknown`."""
+    numbers = {verdict: sum(section.verdict == verdict for section in sections) for verdict in VERDICTS}
+    parts = [f"{numbers['failed']} failed"] if numbers["failed"] else []
+    parts += [count(numbers["doubt"], "doubt")] if numbers["doubt"] else []
+    parts += [f"{numbers['unknown']} unknown"] if numbers["unknown"] else []
+    return "; ".join(filter(None, ("not ready" if numbers["failed"] else "ready", ", ".join(parts))))
+
+
+def _torch() -> Section:
+    @check("torch", "Software")
+    def look() -> Section:
+        try:
+            from trainmark.doctor import device_checks
+        except (ImportError, OSError) as error:  # a build for another system fails to find its libraries
+            return failed(f"torch cannot be imported: {error}", "python -m pip install --force-reinstall torch")
+        return device_checks.torch_build()
+
+    return look()
+
+
+def _versions() -> Section:
+    from trainmark.doctor import device_checks
+
+    return device_checks.versions()
+
+
+def _devices(asked: Asked) -> tuple[list[Section], Sequence[Device]]:
+    """A platform that is not known is a wrong word; one whose devices cannot be opened is what the doctor is for."""
+    from trainmark.doctor import device_checks
+    from trainmark.platforms import detection, files
+
+    word = detection.chosen() if asked.platform in (None, "auto") else str(asked.platform)
+    file = files.load(word)
+    opened, refusal = _opened(file)
+    names = [device.name() for device in opened]
+    sections = [
+        device_checks.platform(
+            file, chosen_by=device_checks.chosen(file, asked.platform, os.environ), device_names=names
+        ),
+        refusal or device_checks.devices(file, opened, environ=os.environ),
+        host_checks.driver(asked.root, is_cpu=file.device_type == "cpu"),
+    ]
+    if opened:
+        sections.append(device_checks.precision(opened[0]))
+    sections.append(device_checks.sensors(file))
+    return sections, opened
+
+
+def _opened(file: PlatformFile) -> tuple[Sequence[Device], Section | None]:
+    """The devices, or what keeps them from being opened."""
+    from trainmark.platforms.platform import Platform
+
+    devices: list[Device] = []
+
+    @check("devices", "Device")
+    def look() -> Section:
+        try:
+            platform = Platform(file)
+            devices.extend(platform.open(index) for index in range(1 if platform.is_cpu else platform.device_count))
+        except (TrainmarkError, RuntimeError) as error:
+            devices.clear()
+            return failed(str(error).partition("\n")[0], "trainmark run --platform cpu")
+        return Section(verdict="ok", sentence="")
+
+    section = look()
+    return devices, section if section.verdict != "ok" else None
+
+
+def _host(asked: Asked, *, accelerators: int) -> Iterator[Section]:
+    root = asked.root
+    yield host_checks.cores(root, os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(_cores()))
+    yield host_checks.governor(root)
+    yield host_checks.load(root)
+    yield host_checks.memory(root)
+    yield host_checks.shared_memory(root / "dev/shm", accelerators=accelerators)
+    yield host_checks.limits(root, shell_limits())
+    yield host_checks.clock(root)
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def shell_limits() -> Mapping[str, tuple[int, int]]:
+    """As the shell set them; -1 where there is none."""
+    kinds = {"files": "RLIMIT_NOFILE", "locked_bytes": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC"}
+    found = {}
+    for name, kind in kinds.items():
+        soft, hard = resource.getrlimit(getattr(resource, kind))
+        found[name] = tuple(-1 if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
+    return found  # type: ignore[return-value]
+
+
+def _site(asked: Asked) -> Iterator[Section]:
+    yield site_checks.store(asked.store)
+    yield site_checks.site_file(os.environ, Path.cwd())
+    try:
+        known = site.load()
+    except TrainmarkError:
+        known = site.Site()  # the section above says what is wrong with it
+    for name in ("imagenet", "ljspeech"):
+        yield site_checks.data_set(name, known.data.get(name))
+    yield site_checks.ports(known.network.port or PORT)
+
+
+def _speed(devices: Sequence[Device], probe_s: float) -> Iterator[Section]:
+    from trainmark.doctor import device_checks, device_probe
+
+    precisions = device_checks.families(devices[0])
+    share_s = probe_s / (len(precisions) + 1)
+    for precision in precisions:
+        yield device_probe.matmul_section(devices, precision, budget_s=share_s)
+    yield device_probe.copy_section(devices, budget_s=share_s)

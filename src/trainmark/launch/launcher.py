@@ -1,0 +1,365 @@
+"""Runs a plan on the ranks of this launcher, together with the other launchers, and makes its record."""
+
+from __future__ import annotations
+
+import json
+import platform as host_platform
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import trainmark
+from trainmark import workloads
+from trainmark.launch import cluster_env, network
+from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat, LostLeaderError
+from trainmark.launch.faults import Fault, first_fault, hang, of_workers
+from trainmark.launch.workers import WorkerProcesses
+from trainmark.platforms import files
+from trainmark.spec.errors import NotReadyError, TrainmarkError
+from trainmark.spec.events import EventTail, EventWriter
+from trainmark.spec.plan import Plan
+from trainmark.spec.record import Record
+from trainmark.spec.topology import Topology
+from trainmark.store import gather
+from trainmark.store.gather import RankStory
+
+POLL_S = 0.1
+TERMINATE_LIMIT_S = 20.0
+"""What a rank gets to finish its step and flush after SIGTERM."""
+AFTER_FAILURE_S = 3.0
+"""What the other ranks get to notice that one has failed."""
+ENDED_BY = {"interrupted": signal.SIGINT, "terminated": signal.SIGTERM}
+
+Watcher = Callable[[list[RankStory]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    exit_code: int
+    folder: Path
+    record: Record | None = None
+    """Only the leader has it."""
+    sentence: str = ""
+    """What went wrong, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What the launchers agreed on before a run."""
+
+    folder: Path
+    plan_file: Path
+    rendezvous_port: int = 0
+    shared: bool = True
+    """The leader sees this launcher's folder, so no file has to be handed over."""
+
+
+def run(
+    plan: Plan,
+    store: Path,
+    *,
+    group: str | None = None,
+    watch: Watcher = lambda ranks: None,
+    coordinator: Coordinator | None = None,
+    interface: str | None = None,
+    fill: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Runs a plan to its end. Without a coordinator this machine is all there is. `fill` is how its batch was found."""
+    settled = _settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "runs", group, token))
+    if fill:
+        events = EventWriter(settled.folder / "launcher.jsonl")
+        events.write("fill", **fill)
+        events.close()
+    outcome = _execute(plan, settled, watch, coordinator, interface)
+    if coordinator and not coordinator.env.leads:
+        return outcome
+    events = EventWriter(settled.folder / "launcher.jsonl")
+    if outcome.exit_code:
+        events.write("fault", exit_code=outcome.exit_code, sentence=outcome.sentence)
+    events.close()
+    record = gather.record(settled.folder)
+    code = outcome.exit_code
+    if not code and (number := ENDED_BY.get(record.ended)):
+        code = 128 + number
+    return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=record.ended)
+
+
+def probe_only(
+    plan: Plan, store: Path, *, coordinator: Coordinator | None = None, interface: str | None = None
+) -> tuple[list[dict[str, Any]], int, str]:
+    """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
+    settled = _settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
+    outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, only_probe=True)
+    if coordinator and not coordinator.env.leads:
+        return [], outcome.exit_code, outcome.sentence
+    found = EventTail(settled.folder / "rank0.jsonl").new_events()
+    results: list[dict[str, Any]] = next((event["results"] for event in found if event["event"] == "link"), [])
+    return results, outcome.exit_code, outcome.sentence
+
+
+def refuse(coordinator: Coordinator, error: TrainmarkError) -> None:
+    """Tells the other launchers that the next run cannot be made here, so that nobody waits for it."""
+    coordinator.begin({"not_ready": str(error), "exit_code": error.exit_code, "host": coordinator.host})
+    if coordinator.env.leads:
+        coordinator.announce({"refused": f"{coordinator.host} is not ready: {error}", "exit_code": error.exit_code})
+
+
+def _execute(
+    plan: Plan,
+    settled: Settled,
+    watch: Watcher,
+    coordinator: Coordinator | None,
+    interface: str | None,
+    *,
+    only_probe: bool = False,
+) -> Outcome:
+    """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
+    here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
+    workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe)
+    route = network.route(here, settled.rendezvous_port, interface)
+    heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
+    with _catching_signals() as signals:
+        workers.start(settled.plan_file, route, time.perf_counter_ns())
+        try:
+            fault = _supervise(workers, signals, watch, heartbeat)
+        finally:
+            workers.end()
+        fault = fault or _own_fault(workers, signals)
+        if coordinator and heartbeat:
+            if not here.leads:
+                return _follow(workers, coordinator, heartbeat, settled, fault)
+            fault = _collect_faults(coordinator, heartbeat, settled.folder, fault)
+    if fault:
+        return Outcome(exit_code=fault.exit_code, folder=settled.folder, sentence=fault.sentence)
+    return Outcome(exit_code=0, folder=settled.folder)
+
+
+def _supervise(
+    workers: WorkerProcesses, signals: list[int], watch: Watcher, heartbeat: Heartbeat | None
+) -> Fault | None:
+    """Until the ranks have ended, or must be ended; a fault is returned only where nobody else could name it."""
+    asked_at_s: float | None = None
+    failed_at_s: float | None = None
+    handled = 0
+    ended = False
+    while not ended:
+        ended = workers.wait(POLL_S)
+        if workers.read() or ended:
+            watch(workers.ranks)
+        now = time.monotonic()
+        if len(signals) > handled:
+            handled = len(signals)
+            if handled > 1:
+                return None
+            asked_at_s = now
+            workers.signal(signals[0])
+        if asked_at_s is not None and now - asked_at_s > TERMINATE_LIMIT_S and signals[0] == signal.SIGTERM:
+            return None
+        failed = any(story.failed for story in workers.ranks) or bool(workers.dead())
+        if (failed and (signals or not workers.may_restart)) or (heartbeat and heartbeat.fault):
+            failed_at_s = failed_at_s or now
+            if now - failed_at_s > AFTER_FAILURE_S:
+                return None
+        if heartbeat and workers.silent_s > heartbeat.lost_after_s and (lost := heartbeat.lost()):
+            workers.dump_stacks()
+            return _lost(workers, heartbeat, lost)
+        if workers.silent_s > workers.limit_s:
+            workers.dump_stacks()
+            return hang(workers)
+    return None
+
+
+def _lost_after_s(plan: Plan) -> float:
+    """Sooner than silence is a hang: that a launcher is gone says more than that nothing moves."""
+    return LOST_S if plan.hang_timeout_s is None else min(LOST_S, plan.hang_timeout_s / 2)
+
+
+def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
+    if signals:
+        if all(story.end for story in workers.ranks):
+            return None  # they finished their step and said so themselves
+        return Fault(
+            exit_code=128 + signals[0], sentence=f"the run was ended by {signal.Signals(signals[0]).name}"
+        )  # fmt: skip
+    return of_workers(workers)
+
+
+def _lost(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
+    what = "rank" if workers.env.is_rank else "node"
+    who = f"{what} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
+    story = workers.ranks[0]
+    return Fault(
+        exit_code=4,
+        sentence=f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
+        f"{story.first_step + len(story.compute_ns)}: its machine or the link to it is down",
+    )
+
+
+def _follow(
+    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, settled: Settled, fault: Fault | None
+) -> Outcome:
+    """The end of a run on a follower: what is known goes to the leader, whose word is then everybody's."""
+    if not heartbeat.lost():
+        with suppress(LostLeaderError):
+            if fault:
+                coordinator.report(fault.to_json())
+            coordinator.send_files({} if settled.shared else workers.files())
+            code = coordinator.conclusion()
+            if not settled.shared:
+                shutil.rmtree(settled.folder, ignore_errors=True)  # the leader has it all
+            return Outcome(exit_code=code, folder=settled.folder)
+    sentence = fault.sentence if fault and not fault.consequence else "the leader was lost"
+    kept = f"{sentence}; what this machine measured is kept in {settled.folder}"
+    return Outcome(exit_code=4, folder=settled.folder, sentence=kept)
+
+
+def _collect_faults(coordinator: Coordinator, heartbeat: Heartbeat, folder: Path, own: Fault | None) -> Fault | None:
+    """What went wrong first, once every follower has handed over or is lost."""
+    if own:
+        coordinator.report(own.to_json())
+    gone = []
+    for launcher in range(1, coordinator.env.launchers):
+        if not coordinator.receive_files(launcher, folder, lambda launcher=launcher: launcher not in heartbeat.lost()):  # type: ignore[misc]
+            gone.append(launcher)
+    faults = [Fault.from_json(document) for document in coordinator.faults()]
+    if gone and all(fault.consequence for fault in faults):
+        names = ", ".join(coordinator.name_of(launcher) for launcher in gone)
+        faults.insert(
+            0,
+            Fault(
+                exit_code=4, sentence=f"{names} was lost: nothing was heard from it for {heartbeat.lost_after_s:.0f} s"
+            ),
+        )
+    return first_fault(faults)
+
+
+def _settle(plan: Plan, store: Path, coordinator: Coordinator | None, make_folder: Callable[[str], Path]) -> Settled:
+    """The run's folder, and with several launchers what they must know of each other first."""
+    if coordinator is None:
+        folder = make_folder("")
+        return Settled(folder=folder, plan_file=folder / "plan.json")
+    everybody = coordinator.begin({"host": coordinator.host, **versions(plan)})
+    if not coordinator.env.leads:
+        return _settle_by(coordinator.terms(), plan, store, coordinator)
+    if refused := _unlike(everybody):
+        coordinator.announce({"refused": refused[0], "exit_code": refused[1]})
+        raise RefusedError(*refused)
+    token, port = secrets.token_hex(8), network.free_port()
+    folder = make_folder(token)
+    where = f"{folder.parent.name}/{folder.name}"
+    coordinator.announce({"folder": where, "token": token, "port": port})
+    return Settled(folder=folder, plan_file=folder / "plan.json", rendezvous_port=port)
+
+
+def _settle_by(terms: Mapping[str, Any], plan: Plan, store: Path, coordinator: Coordinator) -> Settled:
+    """A follower's side: the leader's folder where this machine sees it too, else one of its own."""
+    if "refused" in terms:
+        raise RefusedError(terms["refused"], terms["exit_code"])
+    folder = store / terms["folder"]
+    name = f"plan.launcher{coordinator.env.launcher}.json"
+    try:
+        shared = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("token") == terms["token"]
+    except (OSError, ValueError):
+        shared = False
+    if not shared:
+        folder = store / "launchers" / f"{folder.name}-{coordinator.env.launcher}"
+        folder.mkdir(parents=True)
+    _write(folder / name, plan.to_json())
+    return Settled(folder=folder, plan_file=folder / name, rendezvous_port=terms["port"], shared=shared)
+
+
+class RefusedError(TrainmarkError):
+    """A run that the launchers cannot make together, with the reason the leader gave."""
+
+    def __init__(self, sentence: str, exit_code: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+def versions(plan: Plan) -> dict[str, str]:
+    """What must be the same on all machines of a run."""
+    import torch
+
+    plugin = files.load(plan.platform).plugin
+    return {
+        "python": ".".join(host_platform.python_version_tuple()[:2]),
+        "torch": torch.__version__,
+        "trainmark": trainmark.__version__,
+        **({plugin: _version(plugin)} if plugin else {}),
+        "plan": plan.fingerprint[:16],
+    }
+
+
+def _unlike(everybody: list[dict[str, Any]]) -> tuple[str, int] | None:
+    """Why these launchers cannot run together, and the exit code for it."""
+    for launcher in everybody:
+        if "not_ready" in launcher:
+            return f"{launcher['host']} is not ready: {launcher['not_ready']}", launcher["exit_code"]
+    names = [name for name in everybody[0] if name != "host"]
+    rows = [name for name in names if len({launcher.get(name) for launcher in everybody}) > 1]
+    if not rows:
+        return None
+    widths = [max(len(str(launcher.get(name, ""))) for name in ["host", *rows]) for launcher in everybody]
+    lines = [
+        f"  {name:<10}"
+        + "  ".join(f"{launcher.get(name, '?'):<{width}}" for launcher, width in zip(everybody, widths, strict=True))
+        for name in ["host", *rows]
+    ]
+    return "\n".join(["the machines of this run are not alike; make these the same on all of them:", *lines]), 3
+
+
+def _version(plugin: str) -> str:
+    from importlib import import_module
+
+    return str(getattr(import_module(plugin), "__version__", "?"))
+
+
+def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
+    workload = workloads.load(plan.workload)
+    stamp = gather.now_utc()
+    compact = stamp.replace("-", "").replace(":", "").removesuffix("Z")
+    run_id = f"{plan.workload}-{plan.recipe_name}-{plan.topology}-{plan.precision}-{compact}-{secrets.token_hex(3)}"
+    folder = parent / run_id
+    head = {
+        "run_id": run_id,
+        "created": stamp,
+        "group": group,
+        "item": workload.item,
+        "target": {"name": workload.target.name, "unit": workload.target.unit, "better": workload.target.better},
+        "reference_global_batch": workload.reference_global_batch,
+        "token": token,
+    }
+    try:
+        folder.mkdir(parents=True)
+        _write(folder / "plan.json", plan.to_json())
+        _write(folder / "run.json", head)
+    except OSError as error:
+        raise NotReadyError(f"cannot make the run folder {folder}: {error.strerror}") from error
+    return folder
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+@contextmanager
+def _catching_signals() -> Iterator[list[int]]:
+    """The signals that came, in order; what they mean is decided where the ranks are watched."""
+    caught: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,139 @@
+"""Turns the words of a command line into a plan in which nothing is left open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainmark import workloads
+from trainmark.datasets import synthetic
+from trainmark.platforms import detection, files
+from trainmark.spec import site
+from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.plan import DataChoice, Plan
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import Limits, deviations, from_values, to_values, with_settings
+from trainmark.spec.topology import Topology
+
+REAL_DATA_RECIPES = ("reference", "fill")
+"""These take a data set that the site file names; the others are made for the embedded sets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What a user said; what was not said is None."""
+
+    recipe: str | None = None
+    topology: str | None = None
+    precision: str | None = None
+    platform: str | None = None
+    data: str | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+    settings: Sequence[str] = ()
+    seed: int | None = None
+    skip_bad: int = 0
+    hang_timeout_s: float | None = None
+    max_restarts: int = 0
+    init_from: str | None = None
+
+
+def decide(name: str, words: Words) -> Plan:
+    """The plan for one workload."""
+    workload = workloads.load(name)
+    topology = Topology.parse(words.topology or "1x1")
+    chosen = detection.chosen() if words.platform in (None, "auto") else str(words.platform)
+    platform = files.load(chosen)
+    if topology.devices > 1 and platform.collectives == files.NO_COLLECTIVES:
+        raise UsageError(
+            f"topology {topology} needs devices that work together, which those of platform {platform.name} cannot; "
+            "try --topology 1x1"
+        )
+    recipe_name = words.recipe or "quick"
+    if recipe_name not in workload.recipes:
+        raise UsageError(f"recipe {recipe_name!r} is not known; {nearest(recipe_name, workload.recipes)}")
+    recipe = workload.recipes[recipe_name]
+    if platform.device_type != "cpu":
+        changes = workload.on_accelerators.get(recipe_name, {})
+        recipe = from_values(type(recipe), {**to_values(recipe), **changes})
+    if recipe_name == "smoke":
+        # its few steps learn only with the batch they were chosen for, so it is shared out and not multiplied
+        recipe = replace(recipe, batch_per_device=math.ceil(recipe.batch_per_device / topology.devices))
+    seed = [] if words.seed is None else [f"seed={words.seed}"]
+    usual, recipe = recipe, with_settings(recipe, [*seed, *words.settings])
+    if recipe_name == "fill" and not said(words.settings, "learning_rate"):
+        rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
+        recipe = replace(recipe, learning_rate=rate)
+    data = words.data or _site_data(workload.data_set, recipe_name)
+    folder = Path(data).expanduser().absolute() if data else synthetic.folder(workload.data_set)
+    init_from, init_sha256 = _initial(words.init_from)
+    return Plan(
+        workload=name,
+        recipe_name=recipe_name,
+        recipe=to_values(recipe),
+        deviations=deviations(recipe, workload.recipes["reference"]),
+        topology=str(topology),
+        precision=_precision(words.precision, platform).name,
+        platform=chosen if chosen.endswith(".toml") else platform.name,
+        data=DataChoice(name=workload.data_set, folder=str(folder), generated=synthetic.is_generated(folder, data)),
+        limits=_limits(words, workload.limits.get(recipe_name, Limits())),
+        skip_bad=words.skip_bad,
+        hang_timeout_s=words.hang_timeout_s,
+        max_restarts=words.max_restarts,
+        init_from=init_from,
+        init_sha256=init_sha256,
+    )
+
+
+def said(settings: Sequence[str], name: str) -> bool:
+    """True where one of the `key=value` words is about a field."""
+    return any(setting.partition("=")[0].strip() == name for setting in settings)
+
+
+def resumed(plan: Plan, run_folder: Path, words: Words) -> Plan:
+    """An earlier run's plan, to go on from its last checkpoint; only where it stops and its data may change."""
+    said = [
+        word.replace("_", "-")
+        for word in ("recipe", "topology", "precision", "platform", "seed", "init_from")
+        if getattr(words, word) is not None
+    ]
+    if said or words.settings:
+        raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
+    choice = replace(plan.data, folder=str(Path(words.data).expanduser().absolute())) if words.data else plan.data
+    return replace(plan, data=choice, limits=_limits(words, plan.limits), resume_from=str(run_folder / "checkpoints"))
+
+
+def _site_data(data_set: str, recipe_name: str) -> str | None:
+    """Where this site keeps the real set, for the recipes that are meant for it."""
+    return site.load().data.get(data_set) if recipe_name in REAL_DATA_RECIPES else None
+
+
+def _initial(word: str | None) -> tuple[str, str] | tuple[None, None]:
+    """The file of weights meant, and the hash of what it holds."""
+    if word is None:
+        return None, None
+    from trainmark.spec.whole_files import sha256
+    from trainmark.workloads import weights
+
+    file = weights.weights_file(Path(word).expanduser().absolute())
+    return str(file), sha256(file)
+
+
+def _precision(word: str | None, platform: files.PlatformFile) -> Precision:
+    precision = Precision.parse(word or "fp32")
+    if precision.name not in platform.precisions:
+        can = ", ".join(platform.precisions)
+        raise UsageError(f"precision {precision} does not run on platform {platform.name}; it has {can}")
+    return precision
+
+
+def _limits(words: Words, usual: Limits) -> Limits:
+    said = {"steps": words.steps, "seconds": words.seconds, "epochs": words.epochs}
+    given = {name: value for name, value in said.items() if value is not None}
+    for name, value in given.items():
+        if value <= 0:
+            raise UsageError(f"--{name} must be more than 0, not {value:g}")
+    return Limits(steps=words.steps, seconds=words.seconds, epochs=words.epochs) if given else usual

@@ -1,0 +1,142 @@
+"""The sampler of a machine: beside a run it writes down what devices and host do, and never stands in its way."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trainmark.datasets.die_with_parent import end_with_parent
+from trainmark.launch.process_tree import ProcessTree, busy_s, cores
+from trainmark.platforms import files, sensors
+from trainmark.spec.errors import TrainmarkError
+from trainmark.spec.events import EventWriter
+from trainmark.train.ranks import host_name
+
+EVERY_S = 0.5
+"""Twice as often as MLPerf asks for, so that a late sample makes no gap."""
+EVERY_WITH_PROGRAM_S = 0.9
+NICENESS = 10
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, never written to
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="where samples go, a line each")
+    parser.add_argument("platform", help="whose devices are read: a name, or the path of a platform file")
+    parser.add_argument("devices", type=int, help="how many of them the run uses here")
+    parser.add_argument("--first-rank", type=int, default=0, help="the first rank of this machine")
+    parser.add_argument("--tree", type=int, default=os.getppid(), help="the process under which all of the run is")
+    parser.add_argument("--launched-ns", type=int, default=time.perf_counter_ns(), help="when the run began")
+    args = parser.parse_args(words)
+    over = threading.Event()
+    _end_when_told(over)
+    launcher = os.environ.get("TRAINMARK_PARENT")
+    end_with_parent(int(launcher) if launcher else None)
+    os.nice(NICENESS)
+    try:
+        _sample(args, over)
+    except TrainmarkError as error:  # a full disk, a damaged platform file: the run itself will say so, if it matters
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _sample(args: argparse.Namespace, over: threading.Event) -> None:
+    file = files.load(args.platform)
+    reader = sensors.open_reader(file, in_child=end_with_parent)
+    every_s = EVERY_WITH_PROGRAM_S if reader.slow else EVERY_S
+    used = sensors.used_devices(file, reader, args.devices, os.environ)
+    events = EventWriter(args.file)
+    events.write(
+        "begin",
+        host=host_name(os.environ),
+        pid=os.getpid(),
+        first_rank=args.first_rank,
+        launched_ns=args.launched_ns,
+        at_ns=time.perf_counter_ns(),
+        every_s=every_s,
+        devices=used,
+        cores=cores(),
+    )
+    # a device's tool may hang: a thread of its own keeps it from the samples of the host
+    watch = threading.Thread(target=_watch_devices, args=(reader, used, every_s, events, over), daemon=True)
+    watch.start()
+    _watch_host(ProcessTree(args.tree), every_s, events, over)
+    watch.join(timeout=0.2)  # the reading under way, if it is a quick one
+    used_s = os.times()
+    events.write("end", at_ns=time.perf_counter_ns(), cpu_s=round(sum(used_s[:4]), 3))
+
+
+def _watch_devices(
+    reader: sensors.Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
+) -> None:
+    known: dict[str, str] | None = None
+    next_s = time.monotonic()
+    while True:
+        before_ns = time.perf_counter_ns()
+        readings = [reading for reading in reader.read() if used is None or reading.device in used]
+        at_ns = (before_ns + time.perf_counter_ns()) // 2
+        if used is None:
+            readings, missing = [], "the variable of visible devices does not tell which devices the run uses"
+            reader.unavailable = dict.fromkeys(sensors.FIELDS, missing)
+        if reader.unavailable != known:
+            known = dict(reader.unavailable)
+            events.write("unavailable", at_ns=at_ns, fields=known)
+        if readings:
+            events.write("devices", at_ns=at_ns, readings=[_document(reading) for reading in readings])
+        next_s = max(next_s + every_s, time.monotonic())
+        if over.wait(next_s - time.monotonic()):
+            return
+
+
+def _document(reading: sensors.Reading) -> dict[str, Any]:
+    return {name: value for name, value in asdict(reading).items() if value is not None}
+
+
+def _watch_host(tree: ProcessTree, every_s: float, events: EventWriter, over: threading.Event) -> None:
+    next_s = time.monotonic()
+    while True:
+        at_ns = time.perf_counter_ns()
+        events.write("host", at_ns=at_ns, busy_s=busy_s(), own_s=tree.used_s(), **_host())
+        next_s = max(next_s + every_s, time.monotonic())
+        if over.wait(next_s - time.monotonic()):
+            return
+
+
+def _host() -> dict[str, Any]:
+    """What is cheap to know of a machine; a file that is not there is a value that is not there."""
+    found: dict[str, Any] = {}
+    try:
+        with open("/proc/meminfo", "rb") as file:  # noqa: PTH123 - twice a second, so every microsecond counts
+            text = file.read(256)
+        kib = {line.split(b":")[0]: int(line.split()[1]) for line in text.split(b"\n")[:3]}
+        found["memory_used_bytes"] = (kib[b"MemTotal"] - kib[b"MemAvailable"]) * 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        pass
+    try:
+        space = os.statvfs(SHARED_MEMORY)
+        found["shm_free_bytes"] = space.f_bavail * space.f_frsize
+    except OSError:
+        pass
+    found["load"] = os.getloadavg()[0]
+    return found
+
+
+def _end_when_told(over: threading.Event) -> None:
+    def told(number: int, frame: FrameType | None) -> None:
+        over.set()
+
+    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the launcher's affair
+
+
+if __name__ == "__main__":
+    sys.exit(main())

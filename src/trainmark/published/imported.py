@@ -1,0 +1,164 @@
+"""Keeps the rows of pages a user has imported: one file a page in the store, never overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainmark.published import library
+from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
+from trainmark.spec.published_row import PREFIX, PublishedRow, Source
+from trainmark.spec.topology import Topology
+
+if typing.TYPE_CHECKING:
+    from trainmark.published.page import Page
+
+_T = typing.TypeVar("_T")
+
+KIND = "trainmark imported page"
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    path: Path
+    new: bool
+    """False where this very page was imported before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    rows: tuple[PublishedRow, ...]
+    damaged: tuple[str, ...]
+    """A sentence for each file that is left out."""
+
+
+def keep(store_folder: Path, page: Page, *, content: bytes, day: str) -> Kept:
+    """Saves what was read from a page. A page is known by its content: a changed one is kept beside the first."""
+    from trainmark.published.names import slug
+    from trainmark.store.files import write_once
+
+    folder, digest = _folder(store_folder), hashlib.sha256(content).hexdigest()
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.glob(f"*-{digest[:12]}.json")):
+            return Kept(path=path, new=False)
+    document = {
+        "kind": KIND,
+        "schema": SCHEMA,
+        "sha256": digest,
+        "imported": day,
+        "title": page.title,
+        "rows": [asdict(row) for row in page.rows],
+        "unread": list(page.unread),
+    }
+    source = page.rows[0].source.address if page.rows else page.title
+    path = folder / f"{slug(Path(source).stem, 'page')}-{digest[:12]}.json"
+    text = json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_once(path, text.encode("utf-8", "backslashreplace"))
+    except FileExistsError:
+        if folder.is_dir():
+            return Kept(path=path, new=False)  # somebody imported it at this moment
+        raise NotReadyError(f"imported pages are kept in {folder}, which is a file; move it away") from None
+    except OSError as error:
+        kind = WorkloadError if error.errno in _FULL else NotReadyError
+        raise kind(f"imported page {path} could not be written: {error.strerror}") from error
+    return Kept(path=path, new=True)
+
+
+def rows(store_folder: Path) -> tuple[PublishedRow, ...]:
+    """Every imported row, oldest page first; `contents` also names the files that are damaged."""
+    return contents(store_folder).rows
+
+
+def contents(store_folder: Path) -> Contents:
+    found: list[tuple[str, str, list[PublishedRow]]] = []
+    damaged = []
+    for path in _files(store_folder):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+            found.append((str(document["imported"]), path.stem, _read(document)))
+        except OSError as error:
+            damaged.append(f"imported page {path} is left out: {error.strerror}")
+        except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
+            damaged.append(f"imported page {path} is left out: it is damaged ({type(error).__name__}: {error})")
+    taken = {row.name for row in library.rows()}
+    named = []
+    for _, stem, page in sorted(found, key=lambda entry: entry[:2]):
+        for row in page:
+            # of two pages with rows of one name, the later one's tell which file they are from
+            name = row.name if row.name not in taken else f"{row.name}-{stem.rpartition('-')[2][:6]}"
+            taken.add(name)
+            named.append(replace(row, name=name))
+    return Contents(rows=tuple(named), damaged=tuple(damaged))
+
+
+def is_imported(row: PublishedRow) -> bool:
+    return (row.source.date or "").startswith(_IMPORTED)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_IMPORTED = "imported "
+
+
+def _folder(store_folder: Path) -> Path:
+    return store_folder / "imported"
+
+
+def _files(store_folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in _folder(store_folder).glob("*.json") if not path.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _read(document: Mapping[str, Any]) -> list[PublishedRow]:
+    if document["kind"] != KIND or document["schema"] != SCHEMA:
+        raise ValueError(f"kind {document['kind']!r}, schema {document['schema']!r}")
+    if not isinstance(document["imported"], str):
+        raise ValueError(f"imported is {document['imported']!r}")
+    return [_row(entry, document["imported"]) for entry in document["rows"]]
+
+
+def _row(entry: Mapping[str, Any], day: str) -> PublishedRow:
+    row = _built(
+        PublishedRow,
+        {**entry, "source": _source(entry["source"]), "peak_source": _source(entry["peak_source"])},
+    )
+    Topology.parse(row.topology)
+    if not row.name.startswith(PREFIX):
+        raise ValueError(f"name is {row.name!r}")
+    return replace(row, source=replace(row.source, date=f"{_IMPORTED}{day}"))
+
+
+def _source(entry: Mapping[str, Any] | None) -> Source | None:
+    return None if entry is None else _built(Source, entry)
+
+
+def _built(kind: type[_T], values: Mapping[str, Any]) -> _T:
+    """An instance whose fields hold what they are declared to hold; JSON itself promises nothing."""
+    for name, kinds in _kinds(kind).items():
+        if not isinstance(values[name], kinds) or isinstance(values[name], bool):
+            raise ValueError(f"{name} is {values[name]!r}")
+    return kind(**values)
+
+
+def _kinds(kind: type) -> dict[str, tuple[type, ...]]:
+    found = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        found[name] = (*kinds, int) if float in kinds else tuple(kinds)  # JSON does not tell 40 from 40.0
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number JSON knows")

@@ -1,0 +1,156 @@
+"""Draws a comparison for a terminal: both sides, the verdict in a sentence, what differs, and the doubts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.analysis.compare.judge import MOST_REPEATS
+from trainmark.report.terminal import Cell, Column, Paper, Sheet, draw
+from trainmark.spec.format import NOTHING, device_name, number
+
+if TYPE_CHECKING:
+    from trainmark.analysis.compare.comparison import Comparison, Party
+    from trainmark.analysis.compare.null import NullResult
+
+STYLES = {"faster": "bold green", "better": "bold green", "slower": "bold red", "worse": "bold red", "same": "bold"}
+
+
+def render(found: Comparison, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
+    paper = Paper(width=width, color=color, encoding=encoding)
+    draw(paper, _sheet(found))
+    paper.put("", paper.text(headline(found), STYLES.get(found.verdict, "bold yellow")))
+    paper.put(*sentences(found))
+    for title, unlike in (("Not alike", True), ("Differs", False)):
+        if said := [str(difference) for difference in found.differences if difference.unlike is unlike]:
+            paper.put("", paper.text(f"{title}: {'; '.join(said)}.", "yellow" if unlike else ""))
+    if found.doubts:
+        paper.put("", paper.numbered(found.doubts))
+    return paper.drawn()
+
+
+def headline(found: Comparison) -> str:
+    """The verdict in one sentence."""
+    judgement = found.judgement
+    ratio = f"B's {found.compared.name} is {_ratio(judgement.ratio)} times A's"
+    threshold = f"the threshold of {100 * found.threshold:g} %" if found.threshold else "1"
+    if judgement.interval is None:
+        return f"Inconclusive: {ratio}, and {judgement.basis}."
+    low, high = judgement.interval
+    where = {"same": "within", "inconclusive": "across"}.get(found.verdict, "beyond")
+    beside = f"95 % interval {_ratio(low)} to {_ratio(high)}, {where} {threshold}"
+    return f"{found.verdict.capitalize()}: {ratio} ({beside})."
+
+
+def sentences(found: Comparison) -> list[str]:
+    """What makes the verdict believable, and what would settle it where it is open."""
+    judgement = found.judgement
+    said = []
+    if judgement.interval is not None and judgement.smallest_difference is not None:
+        said.append(
+            f"The interval rests on {judgement.basis}. These data would show a true difference of "
+            f"{number(100 * judgement.smallest_difference, 2)} % or more at least four times in five."
+        )
+        low, high = judgement.interval
+        if found.threshold and not low <= 1 <= high and found.verdict in ("same", "inconclusive"):
+            more = "is less" if found.verdict == "same" else "may or may not be more"
+            said.append(f"That the two differ is significant, but it {more} than the threshold.")
+    if found.a.side.published or found.b.side.published:
+        return [*said, *_beside_published(found)]
+    if not found.inconclusive:
+        return said
+    more_needed = judgement.more
+    if more_needed is None:
+        said.append(
+            f"The ratio is so near the threshold that {MOST_REPEATS} repeats of each would not decide; "
+            "choose another --threshold."
+        )
+    elif more_needed.steps is not None:
+        said.append(f"About {more_needed.steps} more steps in each run would decide, or repeats of both.")
+    else:
+        said.append(f"About {more_needed.repeats} repeats of each would decide: --repeat {more_needed.repeats}.")
+    return said
+
+
+def _beside_published(found: Comparison) -> list[str]:
+    """What can be said all the same: how far our own side alone leaves the ratio open."""
+    if found.b.interval is not None:
+        low, high = (bound / found.a.side.mean for bound in found.b.interval)
+    elif found.a.interval is not None and found.a.interval[0] > 0:
+        high, low = (found.b.side.mean / bound for bound in found.a.interval)
+    else:
+        return []
+    return [f"Were the published figure exact, the ratio would lie between {_ratio(low)} and {_ratio(high)}."]
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.1 else number(value)
+
+
+def render_null(found: NullResult, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
+    """How often repeats of one plan were told apart, although nothing differs."""
+    paper = Paper(width=width, color=color, encoding=encoding)
+    paper.put(paper.text(f"{found.label} by {found.metric}: {found.runs} runs of one plan, told apart", "bold"))
+    columns = [
+        Column(title="A against B", right=False, label=True),
+        Column(title="threshold"),
+        Column(title="comparisons"),
+        Column(title="false alarms"),
+        Column(title="rate", unit=("95 % interval",)),
+    ]
+    rows = [
+        [
+            Cell(pieces=tuple(rate.kind.split())),
+            Cell(pieces=(f"{100 * rate.threshold:g} %",)),
+            Cell(pieces=(str(rate.comparisons),)),
+            Cell(pieces=(str(rate.alarms),)),
+            Cell(
+                pieces=(
+                    f"{100 * rate.alarms / rate.comparisons:.1f} %",
+                    f"[{100 * rate.interval[0]:.1f}, {100 * rate.interval[1]:.1f}]",
+                ),
+                style="yellow" if rate.interval[0] > found.promised else "",
+            ),
+        ]
+        for rate in found.rates
+    ]
+    draw(paper, Sheet(columns=columns, rows=rows))
+    paper.put(*found.notes)
+    return paper.drawn()
+
+
+def _sheet(found: Comparison) -> Sheet:
+    columns = [
+        Column(title="", right=False, label=True),
+        Column(title="result", right=False, label=True),
+        Column(title="configuration", right=False),
+        Column(title="runs"),
+        Column(title="steps"),
+        Column(title=found.compared.name, unit=tuple(found.a.unit.split())),
+    ]
+    return Sheet(columns=columns, rows=[_row(letter, party) for letter, party in (("A", found.a), ("B", found.b))])
+
+
+def _row(letter: str, party: Party) -> list[Cell]:
+    subject = party.subject
+    if subject.row is not None:
+        configuration = (*subject.row.device.split(), subject.row.topology, subject.row.precision)
+        runs, steps = NOTHING, NOTHING
+    else:
+        first = subject.records[0]
+        configuration = (*device_name(first).split(), first.plan.topology, *first.precision.split())
+        runs = str(len(subject.records))
+        steps = str(sum(record.timeline.steps - record.timeline.warmup_steps for record in subject.records))
+    half = () if party.interval is None else (f"±{number(_half_percent(party), 2)} %",)
+    return [
+        Cell(pieces=(letter,), style="bold"),
+        Cell(pieces=tuple(subject.label.split())),
+        Cell(pieces=configuration),
+        Cell(pieces=(runs,)),
+        Cell(pieces=(steps,)),
+        Cell(pieces=(number(party.side.mean, 4), *half), style="bold"),
+    ]
+
+
+def _half_percent(party: Party) -> float:
+    low, high = party.interval or (0.0, 0.0)
+    return 100 * (high - low) / 2 / party.side.mean

@@ -1,0 +1,70 @@
+"""Puts into the page what a trained model left behind: sound to play, pictures to look at."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainmark.analysis.language import Say
+from trainmark.report.html.element import Markup, el
+from trainmark.spec.record import Artifact
+
+MOST_BYTES = 300_000
+"""Of one file; a larger one is named and not put in."""
+ALL_BYTES = 400_000
+"""Of all files of a page, so that ten runs stay below a megabyte."""
+
+KINDS = {".wav": ("audio/wav", b"RIFF"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
+"""By the end of a file's name: its type, and what such a file begins with."""
+
+
+class Room:
+    """What a page may still hold of sound and pictures."""
+
+    def __init__(self, left_bytes: int = ALL_BYTES) -> None:
+        self._left_bytes = left_bytes
+
+    def take(self, size: int) -> bool:
+        if size > self._left_bytes:
+            return False
+        self._left_bytes -= size
+        return True
+
+
+def draw(artifacts: Sequence[Artifact], folder: Path | None, room: Room, say: Say) -> Markup | None:
+    if not artifacts:
+        return None
+    return el(
+        "section",
+        el("h3", say("What the trained model left")),
+        [_one(artifact, folder, room, say) for artifact in artifacts],
+        class_="samples",
+    )
+
+
+def _one(artifact: Artifact, folder: Path | None, room: Room, say: Say) -> Markup:
+    content = _content(artifact, folder, room)
+    caption = el("figcaption", artifact.caption)
+    if content is None:
+        return el("figure", caption, el("p", say("Not in this page: {file}").format(file=artifact.file), class_="note"))
+    kind = KINDS[Path(artifact.file).suffix.lower()][0]
+    address = f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+    if kind.startswith("audio/"):
+        return el("figure", caption, el("audio", controls=True, preload="metadata", src=address))
+    return el("figure", caption, el("img", src=address, alt=artifact.caption, loading="lazy"))
+
+
+def _content(artifact: Artifact, folder: Path | None, room: Room) -> bytes | None:
+    """The file's bytes if they are what its name says; a record from elsewhere may name any file, but gets none."""
+    kind = KINDS.get(Path(artifact.file).suffix.lower())
+    if folder is None or kind is None:
+        return None
+    try:
+        path = (folder / artifact.file).resolve()
+        if not path.is_relative_to(folder.resolve()) or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            return None
+        content = path.read_bytes()
+    except (OSError, ValueError):
+        return None
+    return content if content.startswith(kind[1]) and room.take(len(content)) else None

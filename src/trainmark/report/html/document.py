@@ -1,0 +1,169 @@
+"""Puts the page together: one file with its own style and script, which a browser may load nothing beside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+
+from trainmark.analysis.language import Say, speaker
+from trainmark.report.html import (
+    artifacts,
+    curves,
+    details,
+    header,
+    machine,
+    published_comparison,
+    ranks,
+    scaling_chart,
+    summary,
+    validity,
+    waterfall,
+)
+from trainmark.report.html.element import Child, Markup, el, raw
+from trainmark.report.html.inputs import Contents, Detail, detail
+from trainmark.spec.format import device_name
+from trainmark.spec.record import Record
+
+
+def render(contents: Contents) -> str:
+    """The whole page as text, to be written as UTF-8."""
+    say = speaker(contents.language)
+    drawn = detail(len(contents.records))
+    # records from elsewhere may share an id, so runs are numbered
+    anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
+    room = artifacts.Room()
+    meanings = _meanings(contents.language)
+    runs = [
+        _run(record, anchor, contents, drawn, room, meanings, say)
+        for record, anchor in zip(contents.records, anchors, strict=True)
+    ]
+    title = _title(contents, say)
+    body = el(
+        "body",
+        el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
+        _header(title, contents, say),
+        el(
+            "main",
+            summary.draw(contents, say, anchors),
+            published_comparison.draw(contents.records, contents.beside, say),
+            scaling_chart.draw(contents.records, say),
+            runs,
+        ),
+        _footer(contents, say),
+        el("div", id="tip", role="status", aria_live="polite", hidden=True),
+        el("script", raw(_asset("page.js"))),
+    )
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=_policy()),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="referrer", content="no-referrer"),
+        el("meta", name="generator", content=f"trainmark {contents.trainmark}"),
+        el("title", f"{title} · trainmark"),
+        el("style", raw(_asset("style.css"))),
+    )
+    return "<!doctype html>\n" + el("html", head, body, lang="zh-CN" if contents.language == "zh" else "en") + "\n"
+
+
+def _policy() -> str:
+    """Nothing from outside, and no style or script but our own two, known by their hashes."""
+    return (
+        f"default-src 'none'; style-src {_hash('style.css')}; script-src {_hash('page.js')}; "
+        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(name: str) -> str:
+    digest = hashlib.sha256(_asset(name).encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _asset(name: str) -> str:
+    return files("trainmark.report.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def _title(contents: Contents, say: Say) -> str:
+    records = contents.records
+    if len(records) == 1:
+        return say("{workload} on {device}").format(workload=header.trained(records[0]), device=device_name(records[0]))
+    return say("{count} training runs").format(count=len(records))
+
+
+def _header(title: str, contents: Contents, say: Say) -> Markup:
+    machines = list(dict.fromkeys(device_name(record) for record in contents.records))
+    workloads = list(dict.fromkeys(header.workload_title(record.plan.workload) for record in contents.records))
+    facts = [*workloads, *machines[:4]] if len(contents.records) > 1 else []
+    made = say("made {date}").format(date=contents.made) if contents.made else ""
+    return el(
+        "header",
+        el(
+            "div",
+            el("p", "trainmark", class_="brand"),
+            el("h1", title),
+            el("p", [el("span", fact) for fact in (*facts, made) if fact], class_="facts"),
+        ),
+        el("button", say("Light or dark"), id="theme", type="button"),
+    )
+
+
+def _footer(contents: Contents, say: Say) -> Markup:
+    return el(
+        "footer",
+        el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(
+            version=contents.trainmark)),
+        el("p", say("What a word means: trainmark explain p_core")),
+    )  # fmt: skip
+
+
+def _run(
+    record: Record,
+    anchor: str,
+    contents: Contents,
+    drawn: Detail,
+    room: artifacts.Room,
+    meanings: Mapping[str, str],
+    say: Say,
+) -> Markup:
+    heading = el("h2", header.sentence(record, say))
+    body: list[Child] = [
+        header.facts(record, say),
+        header.figures(record, say),
+        el(
+            "div",
+            waterfall.draw(record, say),
+            validity.card(record, contents.checks.get(record.run_id, ()), say, meanings),
+            class_="pair",
+        ),
+        el(
+            "div",
+            curves.step_times(record, say, drawn.columns),
+            curves.loss(record, say, drawn.columns),
+            curves.quality(record, say),
+            details.fill(record, say),
+            ranks.draw(record, say),
+            details.precision(record, say),
+            class_="charts",
+        ),
+        artifacts.draw(record.artifacts, contents.folders.get(record.run_id), room, say),
+        machine.draw(record, say, drawn.columns),
+        el("div", details.metrics(record, say), details.plan(record, say), details.environment(record, say)),
+    ]
+    if drawn.folded:
+        # as a script's text a browser passes over it, and makes a table and charts of it only when the run is opened
+        later = el("script", body, type="text/html", class_="later")
+        none = el("noscript", say("Opening a run needs the page's script; a page of up to 12 runs does not."))
+        fold = el("details", el("summary", heading), later, none, class_="run-fold")
+        return el("section", fold, class_="run", id=anchor)
+    return el("section", heading, body, class_="run", id=anchor)
+
+
+def _meanings(language: str) -> Mapping[str, str]:
+    """What the codes of doubts mean, for readers of another language than the records'."""
+    if language == "en":
+        return {}
+    from trainmark.analysis.meanings_zh import DOUBTS
+
+    return DOUBTS

@@ -1,0 +1,48 @@
+"""What a page is made of: records, the rows that stand beside them, what was checked, where their files lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainmark.spec.finding import Checked
+from trainmark.spec.published_row import PublishedRow
+from trainmark.spec.record import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    records: tuple[Record, ...]
+    rows: tuple[PublishedRow, ...] = ()
+    """Published rows that were asked for: they stand in the summary too."""
+    beside: tuple[PublishedRow, ...] = ()
+    """Published rows to show the machines beside."""
+    checks: Mapping[str, tuple[Checked, ...]] = field(default_factory=dict)
+    """By run id; empty where nothing was checked."""
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """By run id, where a run's folder with its sound and pictures still lies."""
+    made: str = ""
+    """When the page was made, for people."""
+    trainmark: str = ""
+    language: str = "en"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detail:
+    """How finely a page draws: a page of many runs must still open at once."""
+
+    columns: int
+    """Columns a long series is thinned to."""
+    folded: bool
+    """Runs are closed, and not even read by the browser, until someone opens them."""
+
+
+MOST_OPEN = 12
+"""Runs a page shows in full from the start."""
+
+
+def detail(runs: int) -> Detail:
+    if runs <= MOST_OPEN:
+        return Detail(columns=300, folded=False)
+    return Detail(columns=120, folded=True)

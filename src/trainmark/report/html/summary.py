@@ -1,0 +1,196 @@
+"""The table above everything: one row a run, to be sorted and filtered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trainmark.analysis.language import Say
+from trainmark.report.html.element import Child, Markup, el
+from trainmark.report.html.header import shown_status, shown_verdict, spread, workload_title
+from trainmark.report.html.inputs import Contents
+from trainmark.report.published_table import figure
+from trainmark.spec.format import NOTHING, device_name, number, quality_word, shown_quality, verdict
+from trainmark.spec.metrics import Quantity
+from trainmark.spec.published_row import PREFIX, PublishedRow, mfu
+from trainmark.spec.recipe import fix_hp
+from trainmark.spec.record import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cell:
+    shown: Child
+    key: float | str | None = None
+    """What the column is sorted by; text is sorted as it is shown."""
+    class_: str | None = None
+
+
+def draw(contents: Contents, say: Say, anchors: Sequence[str]) -> Markup:
+    """The table with its filter; `anchors` name the parts of the page the runs' rows lead to."""
+    heads = _heads(say)
+    rows = [
+        _row(_of_record(record, anchor, contents, say), record.plan.workload, record.status, anchor)
+        for record, anchor in zip(contents.records, anchors, strict=True)
+    ]
+    rows += [_row(_of_published(row, say), row.workload, "published", None) for row in contents.rows]
+    return el(
+        "section",
+        el("h2", say("Summary"), id="summary-title"),
+        _filter(contents, say) if len(rows) > 1 else None,
+        el(
+            "div",
+            el(
+                "table",
+                el("caption", say("All runs; press a column's head to sort by it"), class_="hidden-text"),
+                el("thead", el("tr", [_head(*head) for head in heads])),
+                el("tbody", rows),
+                id="summary",
+            ),
+            class_="scroll",
+            tabindex=0,
+            role="region",
+            aria_labelledby="summary-title",
+        ),
+        class_="summary",
+    )
+
+
+def _heads(say: Say) -> list[tuple[str, bool]]:
+    """Each column's name, and whether it holds numbers."""
+    return [
+        (say("Run"), False),
+        (say("Workload"), False),
+        (say("Machine"), False),
+        (say("Precision"), False),
+        ("fix_hp", False),
+        ("p_core", True),
+        ("mfu", True),
+        (say("Quality"), True),
+        ("e2e_time", True),
+        ("mem", True),
+        (say("Doubts"), True),
+        (say("Status"), False),
+    ]
+
+
+def _head(name: str, numeric: bool) -> Markup:
+    kind = "number" if numeric else None
+    return el("th", el("button", name, type="button"), scope="col", class_=kind, aria_sort="none")
+
+
+def _filter(contents: Contents, say: Say) -> Markup:
+    workloads = dict.fromkeys([record.plan.workload for record in contents.records])
+    workloads.update(dict.fromkeys(row.workload for row in contents.rows))
+    statuses = dict.fromkeys([record.status for record in contents.records])
+    chips = [("workload", name, workload_title(name)) for name in workloads] if len(workloads) > 1 else []
+    if len(statuses) > 1 or contents.rows:
+        chips += [("status", name, shown_status(name, say)) for name in statuses]
+    if contents.rows:
+        chips.append(("status", "published", say("published")))
+    return el(
+        "div",
+        el("label", say("Filter"), for_="filter", class_="hidden-text"),
+        el("input", id="filter", type="search", placeholder=say("Filter runs"), autocomplete="off"),
+        [
+            el("button", shown, type="button", class_="chip", aria_pressed="false", data_field=field, data_word=word)
+            for field, word, shown in chips
+        ],
+        el("span", id="count", aria_live="polite", data_said=say("{shown} of {all} shown")),
+        class_="filter",
+    )
+
+
+def _row(cells: Sequence[_Cell], workload: str, status: str, anchor: str | None) -> Markup:
+    first, *rest = cells
+    return el(
+        "tr",
+        el("th", first.shown, scope="row", data_key=first.key),
+        [el("td", cell.shown, class_=cell.class_, data_key=_key(cell.key)) for cell in rest],
+        data_workload=workload,
+        data_status=status,
+        data_run=anchor,
+    )
+
+
+def _key(key: float | str | None) -> str | None:
+    return f"{key:.9g}" if isinstance(key, float) else key
+
+
+def _of_record(record: Record, anchor: str, contents: Contents, say: Say) -> list[_Cell]:
+    quality = record.quality
+    shown: Child = (
+        NOTHING
+        if quality.value is None
+        else [
+            f"{quality_word(quality.name)} {shown_quality(quality)} ",
+            el("br"),
+            el("span", shown_verdict(record, say), class_=f"verdict {verdict(record).replace(' ', '-')}"),
+        ]
+    )
+    failed = sum(check.outcome == "failed" for check in contents.checks.get(record.run_id, ()))
+    return [
+        _Cell(
+            shown=[el("a", record.run_id.rpartition("-")[2] or record.run_id, href=f"#{anchor}"), _when(record)],
+            key=record.created,
+        ),
+        _Cell(shown=[workload_title(record.plan.workload), el("small", record.plan.recipe_name)]),
+        _Cell(shown=[device_name(record), el("small", record.plan.topology)]),
+        _Cell(shown=record.precision),
+        _Cell(shown=fix_hp(record.plan.deviations).replace(",", ", ")),
+        _of_metric(record, "p_core", lambda quantity: f"{quantity.unit} {spread(quantity)}".rstrip()),
+        _of_metric(record, "mfu"),
+        _Cell(shown=shown, key=quality.value, class_="number"),
+        _of_metric(record, "e2e_time"),
+        _of_metric(record, "mem"),
+        _Cell(shown=str(len(record.doubts)), key=float(len(record.doubts)), class_="number"),
+        _Cell(
+            shown=[
+                el("span", shown_status(record.status, say), class_=f"status {record.status}"),
+                el("span", say("{count} checks failed").format(count=failed), class_="severity doubtful")
+                if failed
+                else None,
+            ]
+        ),
+    ]
+
+
+def _when(record: Record) -> Markup:
+    return el("small", record.created[:16].replace("T", " "))
+
+
+def _of_metric(record: Record, alias: str, beside: Callable[[Quantity], str] | None = None) -> _Cell:
+    quantity = record.metrics.get(alias)
+    if quantity is None or quantity.value is None:
+        return _Cell(shown=NOTHING, class_="number")
+    aside = beside(quantity) if beside else ""
+    shown = [number(quantity.value), el("small", aside)] if aside else f"{number(quantity.value)} {quantity.unit}"
+    return _Cell(shown=shown, key=float(quantity.value), class_="number")
+
+
+def _of_published(row: PublishedRow, say: Say) -> list[_Cell]:
+    used = mfu(row)
+    quality: Child = NOTHING
+    if row.quality is not None and row.quality_name is not None:
+        unit = " %" if row.quality_unit == "%" else ""
+        quality = f"{quality_word(row.quality_name)} {row.quality:g}{unit}"
+    rate = row.p_core if row.p_core is not None else row.p_train
+    unit = f"{row.item}/s" if row.item else ""
+    word = "" if row.p_core is not None or rate is None else " p_train"
+    return [
+        _Cell(shown=[row.name.removeprefix(PREFIX), el("small", row.source.title)]),
+        _Cell(shown=workload_title(row.workload)),
+        _Cell(shown=[row.device, el("small", row.topology)]),
+        _Cell(shown=[row.precision, el("small", say("as labelled"))]),
+        _Cell(shown=row.fix_hp or NOTHING),
+        _Cell(shown=[figure(rate), el("small", unit + word) if rate is not None else None], key=rate, class_="number"),
+        _with_unit(used, "%", "number bad" if (used or 0) > 100 else "number"),
+        _Cell(shown=quality, key=row.quality, class_="number"),
+        _with_unit(row.e2e_time_s, "s"),
+        _with_unit(row.mem_used_gib, "GiB"),
+        _Cell(shown=NOTHING, class_="number"),
+        _Cell(shown=el("span", say("published"), class_="status published")),
+    ]
+
+
+def _with_unit(value: float | None, unit: str, class_: str = "number") -> _Cell:
+    return _Cell(shown=NOTHING if value is None else f"{number(value)} {unit}", key=value, class_=class_)

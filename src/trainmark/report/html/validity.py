@@ -1,0 +1,113 @@
+"""The card that says how far a run can be trusted: what was checked, what failed, what could not be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainmark.analysis.language import Say
+from trainmark.report.html.element import Child, Markup, el
+from trainmark.report.html.header import shown_status
+from trainmark.spec.finding import Checked, Finding
+from trainmark.spec.record import Doubt, Record
+
+SEVERITIES = ("wrong", "doubtful", "note")
+MOST_FINDINGS = 3
+
+
+def card(record: Record, checks: Sequence[Checked], say: Say, meanings: Mapping[str, str]) -> Markup:
+    """`meanings` gives doubts in the reader's language, by their code, where it is not the record's own."""
+    failed = [check for check in checks if check.outcome == "failed"]
+    unseen = [check for check in checks if check.outcome == "not checked"]
+    passed = [check for check in checks if check.outcome == "passed"]
+    kind = "bad" if record.status != "valid" or _wrong(failed) else "fair" if failed or record.doubts else "good"
+    return el(
+        "section",
+        el("h3", say("Can this be trusted?")),
+        el(
+            "p",
+            el("span", shown_status(record.status, say), class_=f"status {record.status}"),
+            record.ended,
+            class_="ended",
+        ),
+        _counts(len(passed), len(failed), len(unseen), say) if checks else el("p", say("Nothing was checked.")),
+        _findings([finding for check in failed for finding in check.findings], say),
+        _doubts(record.doubts, say, meanings),
+        _listed(say("Could not be checked"), [f"{say(check.title)}: {check.why_not or ''}" for check in unseen]),
+        _listed(say("Checked and held"), [say(check.title) for check in passed]),
+        class_=f"card validity {kind}",
+    )
+
+
+def _wrong(failed: Sequence[Checked]) -> bool:
+    return any(finding.severity == "wrong" for check in failed for finding in check.findings)
+
+
+def _counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
+    counted = (
+        ("good", passed, say("checked and held")),
+        ("bad" if failed else "none", failed, say("failed")),
+        ("fair" if unseen else "none", unseen, say("could not be checked")),
+    )
+    return el(
+        "ul", [el("li", el("b", str(count)), el("span", word), class_=kind) for kind, count, word in counted],
+        class_="counts",
+    )  # fmt: skip
+
+
+def _findings(found: Sequence[Finding], say: Say) -> list[Child]:
+    """The gravest first; many of them are folded, so that the card stays a card."""
+    ordered = sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    first, rest = ordered[:MOST_FINDINGS], ordered[MOST_FINDINGS:]
+    shown: list[Child] = [el("ul", [_finding(finding, say) for finding in first], class_="findings")] if first else []
+    if rest:
+        shown.append(
+            el(
+                "details",
+                el("summary", say("{count} more findings").format(count=len(rest))),
+                el("ul", [_finding(finding, say) for finding in rest], class_="findings"),
+                class_="data",
+            )
+        )
+    return shown
+
+
+def _finding(finding: Finding, say: Say) -> Markup:
+    severities = {"wrong": say("wrong"), "doubtful": say("doubtful"), "note": say("note")}
+    return el(
+        "li",
+        el("b", severities[finding.severity], class_=f"severity {finding.severity}"),
+        f" {finding.why} ",
+        el("span", finding.numbers, class_="numbers"),
+        el("small", say("Look at: {check}").format(check=finding.check)),
+    )
+
+
+def _doubts(doubts: Sequence[Doubt], say: Say, meanings: Mapping[str, str]) -> list[Child]:
+    if not doubts:
+        return [el("p", say("The run itself has no doubts."), class_="note")]
+    return [
+        el("h4", say("Doubts")),
+        el(
+            "ul",
+            [
+                el(
+                    "li",
+                    el("span", meanings[doubt.code], class_="meaning") if doubt.code in meanings else None,
+                    doubt.text,
+                )
+                for doubt in doubts
+            ],
+            class_="doubts",
+        ),
+    ]
+
+
+def _listed(title: str, sentences: Sequence[str]) -> Markup | None:
+    if not sentences:
+        return None
+    return el(
+        "details",
+        el("summary", f"{title} ({len(sentences)})"),
+        el("ul", [el("li", sentence) for sentence in sentences]),
+        class_="data",
+    )

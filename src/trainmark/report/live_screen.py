@@ -1,0 +1,284 @@
+"""Draws a run that goes on: a frame for a terminal, a line for a log, a document for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmark.report.terminal import Paper
+from trainmark.spec import escape
+from trainmark.spec.format import goal, number, quality_word, with_unit
+
+if TYPE_CHECKING:
+    from trainmark.report.live import Live, Machine
+    from trainmark.spec.record import Quality, Record
+
+MOST_RANKS = 6
+MOST_DEVICES = 8
+SILENT_S = 15.0
+"""Ranks write about twice a second, or once a step: a longer silence is worth a word."""
+SILENT_STEPS = 3
+_GIB = 2.0**30
+_READINGS = {"power_w": ("W", 1.0), "temperature_c": ("°C", 1.0), "memory_used_bytes": ("GiB", _GIB)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What a look at a run found."""
+
+    live: Live
+    silent_s: float | None = None
+    """How long no rank has written; None where the run's folder cannot tell."""
+    gone: bool = False
+    """None of the run's processes is there any more, and no record."""
+
+    @property
+    def note(self) -> str | None:
+        """What is not as it should be, in words."""
+        if self.live.failure:
+            return self.live.failure
+        if self.gone:
+            return "its processes are gone, and it has left no record"
+        if self.silent_s is None or self.live.over:
+            return None
+        usual_s = max((step.whole_s for step in self.live.first.recent), default=0.0)
+        silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * usual_s)
+        return f"no event for {duration(self.silent_s)}" if silent else None
+
+
+def duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def line(frame: Frame) -> str:
+    """All that matters in one line, for a log; safe to print."""
+    live = frame.live
+    parts = [f"step {_step(live)}"] if live.first.recent else []
+    if live.loss is not None:
+        parts.append(f"loss {live.loss:.4f}")
+    parts += [said for said in (_speed(live), _quality(live), frame.note) if said]
+    elapsed = "" if live.elapsed_s is None else f" [{live.elapsed_s:5.0f} s]"
+    if live.left_s is not None:
+        parts.append(f"{_left(live)} left")
+    return escape.terminal(
+        f"{live.plan.get('workload', live.run_id)}{elapsed} {live.phase:8} {'  '.join(parts)}".rstrip()
+    )
+
+
+def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
+    """The whole picture, a fact a line."""
+    from trainmark.report.describe import PLAIN_SPARKS, SPARKS, spark
+
+    live = frame.live
+    paper = Paper(width=width, color=color, encoding=encoding)
+    asked = [str(live.plan.get(name, "")) for name in ("workload", "recipe_name", "platform", "topology", "precision")]
+    paper.put(paper.text(" · ".join(word for word in asked if word) or "a run that begins", "bold"))
+    paper.put(paper.text(live.run_id, "dim"))
+    pairs = [("phase", _phase(live)), ("step", _step(live))]
+    if said := _speed(live):
+        pairs.append(("speed", said))
+    if live.loss is not None:
+        heights = SPARKS if escape.carries(encoding, SPARKS) else PLAIN_SPARKS
+        curve = spark(live.first.losses.points, max(8, min(48, width - 30)), heights)
+        pairs.append(("loss", f"{number(live.loss, 4)}  {curve}"))
+    if said := _quality(live):
+        pairs.append(("quality", said))
+    if len(live.ranks) > 1 and live.first.recent:
+        pairs.append(("ranks", _ranks(live)))
+    pairs += [("device" if index == 0 else "", said) for index, said in enumerate(_devices(live))]
+    if live.elapsed_s is not None:
+        pairs.append(("elapsed", duration(live.elapsed_s)))
+    if live.left_s is not None:
+        pairs.append(("left", _left(live)))
+    drawn = paper.table(heads=False)
+    drawn.add_column(no_wrap=True, style="dim")
+    drawn.add_column(overflow="fold")
+    for name, value in pairs:
+        drawn.add_row(paper.text(name), paper.text(value))
+    paper.put(drawn)
+    if frame.note:
+        paper.put(paper.text(frame.note, "bold red" if live.failure or frame.gone else "yellow"))
+    return paper.drawn()
+
+
+def result(record: Record) -> str:
+    """How a run came out, in one line; safe to print."""
+    from trainmark.spec.format import device_name, half_width_percent, shown_quality, verdict
+
+    plan = record.plan
+    parts = [f"{record.status}: {record.ended}"]
+    p_core = record.metrics.get("p_core")
+    if p_core is not None and p_core.value is not None:
+        half = half_width_percent(p_core)
+        interval = "" if half is None else f" ±{number(half, 2)} %"
+        parts.append(f"p_core {number(p_core.value)} {p_core.unit}{interval}")
+    if record.quality.value is not None:
+        name = quality_word(record.quality.name)
+        parts.append(f"{name} {shown_quality(record.quality)}, target {goal(record.quality)}: {verdict(record)}")
+    parts.append(f"{len(record.doubts)} doubts")
+    what = f"{plan.workload} {plan.recipe_name} {device_name(record)} {plan.topology} {record.precision}"
+    return escape.terminal(f"{what}: {'; '.join(parts)}")
+
+
+def document(frame: Frame) -> dict[str, Any]:
+    """The same for programs; what is not known is null."""
+    live, speed = frame.live, frame.live.speed()
+    late = {entry.rank: entry for entry in live.lateness()}
+    evaluation = live.first.evaluation
+    found = {
+        "kind": "trainmark watch",
+        "run_id": live.run_id,
+        **{name: live.plan.get(name) for name in ("workload", "recipe_name", "platform", "topology", "precision")},
+        "item": live.head.get("item"),
+        "phase": live.phase,
+        "over": live.over,
+        "step": live.step,
+        "planned_step": live.planned,
+        "items_per_s": speed.items_per_s if speed else None,
+        "relative_half_width": speed.half_width if speed else None,
+        "over_steps": speed.steps if speed else 0,
+        "loss": live.loss,
+        "evaluation": evaluation,
+        "target": {**_mapping(live.head.get("target")), "goal": _mapping(live.plan.get("recipe")).get("target")},
+        "elapsed_s": live.elapsed_s,
+        "left_s": live.left_s,
+        "silent_s": frame.silent_s,
+        "note": frame.note,
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "host": rank.host,
+                "phase": rank.phase,
+                "step": rank.step,
+                "steps_behind": late[rank.rank].steps,
+                "slower_percent": late[rank.rank].percent,
+                "failed": rank.failed,
+            }
+            for rank in live.ranks.values()
+        ],
+        "devices": [
+            {"host": machine.host, **reading}
+            for machine in live.machines.values()
+            for reading in machine.devices.values()
+        ],
+    }
+    return {name: _finite(value) for name, value in found.items()}
+
+
+def _phase(live: Live) -> str:
+    said = live.phase
+    if said == "evaluate" and live.first.samples:
+        said += f", {live.first.samples} samples seen by rank {live.first.rank}"
+    if len(live.ranks) < live.devices:
+        said += f"; {len(live.ranks)} of {live.devices} ranks are heard here"
+    restarts = max((rank.restarts for rank in live.ranks.values()), default=0)
+    return f"{said}; started again {restarts} times" if restarts else said
+
+
+def _step(live: Live) -> str:
+    return f"{live.step}" if live.planned is None else f"{live.step} of {live.planned}"
+
+
+def _speed(live: Live) -> str | None:
+    speed = live.speed()
+    if speed is None:
+        return None
+    interval = "" if speed.half_width is None else f" ±{number(100 * speed.half_width, 2)} %"
+    return f"{number(speed.items_per_s)} {live.head.get('item', 'items')}/s{interval} over {speed.steps} steps"
+
+
+def _quality(live: Live) -> str | None:
+    evaluation = live.first.evaluation
+    quality = _target(live)
+    if evaluation is None or quality is None:
+        return None
+    from trainmark.spec.target import reached, telling_digits
+
+    value = _mapping(evaluation.get("values")).get(quality.name)
+    if not isinstance(value, (int, float)):
+        return None
+    if not math.isfinite(value):
+        return f"{quality_word(quality.name)} is not finite at step {evaluation.get('step')}"
+    shown = with_unit(value, quality.unit, telling_digits(value, quality.goal, quality.better))
+    verdict = "reached" if reached(value, quality.goal, quality.better) else "not yet"
+    at = f"at step {evaluation.get('step')}"
+    return f"{quality_word(quality.name)} {shown} {at}, target {goal(quality)}: {verdict}"
+
+
+def _target(live: Live) -> Quality | None:
+    from trainmark.spec.record import Quality
+
+    target, aim = _mapping(live.head.get("target")), _mapping(live.plan.get("recipe")).get("target")
+    if "name" not in target or not isinstance(aim, (int, float)):
+        return None
+    name, unit, better = (str(target.get(word, "")) for word in ("name", "unit", "better"))
+    return Quality(name=name, unit=unit, goal=float(aim), better=better)
+
+
+def _ranks(live: Live) -> str:
+    found = live.lateness()
+    said = []
+    for late in found[:MOST_RANKS]:
+        percent = "" if late.percent is None else f" +{late.percent:.1f} %"
+        steps = f" {late.steps} steps behind" if late.steps else ""
+        said.append(f"{late.rank}{percent}{steps}")
+    more = f" and {len(found) - MOST_RANKS} more" if len(found) > MOST_RANKS else ""
+    return f"{', '.join(said)}{more} (own computing, beside the fastest)"
+
+
+def _left(live: Live) -> str:
+    # a target may end a full run sooner, and evaluations in between are not counted
+    full = not any(live.limits.get(name) is not None for name in ("steps", "seconds", "half_width"))
+    about = "at most about" if full else "about"
+    return f"{about} {duration(live.left_s or 0.0)}"
+
+
+def _devices(live: Live) -> Iterator[str]:
+    several = sum(len(machine.devices) for machine in live.machines.values()) > 1
+    shown = 0
+    for machine in live.machines.values():
+        for device, reading in sorted(machine.devices.items()):
+            shown += 1
+            if shown <= MOST_DEVICES and (said := _reading(reading)):
+                where = f"{machine.host} " if len(live.machines) > 1 else ""
+                yield f"{where}{device}: {said}" if several else said
+        if not machine.devices and (missing := _missing(machine)):
+            yield missing
+    if shown > MOST_DEVICES:
+        yield f"and {shown - MOST_DEVICES} more"
+
+
+def _reading(reading: Mapping[str, Any]) -> str:
+    found = [
+        f"{number(reading[name] / scale)} {unit}"
+        for name, (unit, scale) in _READINGS.items()
+        if isinstance(reading.get(name), (int, float))
+    ]
+    if isinstance(used := reading.get("utilisation_percent"), (int, float)):
+        found.append(f"{number(used)} % busy")
+    return ", ".join(found)
+
+
+def _missing(machine: Machine) -> str | None:
+    reasons = sorted({str(reason) for reason in machine.unavailable.values()})
+    return f"unavailable: {'; '.join(reasons)}" if reasons else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _finite(value: Any) -> Any:
+    """As JSON can carry it: what is not finite is null, and the word that says which event this was is not shown."""
+    if isinstance(value, Mapping):
+        return {str(name): _finite(entry) for name, entry in value.items() if name != "event"}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,244 @@
+"""Draws records as the table that published benchmarks use, with its doubts: for terminals and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from trainmark.report.terminal import Cell, Column, Paper, Sheet, draw
+from trainmark.spec import escape
+from trainmark.spec.format import (
+    NOTHING,
+    VERDICT_STYLES,
+    device_name,
+    goal,
+    half_width_percent,
+    number,
+    quality_word,
+    shown_quality,
+    stability_percent,
+    verdict,
+)
+from trainmark.spec.recipe import fix_hp
+
+if TYPE_CHECKING:
+    from trainmark.spec.record import Record
+
+THROUGHPUTS = ("p_whole", "p_train", "p_core")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    sheet: Sheet
+    notes: list[str]
+    """Numbered below the table; the last cell of a row says which of them hold for it."""
+    remarks: list[str]
+    """What holds for all: the steps that throughputs cover, how far repeats lie apart."""
+
+
+def page(records: Sequence[Record]) -> Page:
+    """Decides what is shown. What is the same for every row is said once, above or below."""
+    notes: list[str] = []
+    for record in records:
+        notes += [sentence for sentence in _sentences(record, records) if sentence not in notes]
+    marks = [[notes.index(said) + 1 for said in _sentences(record, records)] for record in records]
+    return Page(sheet=_sheet(records, marks), notes=notes, remarks=_remarks(records))
+
+
+def _sheet(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> Sheet:
+    labels: list[tuple[Column, Callable[[Record], Cell]]] = [
+        (Column(title="configuration", right=False, label=True), _configuration),
+        (Column(title="precision", right=False, label=True), _precision),
+    ]
+    title = ""
+    if len({record.plan.workload for record in records}) > 1:
+        # workloads in one table leave no room for what they have in common
+        shared = [label for label in labels if len({label[1](record) for record in records}) == 1]
+        title = " · ".join(str(cell(records[0])) for _, cell in shared)
+        workload = Column(title="workload", right=False, label=True)
+        labels = [(workload, _workload), *(label for label in labels if label not in shared)]
+    one_item = len({record.item for record in records}) == 1
+    counted = Column(title="counts", right=False)
+    share = Column(title="mfu", unit=("%",), spare=True)
+    parts: list[tuple[Column, Callable[[Record], Cell]]] = [
+        *labels,
+        (Column(title="fix_hp", right=False, label=True, least=12), _fix_hp),
+        (Column(title="e2e_time", unit=("s",)), lambda record: Cell(pieces=(_shown(record, "e2e_time"),))),
+        *([] if one_item else [(counted, lambda record: Cell(pieces=tuple(f"{record.item}/s".split())))]),
+        *(_throughput(alias, f"{records[0].item}/s" if one_item else "") for alias in THROUGHPUTS),
+        *([(share, lambda record: Cell(pieces=(_shown(record, "mfu"),)))] if _any_mfu(records) else []),
+        _quality(records),
+        (Column(title="mem", unit=("GiB",)), _memory),
+        *([_power()] if any(_shown(record, "power") != NOTHING for record in records) else []),
+    ]
+    columns = [column for column, _ in parts]
+    rows = [[cell(record) for _, cell in parts] for record in records]
+    if any(marks):
+        columns.append(Column(title="notes", right=False))
+        for row, mark in zip(rows, marks, strict=True):
+            row.append(Cell(pieces=tuple(", ".join(str(index) for index in sorted(mark)).split())))
+    return Sheet(title=title, columns=columns, rows=rows)
+
+
+def render(records: Sequence[Record], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
+    """The table for a terminal of the given width, in signs its encoding has."""
+    if not records:
+        return "no records\n"
+    paper = Paper(width=width, color=color, encoding=encoding)
+    shown = page(records)
+    if shown.sheet.title:
+        paper.put(paper.text(shown.sheet.title, "bold"))
+    draw(paper, shown.sheet)
+    if shown.notes:
+        paper.put("", paper.numbered(shown.notes))
+    if shown.remarks:
+        paper.put("", *shown.remarks)
+    return paper.drawn()
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The same as GitHub-flavoured Markdown, its notes as a numbered list."""
+    if not records:
+        return "no records\n"
+    shown = page(records)
+    sheet = shown.sheet
+    blocks = [[f"**{escape.markdown_cell(sheet.title)}**"]] if sheet.title else []
+    heads = _line(
+        f"{column.title} ({' '.join(column.unit)})" if column.unit else column.title for column in sheet.columns
+    )
+    sides = "| " + " | ".join("---:" if column.right else "---" for column in sheet.columns) + " |"
+    blocks.append([heads, sides, *(_line(str(cell) for cell in row) for row in sheet.rows)])
+    if shown.notes:
+        blocks.append(["Notes"])
+        blocks.append([f"{index}. {escape.markdown_cell(note)}" for index, note in enumerate(shown.notes, 1)])
+    blocks += [[escape.markdown_cell(remark)] for remark in shown.remarks]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
+
+
+def _workload(record: Record) -> Cell:
+    return Cell(pieces=(record.plan.workload,))
+
+
+def _configuration(record: Record) -> Cell:
+    status = () if record.status == "valid" else (f"({record.status})",)
+    return Cell(
+        pieces=(*device_name(record).split(), record.plan.topology, *status),
+        style={"valid": "", "incomplete": "yellow"}.get(record.status, "red"),
+    )
+
+
+def _precision(record: Record) -> Cell:
+    if record.precision == record.plan.precision:
+        return Cell(pieces=(record.precision,))
+    return Cell(pieces=(*record.precision.split(), f"({record.plan.precision}", "asked)"), style="yellow")
+
+
+def _fix_hp(record: Record) -> Cell:
+    return Cell(pieces=tuple(fix_hp(record.plan.deviations).replace(",", ", ").split()))
+
+
+def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]]:
+    def cell(record: Record) -> Cell:
+        quantity = record.metrics.get(alias)
+        half = half_width_percent(quantity) if quantity and alias == "p_core" else None
+        return Cell(
+            pieces=(_shown(record, alias), *(() if half is None else (f"±{number(half, 2)} %",))),
+            style="bold" if alias == "p_core" else "",
+        )
+
+    return Column(title=alias, unit=tuple(unit.split())), cell
+
+
+def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
+    """One column by the quality's own name with the target in its head; where these differ, each cell says them."""
+    words = sorted({quality_word(record.quality.name) for record in records})
+    goals = sorted({goal(record.quality) for record in records})
+    one_word, one_goal = len(words) == 1, len(words) == len(goals) == 1
+
+    def cell(record: Record) -> Cell:
+        quality = record.quality
+        if quality.value is None:
+            return Cell(pieces=(NOTHING,))
+        return Cell(
+            pieces=(
+                shown_quality(quality) if one_word else f"{quality_word(quality.name)} {shown_quality(quality)}",
+                verdict(record),
+                *(() if one_goal else (goal(quality),)),
+            ),
+            style=VERDICT_STYLES.get(verdict(record), ""),
+        )
+
+    return Column(title=words[0] if one_word else "quality", unit=(goals[0],) if one_goal else ()), cell
+
+
+def _memory(record: Record) -> Cell:
+    used, total = _shown(record, "mem"), _shown(record, "mem_total")
+    return Cell(pieces=(NOTHING if used == total == NOTHING else f"{used}/{total}",))
+
+
+def _any_mfu(records: Sequence[Record]) -> bool:
+    """Whether the column is worth its room: peaks of many devices are not known."""
+    return any(_shown(record, "mfu") != NOTHING for record in records)
+
+
+def _power() -> tuple[Column, Callable[[Record], Cell]]:
+    """Worth a column only where some device said it."""
+    return Column(title="power", unit=("W",), spare=True), lambda record: Cell(pieces=(_shown(record, "power"),))
+
+
+def _shown(record: Record, alias: str) -> str:
+    quantity = record.metrics.get(alias)
+    return NOTHING if quantity is None or quantity.value is None else number(quantity.value)
+
+
+def _sentences(record: Record, records: Sequence[Record]) -> list[str]:
+    """What to know before trusting a row: how the run ended, why a number is missing, what it covers, its doubts."""
+    found: list[str] = []
+    if record.status != "valid":
+        found.append(f"{record.status}: {record.ended}")
+    missing: dict[str, list[str]] = {}
+    for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _any_mfu(records) else []), "mem", "mem_total"):
+        quantity = record.metrics.get(alias)
+        if quantity is None or quantity.value is None:
+            reason = (quantity.unavailable if quantity else None) or "not on the record"
+            missing.setdefault(reason, []).append(alias)
+    found += [f"no {', '.join(aliases)}: {reason}" for reason, aliases in missing.items()]
+    if record.quality.value is None:
+        reason = "its last evaluation gave no finite value" if record.quality.history else "the model was not evaluated"
+        found.append(f"no {quality_word(record.quality.name)}: {reason}")
+    if len({other.coverage for other in records}) > 1:
+        found.append(f"throughputs cover {record.coverage}")
+    return found + [doubt.text for doubt in record.doubts]
+
+
+def _remarks(records: Sequence[Record]) -> list[str]:
+    coverages = {record.coverage for record in records}
+    remarks = [f"Throughputs cover {coverages.pop()}."] if len(coverages) == 1 else []
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        if record.group is not None:
+            groups.setdefault(record.group, []).append(record)
+    several = len({record.plan.workload for record in records}) > 1
+    return remarks + [
+        _repeats(f"{members[0].plan.workload}, {group}" if several else group, members)
+        for group, members in groups.items()
+        if len(members) > 1
+    ]
+
+
+def _repeats(name: str, members: Sequence[Record]) -> str:
+    completed = [record for record in members if record.status != "incomplete"]
+    found = [record.metrics["p_core"] for record in completed if "p_core" in record.metrics]
+    values = [quantity.value for quantity in found if quantity.value is not None]
+    spread = stability_percent(values)
+    said = f"Repeats of {name}: {len(completed)} of {len(members)} completed"
+    if spread is None:
+        return f"{said}; stability {NOTHING}: fewer than two have a p_core."
+    ends = f"p_core {number(min(values))} to {number(max(values))} {found[0].unit}, median {number(median(values))}"
+    return f"{said}; stability {number(spread, 2)} % ({ends})."

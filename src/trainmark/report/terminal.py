@@ -1,0 +1,257 @@
+"""Paper for terminals: texts and tables that fit a given width and encoding, whatever stands in them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from trainmark.spec import escape
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+_LONGEST_WORD = 18
+"""A longer word in a cell is broken rather than given a column of its own width."""
+
+
+class Paper:
+    """A sheet of a given width that rich draws on; every text on it is safe to show and fits the reader's encoding."""
+
+    def __init__(self, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> None:
+        from rich.console import Console
+
+        self.width = max(width, 40)
+        self.encoding = encoding
+        self.draws_lines = escape.carries(encoding, "─│╭╮╰╯━")
+        self._drawn = io.StringIO()
+        self._console = Console(
+            file=self._drawn,
+            width=self.width,
+            force_terminal=color,
+            color_system="standard" if color else None,
+            no_color=not color,
+            highlight=False,
+            emoji=False,
+            legacy_windows=False,
+        )
+        self._color = color
+
+    def text(self, value: str, style: str = "") -> Text:
+        """Text as it stands: nothing in it is read as markup or obeyed by the terminal."""
+        from rich.text import Text
+
+        lines = (escape.fitted(escape.terminal(line), self.encoding) for line in value.split("\n"))
+        return Text("\n".join(lines), style=style)
+
+    def length(self, value: str) -> int:
+        """Columns the text takes on this paper."""
+        return self.text(value).cell_len
+
+    def table(self, *, framed: bool = False, heads: bool = True) -> Table:
+        """An empty table: in a frame, or with no more than a line below its heads."""
+        from rich import box
+        from rich.table import Table
+
+        if framed:
+            lines = box.ROUNDED if self.draws_lines else box.ASCII
+        else:
+            lines = box.SIMPLE_HEAD if self.draws_lines else box.Box("    \n" * 2 + " -- \n" + "    \n" * 5, ascii=True)
+        return Table(
+            box=lines,
+            show_header=heads,
+            show_edge=framed,
+            padding=(0, 1) if framed else (0, 1, 0, 0),
+            pad_edge=framed,
+            header_style="bold",
+        )
+
+    def numbered(self, sentences: Iterable[str]) -> Table:
+        drawn = self.table(heads=False)
+        drawn.add_column(justify="right")
+        drawn.add_column(overflow="fold")
+        for index, sentence in enumerate(sentences, 1):
+            drawn.add_row(self.text(f"{index}"), self.text(sentence))
+        return drawn
+
+    def put(self, *parts: str | Text | Table, indent: int = 0) -> None:
+        """Draws texts and tables one below the other."""
+        from rich.padding import Padding
+
+        for part in parts:
+            self._console.print(Padding(self.text(part) if isinstance(part, str) else part, (0, 0, 0, indent)))
+
+    def put_unbroken(self, line: str) -> None:
+        """One line as long as it is, so that a path in it can be copied."""
+        self._console.print(self.text(line), soft_wrap=True)
+
+    def drawn(self) -> str:
+        content = self._drawn.getvalue()
+        return content if self._color else "".join(f"{line.rstrip()}\n" for line in content.splitlines())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    title: str
+    unit: tuple[str, ...] = ()
+    """Below the title, in pieces that are not broken."""
+    right: bool = True
+    """Numbers stand at the right."""
+    label: bool = False
+    """Says which run this is: where the paper is narrow, labels stand in a line above their numbers."""
+    least: int = 0
+    """Narrower than this it is not worth reading."""
+    spare: bool = False
+    """Left out where the paper has no room for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    pieces: tuple[str, ...]
+    """A line may end between two of them, never inside one: `11 874`, `±0.4 %`."""
+    style: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(self.pieces)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """One table before it is drawn: runs that count the same item, so that one unit holds for a whole column."""
+
+    columns: list[Column]
+    rows: list[list[Cell]]
+    title: str = ""
+
+
+def draw(paper: Paper, sheet: Sheet) -> None:
+    """The sheet in a frame, or where the paper is too narrow for one, stacked; rather without its spare columns."""
+    least = _kept(sheet, [index for index, column in enumerate(sheet.columns) if not column.spare])
+    for shown in (sheet, least):
+        if widths := _column_widths(paper, shown, paper.width - 3 * len(shown.columns) - 1):
+            _draw_framed(paper, shown, widths)
+            return
+    _draw_stacked(paper, sheet if _numbers_fit(paper, sheet) else least)
+
+
+def plain_table(paper: Paper, sheet: Sheet) -> Table | None:
+    """The sheet with no more than a line below its heads, or None where the paper is too narrow for it."""
+    widths = _column_widths(paper, sheet, paper.width - 2 * (len(sheet.columns) - 1))
+    if not widths:
+        return None
+    drawn = paper.table()
+    for column, width in zip(sheet.columns, widths, strict=True):
+        drawn.add_column(_head(paper, column, width), justify=_side(column), width=width, overflow="fold")
+    for row in _drawn_rows(paper, sheet, widths):
+        drawn.add_row(*row)
+    return drawn
+
+
+def _draw_framed(paper: Paper, shown: Sheet, widths: Sequence[int]) -> None:
+    drawn = paper.table(framed=True)
+    for column, width in zip(shown.columns, widths, strict=True):
+        drawn.add_column(_head(paper, column, width), justify=_side(column), width=width, overflow="fold")
+    rows = _drawn_rows(paper, shown, widths)
+    several_lines = any("\n" in cell.plain for row in rows for cell in row)
+    for row in rows:
+        drawn.add_row(*row, end_section=several_lines)
+    paper.put(drawn)
+
+
+def _draw_stacked(paper: Paper, shown: Sheet) -> None:
+    """For narrow paper: each run takes a line that says which it is, and below it a row of numbers."""
+    numbers = _numbers(shown)
+    count = len(numbers.columns)
+    room = paper.width - 2 * count
+    widths = _column_widths(paper, numbers, room) or [room // count] * count
+    heads = paper.table()
+    for column, width in zip(numbers.columns, widths, strict=True):
+        heads.add_column(_head(paper, column, width), justify=_side(column), width=width, overflow="fold")
+    paper.put(heads, indent=2)
+    for labels, row in zip(shown.rows, _drawn_rows(paper, numbers, widths), strict=True):
+        drawn = paper.table(heads=False)
+        for column, width in zip(numbers.columns, widths, strict=True):
+            drawn.add_column(justify=_side(column), width=width, overflow="fold")
+        drawn.add_row(*row)
+        said = [
+            f"fix_hp {cell}" if column.title == "fix_hp" else str(cell)
+            for column, cell in zip(shown.columns, labels, strict=True)
+            if column.label
+        ]
+        paper.put(paper.text(" · ".join(said), labels[0].style or "bold"))
+        paper.put(drawn, indent=2)
+
+
+def _numbers(shown: Sheet) -> Sheet:
+    return _kept(shown, [index for index, column in enumerate(shown.columns) if not column.label])
+
+
+def _numbers_fit(paper: Paper, shown: Sheet) -> bool:
+    numbers = _numbers(shown)
+    return _column_widths(paper, numbers, paper.width - 2 * len(numbers.columns)) is not None
+
+
+def _kept(shown: Sheet, kept: Sequence[int]) -> Sheet:
+    return replace(
+        shown,
+        columns=[shown.columns[index] for index in kept],
+        rows=[[row[index] for index in kept] for row in shown.rows],
+    )
+
+
+def _drawn_rows(paper: Paper, shown: Sheet, widths: Sequence[int]) -> list[tuple[Text, ...]]:
+    columns = zip(shown.columns, zip(*shown.rows, strict=True), widths, strict=True)
+    return list(zip(*(_column(paper, column, cells, width) for column, cells, width in columns), strict=True))
+
+
+def _side(column: Column) -> Literal["left", "right"]:
+    return "right" if column.right else "left"
+
+
+def _head(paper: Paper, column: Column, width: int) -> Text:
+    return paper.text("\n".join([column.title, *_broken(paper, column.unit, width)]))
+
+
+def _column(paper: Paper, column: Column, cells: Sequence[Cell], width: int) -> list[Text]:
+    """The cells of one column; if one number must stand above its remark, all do."""
+    apart = column.right and any(paper.length(str(cell)) > width for cell in cells)
+    drawn = []
+    for cell in cells:
+        lines = _broken(paper, cell.pieces[1:], width) if apart else _broken(paper, cell.pieces, width)
+        drawn.append(paper.text("\n".join([*cell.pieces[:1], *lines] if apart else lines), cell.style))
+    return drawn
+
+
+def _broken(paper: Paper, pieces: Iterable[str], width: int) -> list[str]:
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and paper.length(f"{lines[-1]} {piece}") <= width:
+            lines[-1] += f" {piece}"
+        else:
+            lines.append(piece)
+    return lines
+
+
+def _column_widths(paper: Paper, shown: Sheet, room: int) -> list[int] | None:
+    """A width for each column so that no piece is broken, or None where there is not the room."""
+    least, wished = [], []
+    for index, column in enumerate(shown.columns):
+        cells = [row[index] for row in shown.rows]
+        pieces = [column.title, *column.unit, *(piece for cell in cells for piece in cell.pieces)]
+        longest = max(paper.length(piece) for piece in pieces)
+        line = max([paper.length(" ".join(column.unit)), *(paper.length(str(cell)) for cell in cells)])
+        least.append(max(column.least, longest if column.right else min(longest, _LONGEST_WORD)))
+        wished.append(max(line, least[-1]))
+    return _shared_out(room, least, wished) if sum(least) <= room else None
+
+
+def _shared_out(room: int, least: Sequence[int], wished: Sequence[int]) -> list[int]:
+    """Gives the room that is left to those who lack little first, as they gain a whole line by it."""
+    widths, left = list(least), room - sum(least)
+    for index in sorted(range(len(least)), key=lambda index: wished[index] - least[index]):
+        given = min(left, wished[index] - least[index])
+        widths[index] += given
+        left -= given
+    return widths

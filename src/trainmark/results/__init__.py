@@ -1,1 +1,0 @@
-"""Afterwards: the store of records and the views of it. Works on a laptop without torch."""

@@ -1,0 +1,47 @@
+"""What the links between ranks were measured to carry, and the two numbers that sum it up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainmark.spec.format import number
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce:
+    """What one message size took."""
+
+    size_bytes: int
+    median_s: float
+    bus_gigabytes_per_s: float
+
+
+def read(found: object) -> list[AllReduce]:
+    """The probe's results from a record or an event; what is not one of them is left out."""
+    entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, Sequence) else []
+    names = ("bytes", "median_s", "bus_gigabytes_per_s")
+    return [
+        AllReduce(
+            size_bytes=int(entry["bytes"]),
+            median_s=float(entry["median_s"]),
+            bus_gigabytes_per_s=float(entry["bus_gigabytes_per_s"]),
+        )
+        for entry in entries
+        if all(isinstance(entry.get(name), (int, float)) for name in names)
+    ]
+
+
+def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
+    """Latency of the smallest message and bandwidth of the largest, in a sentence."""
+    smallest, largest = measured[0], measured[-1]
+    where = f"{ranks} ranks on {hosts} host{'s' if hosts > 1 else ''}"
+    latency = f"{number(smallest.median_s * 1e3, 2)} ms for {size(smallest.size_bytes)}"
+    bandwidth = f"{number(largest.bus_gigabytes_per_s, 2)} GB/s for {size(largest.size_bytes)}"
+    return f"all-reduce among {where}: {latency}, {bandwidth}"
+
+
+def size(size_bytes: int) -> str:
+    """`4 KiB`, `64 MiB`."""
+    unit, name = (2**20, "MiB") if size_bytes >= 2**20 else (2**10, "KiB")
+    return f"{size_bytes / unit:g} {name}"

@@ -1,0 +1,72 @@
+"""One row of a published benchmark table: what other people measured, and on which page they say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmark.spec.topology import Topology
+
+FLOPS_PER_ITEM = {"resnet50": 24.3e9, "vit": 105.2e9, "tacotron2": 145e6}
+"""Of training on one image or mel frame by the reference recipe; a multiply-add is 2."""
+
+PREFIX = "published:"
+"""Begins the name of every published row, so that no run can be taken for one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A page that figures were read from."""
+
+    title: str
+    address: str
+    date: str | None
+    """Year and month, or day, of the release or measurement, where the page tells it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRow:
+    """One row of a published table. None is what the page leaves out: not published."""
+
+    name: str
+    """Stays the same between versions: `published:flagperf-a100-resnet50-1x8-fp32`."""
+    source: Source
+    vendor: str
+    device: str
+    workload: str
+    topology: str
+    precision: str
+    """As the page labels it, which need not be what ran."""
+    fix_hp: str | None
+    """As the page writes it: `/` says that the workload's own recipe was used."""
+    batch_per_device: int | None
+    """From fix_hp, or where that is `/` from the recipe it stands for."""
+    item: str | None
+    """What throughput counts."""
+    e2e_time_s: float | None
+    p_whole: float | None
+    p_train: float | None
+    p_core: float | None
+    quality_name: str | None
+    quality_unit: str | None
+    quality: float | None
+    target: float | None
+    better: str | None
+    """Whether a `higher` or a `lower` quality is better."""
+    mem_used_gib: float | None
+    mem_total_gib: float | None
+    peak_tflops: float | None
+    """What one device could reach in the labelled precision, dense; `amp` is taken as fp16."""
+    peak_source: Source | None
+    remark: str | None
+    """What a reader has to know that no column says."""
+
+
+def mfu(row: PublishedRow) -> float | None:
+    """What share of its devices' peak a row used, in percent; from p_train where the page gives no p_core.
+
+    Above 100 the row cannot have run in the precision its label says.
+    """
+    rate, flops = row.p_core or row.p_train, FLOPS_PER_ITEM.get(row.workload)
+    if rate is None or flops is None or row.peak_tflops is None:
+        return None
+    return 100 * rate * flops / (Topology.parse(row.topology).devices * row.peak_tflops * 1e12)

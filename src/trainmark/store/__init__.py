@@ -1,0 +1,1 @@
+"""What runs leave: their folders made into records, and the records kept and indexed."""

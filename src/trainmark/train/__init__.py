@@ -1,0 +1,1 @@
+"""One rank: worker, set-up, loop, clock, stepper, monitor; the only room that trains."""

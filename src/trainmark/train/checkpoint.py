@@ -1,0 +1,78 @@
+"""Checkpoints that are whole or not there: written beside, synced, renamed, with their hash in a manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainmark.spec.errors import NotReadyError, WorkloadError
+from trainmark.spec.whole_files import sha256
+from trainmark.workloads.weights import checkpoints
+
+KEPT = 2
+"""The newest, and one before it in case the newest is damaged."""
+
+
+def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
+    """Writes a checkpoint of a step; the older ones beyond the last two are removed once it is safe on disk."""
+    final = folder / f"step-{step:09d}"
+    part = folder / f".{final.name}.part-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        torch.save(state, part / "state.pt")
+        manifest = {"step": step, "size": (part / "state.pt").stat().st_size, "sha256": sha256(part / "state.pt")}
+        (part / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        for name in ("state.pt", "manifest.json", "."):
+            _sync(part / name)
+        if final.exists():
+            shutil.rmtree(final)
+        part.rename(final)
+        _sync(folder)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        shutil.rmtree(part, ignore_errors=True)
+        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+        raise WorkloadError(f"cannot write the checkpoint of step {step} to {folder}: {reason}") from error
+    for old in checkpoints(folder)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def load_newest(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The newest whole checkpoint, and a sentence about each damaged one, which is renamed `.corrupt` and kept."""
+    damaged: list[str] = []
+    for path in reversed(checkpoints(folder)):
+        reason = _damage(path)
+        if reason is None:
+            state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+            return state, damaged
+        path.rename(path.with_name(path.name + ".corrupt"))
+        damaged.append(f"checkpoint {path.name} is damaged ({reason}) and was set aside as {path.name}.corrupt")
+    raise NotReadyError("; ".join([f"no whole checkpoint in {folder}", *damaged]))
+
+
+def _damage(path: Path) -> str | None:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        size = (path / "state.pt").stat().st_size
+        if size != manifest["size"]:
+            return f"{size} bytes, not {manifest['size']}"
+        if sha256(path / "state.pt") != manifest["sha256"]:
+            return "its content does not match its hash"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,94 @@
+"""Makes all ranks decide the same thing at the same step."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import distributed
+
+BROADCAST_BYTES = 64 << 20
+"""Sent at a time, so that no limit of a transport on one message is met."""
+
+
+class Collectives(Protocol):
+    rank: int
+    world: int
+
+    def largest(self, *values: float) -> list[float]:
+        """Of each value the largest any rank gave; all ranks must call together."""
+
+    def total(self, values: dict[str, float]) -> dict[str, float]:
+        """Sums over ranks, by name; all ranks must call together."""
+
+    def broadcast(self, data: bytes | None) -> bytes:
+        """What rank 0 gives, on every rank; the others give None. All ranks must call together."""
+
+    def barrier(self) -> None: ...
+
+    def leave(self) -> None:
+        """Ends the world in good order; nothing may be asked of it afterwards."""
+
+
+class SingleRank:
+    """A world of one."""
+
+    rank = 0
+    world = 1
+
+    def largest(self, *values: float) -> list[float]:
+        return list(values)
+
+    def total(self, values: dict[str, float]) -> dict[str, float]:
+        return values
+
+    def broadcast(self, data: bytes | None) -> bytes:
+        return _given(data)
+
+    def barrier(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+
+class RankGroup:
+    """Ranks joined by torch.distributed; they talk through host memory, so no device waits for it."""
+
+    def __init__(self) -> None:
+        self.rank = distributed.get_rank()
+        self.world = distributed.get_world_size()
+        self._group: Any = distributed.new_group(backend="gloo")
+
+    def largest(self, *values: float) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64)
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self._group)
+        return [float(value) for value in tensor]
+
+    def total(self, values: dict[str, float]) -> dict[str, float]:
+        names = sorted(values)
+        tensor = torch.tensor([values[name] for name in names], dtype=torch.float64)
+        distributed.all_reduce(tensor, group=self._group)
+        return dict(zip(names, tensor.tolist(), strict=True))
+
+    def broadcast(self, data: bytes | None) -> bytes:
+        given = _given(data) if self.rank == 0 else b""
+        size = torch.tensor([len(given)])
+        distributed.broadcast(size, src=0, group=self._group)
+        whole = bytearray(given) if self.rank == 0 else bytearray(int(size))
+        if whole:  # torch makes no tensor of an empty buffer
+            for part in torch.split(torch.frombuffer(whole, dtype=torch.uint8), BROADCAST_BYTES):
+                distributed.broadcast(part, src=0, group=self._group)
+        return bytes(whole)
+
+    def barrier(self) -> None:
+        distributed.barrier(group=self._group)
+
+    def leave(self) -> None:
+        distributed.destroy_process_group()
+
+
+def _given(data: bytes | None) -> bytes:
+    if data is None:
+        raise ValueError("rank 0 must give the bytes that the others are to get")
+    return data

@@ -1,0 +1,154 @@
+"""Watches the steps go by: writes them down now and then, and says when to stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from trainmark.spec import statistics
+from trainmark.spec.events import EventWriter
+from trainmark.spec.recipe import Limits
+from trainmark.train.clock import Clock
+from trainmark.train.collectives import Collectives
+from trainmark.train.losses import MOST_KEPT, Losses
+
+LOOK_EVERY_S = 0.5
+FEWEST_STEPS_FOR_INTERVAL = 12
+
+STEPS, SETTLED, SECONDS, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 7)
+"""Reasons to stop before the recipe does; where ranks differ, the largest wins."""
+
+REASONS = {
+    STEPS: "the steps asked for are done",
+    SETTLED: "p_core is known as closely as asked",
+    SECONDS: "the time asked for is over",
+    INTERRUPTED: "interrupted",
+    TERMINATED: "terminated",
+    NOT_FINITE: "the loss is not finite",
+}
+
+
+class Monitor:
+    """Between looks a step costs one comparison; a look comes about twice a second, at a step all ranks agree on."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        events: EventWriter,
+        limits: Limits,
+        collectives: Collectives,
+        losses: Losses,
+        first_step: int = 0,
+        began_step: int | None = None,
+        trained_s: float = 0.0,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """After a restart the limits go on counting from `began_step`, with the seconds trained before it."""
+        self._clock = clock
+        self._events = events
+        self._limits = limits
+        self._collectives = collectives
+        self._now_s = now_s
+        self._losses = losses
+        self._step = self._written = first_step
+        self._first_step = first_step
+        self._began_step = first_step if began_step is None else began_step
+        self._next_look = first_step + 1
+        self._looked_at_s = now_s()
+        self._began_s = self._looked_at_s - trained_s
+        self._said_alive = ("", -math.inf)
+        self._looked_at_step = first_step
+        self._compute_s: list[float] = []
+        self._items: list[int] = []
+        self._settled_look = FEWEST_STEPS_FOR_INTERVAL
+        self.wish = 0
+        """Set by a signal handler: INTERRUPTED or TERMINATED."""
+        self.bad_step: int | None = None
+
+    def trained_s(self) -> float:
+        """What the limit in seconds is held against."""
+        return self._now_s() - self._began_s
+
+    def note(self, loss: torch.Tensor) -> None:
+        """Keeps a step's loss without waiting for the device."""
+        self._losses.note(loss)
+        self._step += 1
+
+    def stop(self) -> int:
+        """After every step: 0 to go on, else one of the reasons above, the same on all ranks."""
+        return 0 if self._step < self._next_look else self._look()
+
+    def write_down(self) -> None:
+        """Appends the finished steps to the event file."""
+        done = self._clock.finished_steps()
+        if not done:
+            return
+        first, self._written = self._written, self._written + len(done)
+        exchange = {} if self._collectives.world == 1 else {"exchange_ns": [step.exchange_ns for step in done]}
+        losses = self._losses.take(len(done))
+        self._compute_s.extend(step.compute_ns / 1e9 for step in done)
+        self._items.extend(step.items for step in done)
+        if self.bad_step is None:
+            self.bad_step = next((first + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
+        self._events.write(
+            "steps",
+            first=first,
+            wait_ns=[step.wait_ns for step in done],
+            compute_ns=[step.compute_ns for step in done],
+            items=[step.items for step in done],
+            **exchange,
+            loss=[float(f"{loss:.7g}") if math.isfinite(loss) else None for loss in losses],
+        )
+
+    def alive(self, phase: str, samples: int) -> None:
+        """Says about twice a second that something other than steps goes on, so that nobody takes it for a hang."""
+        now = self._now_s()
+        said, said_at_s = self._said_alive
+        if phase != said or now - said_at_s >= LOOK_EVERY_S:
+            self._said_alive = (phase, now)
+            self._events.write("alive", phase=phase, samples=samples)
+
+    def _look(self) -> int:
+        self.write_down()
+        now = self._now_s()
+        rate = (self._step - self._looked_at_step) / max(now - self._looked_at_s, 1e-9)
+        self._looked_at_s, self._looked_at_step = now, self._step
+        reason, rate = self._collectives.largest(self._local_reason(now), rate)
+        # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
+        stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MOST_KEPT // 4)
+        self._next_look = self._step + stride
+        if self._limits.steps is not None:
+            self._next_look = min(self._next_look, max(self._began_step + self._limits.steps, self._step + 1))
+        self._clock.own_work_done()
+        return int(reason)
+
+    def _local_reason(self, now: float) -> int:
+        if self.bad_step is not None:
+            return NOT_FINITE
+        if self.wish:
+            return self.wish
+        if self._limits.seconds is not None and now - self._began_s >= self._limits.seconds:
+            return SECONDS
+        if self._limits.steps is not None and self._step - self._began_step >= self._limits.steps:
+            return STEPS
+        if (
+            self._limits.half_width is not None
+            and self._collectives.rank == 0
+            and self._settled(self._limits.half_width)
+        ):
+            return SETTLED
+        return 0
+
+    def _settled(self, half_width: float) -> bool:
+        if len(self._compute_s) < self._settled_look:
+            return False
+        self._settled_look = math.ceil(len(self._compute_s) * 1.1)
+        compute_s, items = np.asarray(self._compute_s), np.asarray(self._items, dtype=np.float64)
+        start = statistics.steady_start(compute_s, items)
+        found = statistics.mean_interval(compute_s[start:], items[start:])
+        return found is not None and found.relative_half_width <= half_width

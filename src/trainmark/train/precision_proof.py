@@ -1,0 +1,193 @@
+"""Watches a run's first training step, and writes down what its products were really computed in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainmark.spec.events import EventWriter
+from trainmark.spec.precision import ran
+from trainmark.train.stepper import Stepper
+
+_MATMUL = re.compile(r"(^|_)((b?add)?b?(mm|mv)|matmul|linear|v?dot|attention|rnn|lstm|gru)(_|$)")
+_CONVOLUTION = re.compile(r"(^|_)conv(olution)?(\dd)?(_|$)")
+_NO_PRODUCT = re.compile(r"reorder|flatten|pack|thnn_fused")
+"""Operations on weights, and the part of a recurrence that comes after its products."""
+
+
+class Proof:
+    """What a run's arithmetic was, watched in its first step and concluded at its end.
+
+    Only rank 0 watches: all ranks follow one plan with one torch, which is compared before they start. Operations are
+    seen where torch hands them to a device, below autocast; autograd takes a dispatch mode along to its threads, so
+    the way back is seen on every device.
+    """
+
+    def __init__(self, stepper: Stepper, events: EventWriter) -> None:
+        self._stepper = stepper
+        self._events = events
+        self._facts: dict[str, Any] | None = None
+        self._updates = 0
+        self._found_bad: Tensor | None = None
+        """On the device: how many of the updates found a gradient that is not finite, and changed nothing."""
+        if stepper.scaler.is_enabled():
+            stepper.optimizer.register_step_post_hook(self._count_update)
+        stepper.watch = _Watch(self, stepper)
+
+    def note(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+        self._events.write("precision", **facts, skipped_steps=0)
+
+    def conclude(self, steps: int) -> None:
+        """Written once more after the last of this worker's steps, when asking the device costs no step anything."""
+        if self._facts is None or not self._stepper.scaler.is_enabled():
+            return
+        bad = 0 if self._found_bad is None else round(float(self._found_bad))
+        scale = float(self._stepper.scaler.get_scale())
+        facts = {**self._facts, "loss_scale": scale, "skipped_steps": steps - self._updates + bad}
+        self._events.write("precision", **facts)
+
+    def _count_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        # most optimizers are not called for a step that is skipped; fused ones are, and decide on the device
+        self._updates += 1
+        found = getattr(optimizer, "found_inf", None)
+        if found is not None:
+            self._found_bad = found.clone() if self._found_bad is None else self._found_bad.add_(found)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts products by the type of their factors. It computes nothing but what it is asked to hand on."""
+
+    def __init__(self, proof: Proof, stepper: Stepper) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._proof = proof
+        self._stepper = stepper
+        precision = stepper.precision
+        emulated = stepper.device.emulates(precision)
+        self._emulated: torch.dtype | None = getattr(torch, precision.computes_in) if emulated else None
+        self._count: dict[str, dict[str, int]] = {"matmul": {}, "convolution": {}}
+        self._multiplications: dict[str, dict[str, int]] = {"matmul": {}, "convolution": {}}
+        self._autocast: str | None = None
+        self._scale: float | None = None
+
+    def __enter__(self) -> _Watch:
+        scaler = self._stepper.scaler
+        # before its first step a scaler knows its scale without asking the device
+        self._scale = float(scaler.get_scale()) if scaler.is_enabled() else None
+        self._hook = self._stepper.bare_model.register_forward_pre_hook(self._note_autocast)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._hook.remove()
+        self._stepper.watch = nullcontext()
+        if kind is None:
+            self._proof.note(self._facts())
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        name = operation.__name__.partition(".")[0]
+        if (kind := kind_of_product(name)) is not None:
+            tensors = list(_floating(args[1:] if _adds(name) else args))
+            if len(tensors) > 1:
+                used = str(self._type(tensors)).removeprefix("torch.")
+                _add(self._count[kind], used, 1)
+                _add(self._multiplications[kind], used, multiplications(name, kind, tensors, result))
+        return result
+
+    def _type(self, tensors: list[Tensor]) -> torch.dtype:
+        """The type of a product: its factors' own, or the narrower one an emulation has rounded them to."""
+        factors = tensors[:2]
+        if self._emulated is not None and all(_holds_only(factor, self._emulated) for factor in factors):
+            return self._emulated
+        return min((factor.dtype for factor in factors), key=lambda dtype: dtype.itemsize)
+
+    def _note_autocast(self, model: Any, inputs: Any) -> None:
+        kind = self._stepper.device.torch.type
+        self._autocast = _name(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
+
+    def _facts(self) -> dict[str, Any]:
+        weights: dict[str, int] = {}
+        for parameter in self._stepper.bare_model.parameters():
+            _add(weights, _name(parameter.dtype), parameter.numel())
+        tf32 = {
+            "matmul": torch.get_float32_matmul_precision() != "highest",
+            "convolution": bool(torch.backends.cudnn.allow_tf32),
+        }
+        return {
+            "asked": self._stepper.precision.name,
+            "ran": ran(self._multiplications, weights, tf32, self._autocast),
+            "computed": self._count,
+            "multiplications": self._multiplications,
+            "weights": weights,
+            "tf32": tf32,
+            "autocast": self._autocast,
+            "loss_scale": self._scale,
+        }
+
+
+@cache
+def kind_of_product(name: str) -> str | None:
+    """`matmul`, `convolution` or None, by the name of an operation: devices have their own for the same work."""
+    plain = name.lower().rstrip("_")
+    if _NO_PRODUCT.search(plain):
+        return None
+    if _CONVOLUTION.search(plain):
+        return "convolution"
+    return "matmul" if _MATMUL.search(plain) else None
+
+
+def multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) -> int:
+    """How many numbers a product multiplied, near enough to weigh it against others."""
+    left, right = tensors[:2]
+    back = "backward" in name
+    if kind == "convolution":
+        outputs, weight = (left, tensors[2]) if back else (next(_floating([result])), right)
+        return (2 if back else 1) * outputs.numel() * weight.numel() // max(1, weight.shape[0])
+    if "attention" in name:
+        return (5 if back else 2) * left.numel() * right.shape[-2]
+    if right.dim() == 2 and re.search(r"rnn|lstm|gru", name):
+        return 2 * (left.numel() // max(1, left.shape[-1])) * right.numel()
+    return next(_floating([result])).numel() * left.shape[-1]
+
+
+def _adds(name: str) -> bool:
+    """True for operations whose first tensor is only added to the product."""
+    return name.lstrip("_").startswith(("add", "badd"))
+
+
+def _floating(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _floating(value)
+        elif isinstance(value, Tensor) and value.is_floating_point():
+            yield value
+
+
+def _holds_only(tensor: Tensor, narrow: torch.dtype) -> bool:
+    """True where the numbers at both ends of a tensor are all of a narrower type: chance would hardly leave that."""
+    if tensor.dtype == narrow or tensor.layout != torch.strided or not tensor.numel():
+        return True
+    for end in (0, -1):
+        row = tensor[(end,) * (tensor.dim() - 1)]
+        if not torch.equal(row, row.to(narrow).to(row.dtype)):
+            return False
+    return True
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _add(counts: dict[str, int], name: str, count: int) -> None:
+    counts[name] = counts.get(name, 0) + count

@@ -1,0 +1,229 @@
+"""Opens everything a plan names - data, device, process group, model - and hands the loop a job that is ready."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, distributed, nn
+
+from trainmark import workloads
+from trainmark.platforms import files
+from trainmark.platforms.platform import Device, Platform
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.events import EventWriter
+from trainmark.spec.plan import Plan
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import Recipe, from_values
+from trainmark.spec.record import Evaluation
+from trainmark.spec.topology import Topology
+from trainmark.spec.whole_files import sha256
+from trainmark.train import checkpoint, environment, link_probe, loop
+from trainmark.train.clock import Clock
+from trainmark.train.collectives import Collectives, RankGroup, SingleRank
+from trainmark.train.global_batch_norm import over_all_ranks
+from trainmark.train.losses import losses_on
+from trainmark.train.monitor import Monitor
+from trainmark.train.parallel import exchanging_gradients
+from trainmark.train.precision_proof import Proof
+from trainmark.train.ranks import Ranks
+from trainmark.train.stepper import Stepper
+from trainmark.workloads import weights
+from trainmark.workloads.workload import Share, Workload
+
+LINK_BUDGET_S = 1.0
+"""What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""
+
+
+def build_job(
+    plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int
+) -> tuple[loop.Job, loop.Position]:
+    """The job of one rank and where it begins: at the first step, or where an earlier run was left."""
+    if ranks.world != Topology.parse(plan.topology).devices:
+        raise NotReadyError(f"{plan.topology} asked, {ranks.world} ranks joined")
+    workload = workloads.load(plan.workload)
+    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+
+    # the data's helper processes are forked before any device is open or any thread has started
+    share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks)
+    data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
+
+    device = open_device(plan, ranks)
+    clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
+    collectives = join(device, ranks)
+    links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model needs the memory
+    if links and ranks.rank == 0:
+        events.write("link", results=links)
+    initial = initial_weights(plan)
+    stepper = build_stepper(
+        workload, recipe, Precision.parse(plan.precision), device, collectives.world, initial, clock
+    )
+    position = starting_point(plan, folder / "checkpoints", stepper, events, collectives)
+    pace = Monitor(
+        clock=clock,
+        events=events,
+        limits=plan.limits,
+        collectives=collectives,
+        losses=losses_on(device),
+        first_step=position.step,
+        began_step=position.began_step,
+        trained_s=position.trained_s,
+    )
+
+    def save(at: loop.Position) -> None:
+        at.trained_s = pace.trained_s()
+        if collectives.rank == 0:
+            checkpoint.save(folder / "checkpoints", at.step, {"stepper": stepper.state(), "position": asdict(at)})
+        collectives.barrier()
+        clock.charge("checkpoint")
+        events.write("saved", step=at.step, phases_ns=clock.phases_ns)
+
+    if ranks.rank == 0:
+        emulated = device.emulates(stepper.precision)
+        events.write("environment", **environment.collect(device), emulated_precision=emulated)
+    job = loop.Job(
+        workload=workload,
+        recipe=recipe,
+        limits=plan.limits,
+        data=data,
+        device=device,
+        stepper=stepper,
+        clock=clock,
+        monitor=pace,
+        events=events,
+        collectives=collectives,
+        save=save,
+        proof=Proof(stepper, events) if ranks.rank == 0 else None,
+    )
+    return job, position
+
+
+def open_device(plan: Plan, ranks: Ranks) -> Device:
+    platform = Platform(files.load(plan.platform))
+    device = platform.open(ranks.local_rank)
+    if device.is_cpu:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks.local_ranks))
+    elif device.is_stand_in:
+        torch.set_num_threads(1)  # several would fall asleep between two launches, and waking them takes longer
+    device.set_precision(Precision.parse(plan.precision))
+    return device
+
+
+def join(device: Device, ranks: Ranks) -> Collectives:
+    if ranks.world == 1:
+        return SingleRank()
+    distributed.init_process_group(device.platform.file.collectives, rank=ranks.rank, world_size=ranks.world)
+    return RankGroup()
+
+
+def initial_weights(plan: Plan) -> dict[str, Tensor] | None:
+    """The weights a plan begins with, if they are still what was planned with; a resumed run has its own."""
+    if plan.init_from is None or plan.resume_from is not None:
+        return None
+    path = Path(plan.init_from)
+    found = weights.read_weights(path)
+    if sha256(weights.weights_file(path)) != plan.init_sha256:
+        raise NotReadyError(f"{path} was changed after the run was planned; plan it again")
+    return found
+
+
+def build_stepper(
+    workload: Workload,
+    recipe: Recipe,
+    precision: Precision,
+    device: Device,
+    world: int,
+    initial: Mapping[str, Tensor] | None = None,
+    clock: Clock | None = None,
+) -> Stepper:
+    """The model with its optimizer; all ranks draw the same weights from the seed, or take the same given ones."""
+    torch.manual_seed(recipe.seed)
+    model = workload.build(recipe)
+    if initial is not None:
+        weights.load_into(model, initial, "the file of --init-from")
+    model = model.to(device.torch)
+    form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
+    model = model.to(memory_format=form)  # type: ignore[call-overload]
+    if recipe.batch_norm == "all-devices" and world > 1:
+        if recipe.accumulate > 1:
+            raise UsageError(
+                f"batch_norm=all-devices does not go with accumulate={recipe.accumulate}: ranks may cut a short batch "
+                "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
+            )
+        model = over_all_ranks(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
+
+    def wrap(bare: nn.Module) -> nn.Module:
+        ready = cast("nn.Module", torch.compile(bare)) if recipe.compiled == "yes" else bare
+        return exchanging_gradients(ready, device=device, last_are_ready=begins) if world > 1 else ready
+
+    begins, ends = (clock.exchange_begins, clock.exchange_ends) if clock and world > 1 else (nothing, nothing)
+    return Stepper(
+        model,
+        optimizer=partial(workload.optimizer, recipe=recipe),
+        loss=workload.loss,
+        precision=precision,
+        device=device,
+        wrap=wrap,
+        exchanged=ends,
+        world=world,
+        clip_gradient_norm=recipe.clip_gradient_norm,
+        accumulate=recipe.accumulate,
+    )
+
+
+def nothing() -> None:
+    """What is done where no exchange is timed."""
+
+
+def starting_point(
+    plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives
+) -> loop.Position:
+    """Where this worker begins. A run that has checkpoints of its own was restarted, and goes on from them."""
+    [restarted] = collectives.largest(collectives.rank == 0 and bool(weights.checkpoints(own)))
+    if restarted:
+        return resumed(str(own), stepper, events, collectives)
+    if plan.resume_from is None:
+        return loop.Position()
+    position = resumed(plan.resume_from, stepper, events, collectives)
+    position.began_step, position.trained_s = position.step, 0.0
+    return position
+
+
+def resumed(checkpoints: str, stepper: Stepper, events: EventWriter, collectives: Collectives) -> loop.Position:
+    """Loads the newest whole checkpoint and says where it stood."""
+    state, damaged = newest_checkpoint(Path(checkpoints), collectives)
+    for sentence in damaged:
+        print(sentence, file=sys.stderr)
+    stepper.load_state(state["stepper"])
+    history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]
+    position = loop.Position(history=history, **state["position"])
+    events.write("resumed", step=position.step, epoch=position.epoch, damaged=damaged)
+    return position
+
+
+def newest_checkpoint(folder: Path, collectives: Collectives) -> tuple[dict[str, Any], list[str]]:
+    """What rank 0 finds in its folder, which other nodes need not see; if that is nothing, all ranks say so."""
+    if collectives.world == 1:
+        return checkpoint.load_newest(folder)
+    found: dict[str, Any] = {}
+    if collectives.rank == 0:
+        try:
+            found["state"], found["damaged"] = checkpoint.load_newest(folder)
+        except NotReadyError as error:
+            found["refusal"] = str(error)
+        packed = io.BytesIO()
+        torch.save(found, packed)
+        collectives.broadcast(packed.getvalue())
+    else:
+        found = torch.load(io.BytesIO(collectives.broadcast(None)), map_location="cpu", weights_only=True)
+    if "refusal" in found:
+        raise NotReadyError(found["refusal"])
+    return found["state"], found["damaged"]

@@ -1,0 +1,161 @@
+"""One training step in any precision: forward, backward, gradient exchange, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.platforms.platform import Device
+from trainmark.spec.precision import Precision
+
+_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+"""Layers whose statistics need float32 whatever the rest computes in."""
+
+
+class Stepper:
+    """Owns the model's weights on a device, their float32 copies where the weights are narrower, and the optimizer."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        loss: Callable[[nn.Module, Any], Tensor],
+        precision: Precision,
+        device: Device,
+        wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+        exchanged: Callable[[], None] = lambda: None,
+        world: int = 1,
+        clip_gradient_norm: float = 0.0,
+        accumulate: int = 1,
+    ) -> None:
+        """`exchanged` is called after each backward, when its gradients may be used."""
+        self.device = device
+        self.precision = precision
+        self.bare_model = model
+        self._low_precision(model)
+        self.model = wrap(model)
+        self._exchanged = exchanged
+        self._loss = loss
+        self._world = world
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._low_precision_weights: list[Tensor] = [p for p in parameters if p.dtype != torch.float32]
+        self._master_weights = [p.detach().float().clone() for p in self._low_precision_weights]
+        master = {id(p): w for p, w in zip(self._low_precision_weights, self._master_weights, strict=True)}
+        self.optimizer = optimizer([master.get(id(p), p) for p in parameters])
+        self.scaler = torch.amp.GradScaler(device.torch.type, enabled=precision.scales_loss)
+        self.arithmetic = device.arithmetic(precision)
+        self.watch: AbstractContextManager[object] = nullcontext()
+        """Looks at the next step from inside its arithmetic, until it puts a nullcontext back."""
+        self._learning_rate: float | None = None
+        self._clip_gradient_norm = clip_gradient_norm
+        self._accumulate = accumulate
+        self._no_sync: Callable[[], AbstractContextManager[None]] = getattr(self.model, "no_sync", nullcontext)
+
+    def set_learning_rate(self, value: float) -> None:
+        if value != self._learning_rate:
+            self._learning_rate = value
+            for group in self.optimizer.param_groups:
+                group["lr"] = value
+
+    def step(self, batch: Any) -> Tensor:
+        """Trains on one batch and returns its loss, still on the device.
+
+        Among several ranks it is weighted by this rank's share, so that the plain mean over ranks is the step's loss.
+        """
+        with self.arithmetic, self.watch:
+            return self._step(batch)
+
+    def _step(self, batch: Any) -> Tensor:
+        loss = self._gradients(batch, batch) if self._accumulate == 1 else self._gradients_in_parts(batch)
+        if self._low_precision_weights:
+            self._gradients_to_master()
+        if self._clip_gradient_norm:
+            self.scaler.unscale_(self.optimizer)  # the limit is for the gradients themselves
+            self._clip_gradients()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self._low_precision_weights:
+            with torch.no_grad():
+                torch._foreach_copy_(self._low_precision_weights, self._master_weights)
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def _gradients_in_parts(self, batch: Any) -> Tensor:
+        """Adds up the gradients of a batch's micro-batches, exchanged once, with the last; returns the batch's loss."""
+        *parts, last = batch.parts(self._accumulate)
+        losses = []
+        for part in parts:
+            with self._no_sync():
+                losses.append(self._gradients(part, batch))
+        losses.append(self._gradients(last, batch))
+        return torch.stack(losses).sum()
+
+    def _gradients(self, part: Any, batch: Any) -> Tensor:
+        """Adds the gradients of a part of the step's batch and returns its part of the loss."""
+        with self.device.autocast(self.precision):
+            loss = self._loss(self.model, part)
+        weight = self._weight(part, batch)
+        weighted = loss if weight == 1 else loss * weight
+        # a scaler that is not enabled hands everything through, here and in the update
+        self.scaler.scale(weighted).backward()  # type: ignore[no-untyped-call]
+        self._exchanged()
+        return weighted.detach()
+
+    def broadcast_buffers(self) -> None:
+        """Gives every rank rank 0's running statistics. Where batch norm is per device they differ, and a score would
+        then depend on which rank took which sample."""
+        floating = [buffer for buffer in self.bare_model.buffers() if buffer.is_floating_point()]
+        if self._world == 1 or not floating:
+            return
+        together = torch.cat([buffer.flatten() for buffer in floating])
+        torch.distributed.broadcast(together, 0)
+        for buffer, values in zip(
+            floating, torch.split(together, [buffer.numel() for buffer in floating]), strict=True
+        ):
+            buffer.copy_(values.view_as(buffer))
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.bare_model.state_dict(),
+            "master_weights": self._master_weights,
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.bare_model.load_state_dict(state["model"])
+        with torch.no_grad():
+            for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):
+                weight.copy_(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def _low_precision(self, model: nn.Module) -> None:
+        dtype = getattr(torch, self.precision.weights)
+        if dtype is torch.float32:
+            return
+        for module in model.modules():
+            if not isinstance(module, _NORMS):
+                for parameter in module.parameters(recurse=False):
+                    parameter.data = parameter.data.to(dtype)
+
+    def _gradients_to_master(self) -> None:
+        """Moves the gradients to the float32 copies, so that scaling and updates happen there."""
+        for low, master in zip(self._low_precision_weights, self._master_weights, strict=True):
+            master.grad = None if low.grad is None else low.grad.float()
+            low.grad = None
+
+    def _clip_gradients(self) -> None:
+        # the norm stays on the device: asking for its value would make the host wait every step
+        updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(updated, self._clip_gradient_norm)
+
+    def _weight(self, part: Any, batch: Any) -> float:
+        # gradients are averaged over ranks as if all had equal shares, and micro-batches may differ in length: each
+        # must count for what it holds
+        return float(part.count * self._world / (batch.count if self._world == 1 else batch.global_count))

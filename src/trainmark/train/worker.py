@@ -1,0 +1,195 @@
+"""One rank of a run: reads the plan, opens data and device, trains, and writes down what happened."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import json
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from trainmark.datasets.die_with_parent import end_with_parent
+from trainmark.spec.errors import InvalidResultError, TrainmarkError, WorkloadError
+from trainmark.spec.events import EventWriter
+from trainmark.spec.plan import Plan
+from trainmark.train.ranks import Ranks, host_name
+
+if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
+    from trainmark.platforms.platform import Device
+    from trainmark.train.monitor import Monitor
+
+Task = Callable[[Plan, Path, Ranks, EventWriter], None]
+
+WENT_AWAY = r"(?i)(connection (was )?(closed|reset|refused)|broken pipe|socket (closed|timeout)|remote process exited)"
+"""What the collectives' libraries say when a rank at the other end is no longer there."""
+FIRST_LINE_NS = time.perf_counter_ns()
+"""Where start-up ends and the worker's own work begins: before torch is imported, which counts as init."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
+    parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
+    parser.add_argument("--only-probe", action="store_true", help="join, measure the links, and end")
+    args = parser.parse_args()
+    folder: Path = args.folder
+    ranks = Ranks.from_environment()
+    launcher = os.environ.get("TRAINMARK_PARENT")
+    end_with_parent(int(launcher) if launcher else None)
+    log = os.open(folder / f"rank{ranks.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
+        faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1, file=stacks)
+        return _reporting_failure(work if not args.only_probe else probe_links, folder, args.plan, ranks)
+
+
+def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
+    """Runs the worker; whatever goes wrong ends up in the event file as a sentence, and in the log as a traceback."""
+    events = EventWriter(folder / f"rank{ranks.rank}.jsonl")
+    events.write(
+        "begin",
+        rank=ranks.rank,
+        host=host_name(os.environ),
+        pid=os.getpid(),
+        startup_ns=_startup_ns(),
+        restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )
+    try:
+        plan = Plan.from_json(json.loads(plan_file.read_text(encoding="utf-8")))
+        task(plan, folder, ranks, events)
+        return 0
+    except BaseException as error:
+        traceback.print_exc()
+        if isinstance(error, TrainmarkError):
+            code, sentence = error.exit_code, str(error)
+        elif is_device_failure(error):
+            code, sentence = 4, f"the device failed: {str(error).partition(chr(10))[0]}"
+        elif isinstance(error, KeyboardInterrupt):
+            code, sentence = 130, "interrupted before the first step"
+        else:
+            code, sentence = 1, f"unexpected {type(error).__name__}: {error}"
+        try:
+            events.write(
+                "failed",
+                rank=ranks.rank,
+                exit_code=code,
+                sentence=sentence,
+                at_ns=time.perf_counter_ns(),
+                consequence=is_consequence(error),
+                out_of_memory=is_out_of_memory(error.__cause__ or error),
+            )
+        except TrainmarkError:
+            print("the event file could not take the failure", file=sys.stderr)
+        return code
+
+
+def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
+    from trainmark.train import artifacts, loop, monitor, setup, utilisation
+
+    job, position = setup.build_job(plan, ranks, folder, events, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
+    _on_signal(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
+    steps_per_epoch, at_ns = job.data.steps_per_epoch, time.perf_counter_ns()
+    events.write("ready", steps_per_epoch=steps_per_epoch, first_step=position.step, at_ns=at_ns)
+    gc.collect()
+    gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
+    job.clock.charge("init")
+    with closing(job.data):
+        try:
+            with _explaining_memory(job.recipe.batch_per_device, job.device):
+                ended = loop.train(job, position)
+            if job.proof:
+                job.proof.conclude(job.clock.steps)
+        finally:
+            job.clock.charge("other")
+            job.monitor.write_down()
+            peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
+            events.write("phases", phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns)
+        utilisation.write_down(job, ended)
+        artifacts.leave(job, ended, folder)
+        skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
+        events.write("end", ended=ended, skipped=skipped, facts=dict(job.data.facts))
+    job.collectives.leave()
+    if job.monitor.bad_step is not None:
+        raise InvalidResultError(
+            f"the loss was not finite at step {job.monitor.bad_step} on rank {ranks.rank}; no throughput is published. "
+            f"Try a smaller learning rate than {job.recipe.learning_rate:g}"
+        )
+
+
+def probe_links(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
+    """Only joins the other ranks and measures the links to them."""
+    from trainmark.train import link_probe, setup
+
+    device = setup.open_device(plan, ranks)
+    collectives = setup.join(device, ranks)
+    results = link_probe.probe(device, collectives)
+    if ranks.rank == 0:
+        events.write("link", results=results)
+    events.write("end", ended="the links are measured", skipped=[], facts={})
+    collectives.leave()
+
+
+def is_consequence(error: BaseException) -> bool:
+    """True for errors that only say that another rank went away: that one's own error is the one to show."""
+    return isinstance(error, RuntimeError) and re.search(WENT_AWAY, str(error)) is not None
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """True for errors of the device or its driver, by the type torch has for them."""
+    return type(error).__name__ == "AcceleratorError"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, (RuntimeError, MemoryError))
+        and re.search(r"(can't allocate|out of) memory", str(error)) is not None
+    )
+
+
+def out_of_memory_sentence(batch: int, peak_bytes: int | None, error: BaseException) -> str:
+    held = "" if peak_bytes is None else f" after holding {peak_bytes / 2**30:.2f} GiB"
+    hint = f"try --set batch_per_device={batch // 2}" if batch > 1 else "the model does not fit"
+    return f"out of memory with batch_per_device={batch}{held}: {str(error).partition(chr(10))[0]}; {hint}"
+
+
+@contextmanager
+def _explaining_memory(batch: int, device: Device) -> Iterator[None]:
+    """The batch is never changed silently: the user is told which to try."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise WorkloadError(out_of_memory_sentence(batch, device.peak_memory_bytes(), error)) from error
+        raise
+
+
+def _startup_ns() -> int:
+    """Time since the launcher started this worker; the monotonic clock is one for all processes of a host."""
+    launched = os.environ.get("TRAINMARK_LAUNCHED_NS")
+    return max(0, FIRST_LINE_NS - int(launched)) if launched else 0
+
+
+def _on_signal(watch: Monitor, interrupted: int, terminated: int) -> None:
+    """The first signal lets the running step finish; the launcher decides about a second one."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        watch.wish = interrupted if number == signal.SIGINT else terminated
+
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

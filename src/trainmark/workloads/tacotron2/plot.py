@@ -1,0 +1,210 @@
+"""Draws what a voice did: the mel spectrogram it spoke, and below it which letter it read at each moment."""
+
+from __future__ import annotations
+
+import bisect
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainmark.datasets.mel import MEL
+from trainmark.spec.errors import NotReadyError
+from trainmark.spec.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageDraw
+
+Values = npt.NDArray[np.floating[Any]]
+Color = tuple[int, int, int]
+
+WIDTH_PX = 1000
+SECONDS_PER_FRAME = MEL.hop / MEL.rate
+MOST_LETTERS = 64
+"""Texts up to this long have every letter beside the alignment; longer ones have counts."""
+
+ANCHORS: tuple[Color, ...] = (
+    (250, 249, 245),
+    (197, 223, 212),
+    (122, 187, 186),
+    (62, 141, 163),
+    (42, 91, 134),
+    (29, 36, 78),
+)
+"""From nothing to most: each step is as much darker as the one before, so that grey print tells the same."""
+
+_PAPER, _INK, _FAINT = (255, 255, 255), (40, 44, 52), (150, 154, 160)
+_LEFT_PX, _RIGHT_PX, _MEL_PX = 52, 76, 200
+_LETTER_PX = 11
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Panel:
+    """A field of values with its axes; row 0 of the values is at the bottom."""
+
+    top_px: int
+    height_px: int
+    values: Values
+    caption: str
+    scale: tuple[float, float]
+    """What is drawn lightest and what darkest."""
+
+    @property
+    def bottom_px(self) -> int:
+        return self.top_px + self.height_px
+
+    def row_px(self, row: float) -> int:
+        """Where the middle of a row lies."""
+        return round(self.bottom_px - (row + 0.5) * self.height_px / len(self.values))
+
+
+def save(path: Path, *, alignment: Values, mel: Values | None, title: str, letters: str | None) -> None:
+    """Writes a PNG of an alignment (frames, symbols), and of a mel spectrogram (bands, frames) if there is one.
+
+    `letters` are shown where there is one for each symbol and not too many to be read. The file is written whole or not
+    at all.
+    """
+    if alignment.ndim != 2 or 0 in alignment.shape:
+        raise ValueError(f"an alignment is (frames, symbols), not {alignment.shape}")
+    if mel is not None and (mel.ndim != 2 or mel.shape[1] != len(alignment)):
+        raise ValueError(f"the mel spectrogram {mel.shape} has other frames than the alignment {alignment.shape}")
+    png = io.BytesIO()
+    _drawn(alignment, mel, title, letters).save(png, "PNG", optimize=True)
+    try:
+        write_whole(path, png.getvalue())
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise NotReadyError(f"cannot write the picture {path}: {reason}; choose another folder") from error
+
+
+def colored(shares: Values) -> npt.NDArray[np.uint8]:
+    """The colours (..., 3) of values from 0 to 1."""
+    steps = np.linspace(0, 1, len(ANCHORS))
+    channels = [np.interp(shares, steps, [anchor[channel] for anchor in ANCHORS]) for channel in range(3)]
+    return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
+
+
+def _drawn(alignment: Values, mel: Values | None, title: str, letters: str | None) -> Image.Image:
+    from PIL import Image, ImageDraw
+
+    frames, symbols = alignment.shape
+    panels, top_px = [], 62
+    if mel is not None:
+        mel = _finite(mel)
+        scale = float(mel.min()), float(mel.max())
+        caption = "mel spectrogram: band over time, darker is louder"
+        panels.append(_Panel(top_px=top_px, height_px=_MEL_PX, values=mel, caption=caption, scale=scale))
+        top_px += _MEL_PX + 40
+    alignment = _finite(alignment)
+    labelled = letters is not None and len(letters) == symbols <= MOST_LETTERS
+    attention = _Panel(
+        top_px=top_px,
+        height_px=max(240, symbols * _LETTER_PX) if labelled else 420,
+        values=alignment.T,
+        caption="attention: which symbol is read, from the first at the bottom to the last at the top",
+        scale=(0.0, float(alignment.max())),
+    )
+    panels.append(attention)
+    picture = Image.new("RGB", (WIDTH_PX, attention.bottom_px + 52), _PAPER)
+    draw = ImageDraw.Draw(picture)
+    _write(draw, (_LEFT_PX, 14), _fitting(title, WIDTH_PX - _LEFT_PX - 20, 17), size_px=17)
+    for panel in panels:
+        _paint(picture, draw, panel)
+    if mel is not None:
+        _count_rows(draw, panels[0])
+    if labelled and letters is not None:
+        for row, letter in enumerate(letters):
+            # all on their base lines, so that a comma does not float
+            _write(draw, (_LEFT_PX - 12, attention.row_px(row) + 3), letter, size_px=_LETTER_PX, anchor="ms")
+    else:
+        _count_rows(draw, attention)
+    _seconds(draw, panels, frames)
+    return picture
+
+
+def _paint(picture: Image.Image, draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
+    """The values as colours, a thin frame around them, the caption above and the scale at the right."""
+    from PIL import Image
+
+    width_px = WIDTH_PX - _LEFT_PX - _RIGHT_PX
+    least, most = panel.scale
+    shares = ((panel.values - least) / max(most - least, 1e-12)).clip(0, 1)
+    # scaled as numbers, before they become colours: a mean of two colours need not be the colour of the mean
+    field = Image.fromarray(np.ascontiguousarray(shares[::-1], np.float32))
+    field = field.resize((width_px, panel.height_px), Image.Resampling.BOX)
+    picture.paste(Image.fromarray(colored(np.asarray(field).clip(0, 1))), (_LEFT_PX, panel.top_px))
+    right_px = _LEFT_PX + width_px
+    draw.rectangle((_LEFT_PX - 1, panel.top_px - 1, right_px, panel.bottom_px), outline=_FAINT)
+    _write(draw, (_LEFT_PX, panel.top_px - 19), panel.caption, size_px=12)
+
+    bar_px = right_px + 12
+    ramp = np.linspace(1, 0, panel.height_px)[:, None].repeat(10, axis=1)
+    picture.paste(Image.fromarray(colored(ramp)), (bar_px, panel.top_px))
+    draw.rectangle((bar_px - 1, panel.top_px - 1, bar_px + 10, panel.bottom_px), outline=_FAINT)
+    _write(draw, (bar_px + 16, panel.top_px), f"{most:.3g}", anchor="lt")
+    _write(draw, (bar_px + 16, panel.bottom_px), f"{least:.3g}", anchor="lb")
+
+
+def _count_rows(draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
+    for row in range(0, len(panel.values), _step(len(panel.values), 6)):
+        height_px = panel.row_px(row)
+        draw.line((_LEFT_PX - 6, height_px, _LEFT_PX - 2, height_px), fill=_FAINT)
+        _write(draw, (_LEFT_PX - 9, height_px), str(row), anchor="rm")
+
+
+def _seconds(draw: ImageDraw.ImageDraw, panels: list[_Panel], frames: int) -> None:
+    """Marks under every panel, numbers under the last."""
+    bottom_px, length_s = panels[-1].bottom_px, frames * SECONDS_PER_FRAME
+    width_px = WIDTH_PX - _LEFT_PX - _RIGHT_PX
+    step_s = _step(length_s * 1000, 12) / 1000
+    for number in range(math.floor(length_s / step_s) + 1):
+        second = number * step_s
+        across_px = round(_LEFT_PX + width_px * second / length_s)
+        for panel in panels:
+            draw.line((across_px, panel.bottom_px + 1, across_px, panel.bottom_px + 5), fill=_FAINT)
+        _write(draw, (across_px, bottom_px + 9), f"{second:g}", anchor="mt")
+    _write(draw, (_LEFT_PX + width_px // 2, bottom_px + 28), f"seconds ({frames:,} frames)", size_px=12, anchor="mt")
+
+
+def _step(span: float, most: int) -> int:
+    """A round step, 1, 2 or 5 times a power of ten, that divides a span into at most so many parts."""
+    power = 1
+    while span > most * 10 * power:
+        power *= 10
+    return next(power * factor for factor in (1, 2, 5, 10) if span <= most * power * factor)
+
+
+def _finite(values: Values) -> Values:
+    """The values with those that are no numbers as the least of the others."""
+    finite = np.isfinite(values)
+    return np.where(finite, values, values[finite].min() if finite.any() else 0.0)
+
+
+def _write(
+    draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, *, size_px: int = 11, anchor: str = "la"
+) -> None:
+    draw.text(at, _drawable(text), fill=_INK, font=_font(size_px), anchor=anchor)
+
+
+def _fitting(text: str, width_px: int, size_px: int) -> str:
+    text, font = _drawable(text[:width_px]), _font(size_px)  # no sign is narrower than a pixel
+    if font.getlength(text) <= width_px:
+        return text
+    fits = bisect.bisect(range(len(text)), width_px, key=lambda end: font.getlength(f"{text[:end]}..."))
+    return text[: max(0, fits - 1)].rstrip() + "..."
+
+
+def _drawable(text: str) -> str:
+    """One line in signs that the font has: whatever else there is becomes a question mark."""
+    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    return line.encode("latin-1", "replace").decode("latin-1")
+
+
+def _font(size_px: int) -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size_px)

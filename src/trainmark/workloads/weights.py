@@ -1,0 +1,106 @@
+"""Reads published weights to begin a run with, and puts them into a model that they fit."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.spec.errors import NotReadyError
+
+MOST_NAMED = 3
+"""Names given of each kind of misfit; the rest is counted."""
+
+
+def weights_file(path: Path) -> Path:
+    """The file meant by a path: itself, or the state in a checkpoint's folder, or the newest in a folder of them."""
+    if path.is_file():
+        return path
+    for found in [path, *reversed(checkpoints(path))] if path.is_dir() else []:
+        if (found / "state.pt").is_file():
+            return found / "state.pt"
+    what = "holds no checkpoint" if path.is_dir() else "is not there"
+    raise NotReadyError(f"--init-from {path} {what}; give a file of weights, or the folder of a checkpoint")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Finished checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.suffix != ".corrupt")
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors by name from a bare state_dict, a dict that holds one, or a checkpoint of ours; no code in it is run."""
+    path = weights_file(path)
+    if path.suffix == ".safetensors":
+        raise NotReadyError(
+            f"{path} is a safetensors file, which is not read; save its tensors with torch.save instead"
+        )
+    try:
+        document = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
+    except pickle.UnpicklingError as error:
+        raise NotReadyError(
+            f"{path} holds more than weights and is not loaded, as loading it could run code; "
+            "save its state_dict alone with torch.save"
+        ) from error
+    except Exception as error:  # torch raises what its many readers happen to raise
+        raise NotReadyError(f"{path} is not a file that torch.save wrote, or it is damaged") from error
+    found = _state_dict(document)
+    if not found:
+        raise NotReadyError(f"{path} holds nothing like weights: no state_dict, alone or under 'state_dict' or 'model'")
+    if all(name.startswith("module.") for name in found):
+        return {name.removeprefix("module."): tensor for name, tensor in found.items()}
+    return found
+
+
+def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Raises NotReadyError with the names that do not fit. Looks at shapes only, so the model may be on `meta`."""
+    weights, wanted = _own_names(model, weights), model.state_dict()
+    missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in weights if name not in wanted]
+    shapes = [
+        f"{name} is {tuple(weights[name].shape)} and not {tuple(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    kinds = (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+    misfits = [f"{len(names)} {kind} ({_first(names)})" for kind, names in kinds if names]
+    if misfits:
+        raise NotReadyError(
+            f"{source} does not fit the model: {', '.join(misfits)}; give weights of this very network, "
+            "or change the network with --set"
+        )
+
+
+def load_into(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Copies the weights into a model; counts of batches that norms have seen may be missing, nothing else."""
+    check_fit(model, weights, source)
+    model.load_state_dict(_own_names(model, weights), strict=False)
+
+
+def _own_names(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights by the model's names; it may know others that public files of its kind have."""
+    own_name = getattr(model, "own_name", str)
+    return {own_name(name): tensor for name, tensor in weights.items()}
+
+
+def _state_dict(document: Any) -> dict[str, Tensor]:
+    """The names and tensors in what a file held, or nothing."""
+    if not isinstance(document, Mapping):
+        return {}
+    if "stepper" in document:
+        return _state_dict(document["stepper"])
+    for key in ("state_dict", "model"):
+        if isinstance(document.get(key), Mapping):
+            document = document[key]
+    tensors = {name: value for name, value in document.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    return tensors if len(tensors) == len(document) else {}
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from records import a_vocoder_record, make_plan, make_record, make_timeline, renamed
+
+from trainmark.published import markdown, read, write_deepspark, write_flagperf
+from trainmark.spec.metrics import Quantity
+from trainmark.spec.recipe import Limits
+from trainmark.spec.record import Doubt, Record
+
+
+def line(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def with_metrics(record: Record, **values: float | None) -> Record:
+    changed = {alias: Quantity(value=value, unit="", unavailable="no sensor") for alias, value in values.items()}
+    return replace(record, metrics={**record.metrics, **changed})
+
+
+def test_a_full_run_is_written_as_the_published_tables_write_it() -> None:
+    record = with_metrics(
+        a_vocoder_record(), e2e_time=10719.4, p_whole=257556.2, p_train=265661, p_core=280476, mem=37.51
+    )
+    text = write_flagperf.write([record], lang="zh")
+    assert line(text, "| 配置") == (
+        "| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | val_loss | mem |"
+    )
+    assert line(text, "| A100单机单卡") == (
+        "| A100单机单卡（1x1） | tf32 | / | 10719 | 257556 | 265661 | 280476 | 0.4774 | 37.5/16.0 |"
+    )
+    assert "| 总吞吐量 | p_whole,见“性能指标” | 单位为mel frames/s；含评估与数据等待 |" in text
+    assert "    - 加速卡型号: A100-SXM4-40GB" in text
+    assert "    - 训练框架版本: pytorch-2.6.0" in text
+    assert "| 训练结果 | val_loss,见“性能指标” | 目标 ≤ 0.4852 |" in text
+
+
+def test_a_run_that_was_cut_short_has_neither_time_nor_quality() -> None:
+    row = cells(line(write_flagperf.write([make_record()], lang="en"), "| AMD EPYC"))
+    assert row[0] == "AMD EPYC 1 node, 1 device (1x1)"
+    assert (row[3], row[7]) == ("", "")
+    full = make_record(plan={"limits": Limits()})
+    row = cells(line(write_flagperf.write([full], lang="en"), "| AMD EPYC"))
+    assert (row[3], row[7]) == ("359.26", "0.3125%")
+
+
+def test_two_machines_are_named_so_that_readers_know_them() -> None:
+    record = make_record(plan={"topology": "2x8", "platform": "nvidia"}, device="NVIDIA A100-SXM4-40GB")
+    assert "| A100两机8卡（2x8） |" in write_flagperf.write([record], lang="zh")
+    assert "| A100 2 nodes, 8 devices (2x8) |" in write_flagperf.write([record], lang="en")
+
+
+def test_devices_with_one_short_name_are_written_in_full() -> None:
+    records = [make_record(plan={"platform": "nvidia"}, device=f"NVIDIA A100-SXM4-{size}GB") for size in (40, 80)]
+    text = write_flagperf.write(records, lang="zh")
+    assert "| A100-SXM4-40GB单机单卡（1x1） |" in text
+    assert [row.device for row in read.read(text, name="a.md").rows] == ["A100-SXM4-40GB", "A100-SXM4-80GB"]
+
+
+def test_the_environment_is_what_was_collected_and_what_was_not_is_said() -> None:
+    environment = {
+        "device": {"name": "N7", "driver": "DRV 5.1"},
+        "cpu": {"name": "Example CPU", "logical_cores": 64},
+        "os": "Linux 6.1.0",
+        "torch": "2.6.0",
+        "python": "3.11.7",
+        "link": [{"bytes": 4096, "median_s": 2e-5, "bus_gigabytes_per_s": 0.2}],
+    }
+    text = write_flagperf.write([make_record(environment=environment)], lang="en")
+    for piece in (
+        "Accelerator model: N7",
+        "CPU model: Example CPU, 64 logical cores",
+        "OS and kernel: Linux 6.1.0",
+        "Driver of the device: DRV 5.1",
+        "Framework: pytorch-2.6.0",
+        "Other software: python 3.11.7",
+        "Network between nodes, measured: all-reduce among 1 ranks on 1 host",
+    ):
+        assert f"    - {piece}" in text
+    bare = write_flagperf.write([make_record(environment={})], lang="en")
+    assert "    - CPU model: not collected" in bare
+
+
+@pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])
+def test_doubts_and_reasons_stand_below_the_table_with_the_rows_they_are_about(write: Any) -> None:
+    doubtful = make_record(doubts=(Doubt(code="x", text="loss | rose"),))
+    sure = with_metrics(renamed(make_record(doubts=()), "other"), mem=None)
+    text = write([sure, doubtful], lang="en")
+    assert ". row 2: loss \\| rose" in text
+    assert ". row 1: no mem: no sensor" in text
+    assert ". rows 1, 2: throughputs cover the steady part" in text
+    assert "第 2 行" in write([sure, doubtful], lang="zh")
+
+
+def test_a_precision_that_did_not_run_is_not_the_one_that_is_written() -> None:
+    record = make_record(plan={"precision": "fp32"})
+    record = replace(record, environment={**record.environment, "precision": {"ran": "tf32"}})
+    text = write_flagperf.write([record], lang="en")
+    assert cells(line(text, "| AMD EPYC"))[1] == "tf32"
+    assert "fp32 was asked for, tf32 ran" in text
+
+
+def test_power_memory_scalability_and_stability_have_units_and_a_cell() -> None:
+    def run(run_id: str, topology: str, p_core: float, group: str | None = None) -> Record:
+        record = make_record(plan={"topology": topology, "recipe": {"batch_per_device": 32}}, group=group)
+        return renamed(with_metrics(record, p_core=p_core, power=128.04, mem=18.4), run_id)
+
+    records = [run("a", "1x1", 100), run("b", "1x8", 780, "g"), run("c", "1x8", 772, "g")]
+    text = write_deepspark.write(records, lang="en")
+    heads = cells(line(text, "| Convergence criteria"))
+    rows = [cells(row) for row in text.splitlines() if row.startswith("| acc≥75.5%")]
+    assert heads[4:] == [
+        "Power (W)",
+        "Scalability (share of ideal by p_core)",
+        "Memory utilization (GiB)",
+        "Stability (spread of p_core over repeats, %)",
+    ]
+    assert [row[4] for row in rows] == ["128.04\\*1", "128.04\\*8", "128.04\\*8"]
+    assert [row[5] for row in rows] == ["", "0.97", "0.97"], "of the mean of the repeats"
+    assert [row[6] for row in rows] == ["18.4\\*1", "18.4\\*8", "18.4\\*8"]
+    assert [row[7] for row in rows] == ["", "1.03", "1.03"]
+    assert rows[1][1] == "trainmark 0.1.0,bs:32/device,8x,fp32"
+
+
+def test_units_that_such_pages_leave_out_are_read_back() -> None:
+    page = read.read(write_deepspark.write([a_vocoder_record()], lang="zh"), name="a.md")
+    assert {said.unit for said in page.said if said.quantity == "throughput"} == {"mel frames/s"}
+    assert {said.word for said in page.said if said.quantity == "throughput"} == {"p_train", "p_core"}
+    assert {said.word for said in page.said if said.quantity == "quality"} == {"val_loss"}
+
+
+def test_runs_of_several_models_get_a_section_each() -> None:
+    for write in (write_flagperf.write, write_deepspark.write):
+        page = read.read(write([make_record(), a_vocoder_record()], lang="zh"), name="a.md")
+        assert [row.workload for row in page.rows] == ["resnet50", "tacotron2"]
+        assert [row.target for row in page.rows] == [75.5, 0.4852]
+
+
+@pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])
+@pytest.mark.parametrize(
+    "name", ["<img src=x onerror=alert(1)>", "a|b", "\x1b[31mred\x1b[0m", "a\nb", "[x](http://e.example)"]
+)
+def test_a_hostile_name_is_only_text_on_the_page(write: Any, name: str) -> None:
+    record = make_record(
+        device=name,
+        ended=name,
+        plan={"recipe": {"memory_format": name}, "precision": "fp32"},
+        doubts=(Doubt(code="x", text=name),),
+    )
+    text = write([replace(record, coverage=name, trainmark=name)], lang="en")
+    assert "<img" not in text
+    assert "\x1b" not in text
+    assert "[x](http" not in text
+    for row in text.splitlines():
+        if row.startswith("|"):
+            assert row.endswith("|")
+    tables = [part for part in markdown.layout(text).parts if isinstance(part, markdown.Table)]
+    assert all(len(row.cells) == len(table.heads.cells) for table in tables for row in table.rows)
+
+
+def test_a_plan_without_a_batch_can_be_written() -> None:
+    plan = make_plan()
+    bare = replace(plan, recipe={}, deviations=())
+    record = replace(make_record(timeline=make_timeline(steps=20)), plan=bare)
+    assert "| / |" in write_flagperf.write([record], lang="en")
+    assert ",1x,fp32 |" in write_deepspark.write([record], lang="en")

@@ -1,0 +1,216 @@
+"""What the page is made of holds without a browser: escaping, axes, thinning, files, size, colours."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import shown
+from hypothesis import given
+from hypothesis import strategies as st
+from records import make_record, make_timeline
+
+from trainmark.analysis.language import speaker
+from trainmark.published import library
+from trainmark.report.html import axis, waterfall
+from trainmark.report.html.artifacts import ALL_BYTES, MOST_BYTES, Room, draw
+from trainmark.report.html.document import render
+from trainmark.report.html.element import Markup, el, joined
+from trainmark.report.html.inputs import Contents
+from trainmark.report.html.published_comparison import same_network
+from trainmark.spec.record import Artifact
+
+PACKAGE = Path(str(files("trainmark.report.html")))
+SAY = speaker("en")
+
+
+@given(st.text())
+def test_no_text_becomes_markup(text: str) -> None:
+    shown_text = el("p", text, title=text)
+    assert re.fullmatch(r'<p title="[^"<>]*">[^<>]*</p>', shown_text)
+
+
+def test_markup_joined_with_text_is_escaped_again() -> None:
+    bold = el("b", "x")
+    assert joined(["a ", bold]) == "a <b>x</b>"
+    assert "&lt;b&gt;" in joined("a " + bold)
+    assert type("a " + bold) is str
+
+
+def test_only_the_builder_makes_markup() -> None:
+    for path in PACKAGE.glob("*.py"):
+        if path.name == "element.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id != "Markup", path.name
+                assert node.func.id != "raw" or path.name == "document.py", path.name
+
+
+@given(st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=50))
+def test_an_axis_holds_all_its_values(values: list[float]) -> None:
+    found = axis.linear(values)
+    assert all(-1e-9 <= found.share(value) <= 1 + 1e-9 for value in values)
+    assert 2 <= len(found.ticks) <= 13
+
+
+@given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=50))
+def test_a_logarithmic_axis_holds_all_its_values_and_has_marks(values: list[float]) -> None:
+    found = axis.logarithmic(values)
+    assert all(0 <= found.share(value) <= 1 for value in values)
+    assert found.ticks
+    assert len(found.ticks) <= 8
+
+
+def test_a_thinned_series_keeps_every_spike() -> None:
+    points = [(float(step), 1.0) for step in range(100_000)]
+    points[12_345] = (12_345.0, 9.0)
+    points[54_321] = (54_321.0, 0.1)
+    thin = axis.thinned(points, 360)
+    assert len(thin) <= 720
+    assert {points[12_345], points[54_321]} <= set(thin)
+    assert thin == sorted(thin)
+
+
+def test_the_waterfall_leads_from_all_time_to_computing() -> None:
+    record = make_record()
+    found = waterfall.steps(record)
+    assert [step.name for step in found if step.total] == ["e2e_time", "p_whole", "p_train", "p_core"]
+    assert sum(step.ns for step in found if not step.total) + found[-1].ns == found[0].ns
+    items = record.timeline.items
+    for step in found[1:]:
+        if step.total:
+            value = record.metrics[step.name].value
+            assert value is not None
+            assert items / (step.ns / 1e9) == pytest.approx(value)
+
+
+def test_exchange_is_split_from_computing_only_where_it_was_measured() -> None:
+    assert waterfall.exchange_ns(make_record()) is None
+    assert waterfall.exchange_ns(make_record(timeline=make_timeline(ranks=2))) is None
+    two = shown.resnet("two", "1x2", steps=60)
+    exchanged = waterfall.exchange_ns(two)
+    assert exchanged is not None
+    assert 0 < exchanged < two.timeline.phases_ns["compute"]
+
+
+def test_a_record_may_not_name_files_outside_its_folder(tmp_path: Path) -> None:
+    folder = shown.leave_files(tmp_path / "run")
+    (tmp_path / "secret.png").write_bytes(shown.a_picture())
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+    (folder / "text.png").write_text("not a picture")
+    (folder / "large.wav").write_bytes(b"RIFF" + b"\0" * MOST_BYTES)
+    (folder / "sub.png").mkdir()
+    for name in ("../secret.png", str(tmp_path / "secret.png"), "link.png", "text.png", "large.wav", "gone.png",
+                 "sub.png", "\0.png"):  # fmt: skip
+        drawn = draw([Artifact(file=name, caption="x")], folder, Room(), SAY)
+        assert drawn is not None
+        assert "data:" not in drawn, name
+        assert "Not in this page" in drawn
+    inside = draw([Artifact(file="alignment.png", caption="x")], folder, Room(), SAY)
+    assert inside is not None
+    assert "data:image/png" in inside
+
+
+def test_all_files_of_a_page_share_one_room(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "sample.wav").write_bytes(b"RIFF" + b"\0" * (MOST_BYTES - 100))
+    room = Room()
+    artifacts = [Artifact(file="sample.wav", caption=str(index)) for index in range(4)]
+    drawn = draw(artifacts, folder, room, SAY)
+    assert drawn is not None
+    assert drawn.count("data:audio/wav") == ALL_BYTES // (MOST_BYTES - 96) == 1
+
+
+def test_ten_long_runs_with_their_sounds_are_below_a_megabyte(tmp_path: Path) -> None:
+    folder = shown.leave_files(tmp_path / "run")
+    records = [shown.a_voice(f"voice-{index}") for index in range(4)]
+    records += [shown.resnet(f"eight-{index}", "1x8") for index in range(2)]
+    records += [shown.resnet(f"one-{index}") for index in range(4)]
+    html = render(
+        Contents(
+            records=tuple(records),
+            rows=library.rows(),
+            beside=library.rows(),
+            folders={record.run_id: folder for record in records},
+        )
+    )
+    assert len(html.encode()) < 1_000_000
+
+
+def test_the_page_names_no_address_outside() -> None:
+    html = render(Contents(records=(shown.on_a_laptop(),), rows=library.rows(), beside=library.rows()))
+    addresses = re.findall(r'\s(?:src|href|action|srcset|poster)="([^"]*)"', html)
+    assert addresses
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    assert "http" not in re.sub(r"http-equiv", "", html)
+    assert "@import" not in html
+    assert "url(" not in html
+
+
+def test_a_small_network_is_not_set_beside_the_published_one() -> None:
+    full = shown.on_a_laptop()
+    small = make_record(environment={"flops": {"per_item": 1.0e7}})
+    assert same_network(full)
+    assert not same_network(small)
+    assert not same_network(make_record())
+    html = render(Contents(records=(small,), beside=library.rows()))
+    assert "beside published" not in html
+
+
+def test_a_page_of_nothing_but_published_rows_can_be_made() -> None:
+    html = render(Contents(records=(), rows=library.rows("vit")))
+    assert "A100" in html
+
+
+def test_a_record_without_steps_or_numbers_can_be_shown() -> None:
+    empty = make_record(
+        timeline=make_timeline(steps=0, warmup_steps=0), metrics={}, loss=(), status="incomplete", environment={}
+    )
+    html = render(Contents(records=(empty,)))
+    assert "incomplete" in html
+
+
+def _colors(block: str) -> dict[str, str]:
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+
+
+def _light(color: str) -> float:
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_light(one), _light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1, 2])
+def test_text_and_lines_can_be_told_from_their_ground_in_both_themes(theme: int) -> None:
+    style = (PACKAGE / "style.css").read_text(encoding="utf-8")
+    colors = _colors(re.findall(r"color-scheme: (?:light|dark);(.*?)\n *\}", style, re.DOTALL)[theme])
+    for text, ground in [
+        *((text, ground) for text in ("ink", "soft", "accent", "good", "fair", "bad") for ground in ("ground", "card")),
+        *((name, f"{name}-ground") for name in ("good", "fair", "bad")),
+        ("soft", "faint"),
+        ("card", "accent"),
+    ]:
+        assert _contrast(colors[text], colors[ground]) >= 4.5, (text, ground)
+    for index in range(8):
+        assert _contrast(colors[f"c{index}"], colors["card"]) >= 3, index
+
+
+def test_dark_by_the_system_and_by_the_button_are_the_same() -> None:
+    style = (PACKAGE / "style.css").read_text(encoding="utf-8")
+    _, system, button, *_ = re.findall(r"color-scheme: (?:light|dark);(.*?)\n *\}", style, re.DOTALL)
+    assert _colors(system) == _colors(button)
+
+
+def test_markup_is_text_to_everyone_else() -> None:
+    assert isinstance(el("p"), Markup)
+    assert isinstance(el("p"), str)

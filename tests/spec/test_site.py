@@ -1,0 +1,97 @@
+"""The site file is checked data: what it may say, where it is looked for, and how a mistake in it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainmark.spec import site
+from trainmark.spec.errors import UsageError
+
+WHOLE = """
+[data]
+imagenet = "/data/imagenet"
+ljspeech = "sets/lj"
+
+[remote]
+python = "~/venv/bin/python"
+folder = "work"
+user = "trainer"
+port = 2222
+ssh_config = "ssh/config"
+allow_root = true
+
+[network]
+interface = "eth1"
+port = 29500
+"""
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_fact_is_read_and_paths_begin_where_the_file_lies(tmp_path: Path) -> None:
+    written(tmp_path / "trainmark.toml", WHOLE)
+    assert site.load({}, cwd=tmp_path) == site.Site(
+        data={"imagenet": "/data/imagenet", "ljspeech": str(tmp_path / "sets" / "lj")},
+        remote=site.Remote(
+            python="~/venv/bin/python",
+            folder="work",
+            user="trainer",
+            port=2222,
+            ssh_config=tmp_path / "ssh" / "config",
+            allow_root=True,
+        ),
+        network=site.Network(interface="eth1", port=29500),
+    )
+
+
+def test_without_a_file_every_fact_has_its_default_and_root_is_not_allowed(tmp_path: Path) -> None:
+    found = site.load({}, cwd=tmp_path, home=tmp_path)
+    assert found == site.Site()
+    assert found.remote == site.Remote(python="python3", folder=".", allow_root=False)
+
+
+def test_the_variable_comes_before_the_folder_and_the_folder_before_the_home(tmp_path: Path) -> None:
+    chosen = written(tmp_path / "chosen.toml", '[network]\ninterface = "chosen"')
+    here = written(tmp_path / "here" / "trainmark.toml", '[network]\ninterface = "here"')
+    home = written(tmp_path / "home" / ".config" / "trainmark" / "trainmark.toml", '[network]\ninterface = "home"')
+    environ = {"TRAINMARK_CONFIG": str(chosen), "HOME": str(tmp_path / "home")}
+    found = []
+    for path in (chosen, here, home):
+        found.append(site.load(environ, cwd=tmp_path / "here").network.interface)
+        path.unlink()
+        environ.pop("TRAINMARK_CONFIG", None)
+    assert found == ["chosen", "here", "home"]
+
+
+def test_a_variable_that_names_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"TRAINMARK_CONFIG names .*absent\.toml, and there is no such file"):
+        site.load({"TRAINMARK_CONFIG": str(tmp_path / "absent.toml")}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[remot]\n", "table 'remot' is not known; did you mean 'remote'?"),
+        ("remote = 3\n", "remote must be a table, [remote], not 3"),
+        ('[remote]\npyton = "x"\n', "key 'pyton' of [remote] is not known; did you mean 'python'?"),
+        ('[data]\nimage = "x"\n', "key 'image' of [data] is not known; did you mean 'imagenet'?"),
+        ("[remote]\npython = 3\n", "python of [remote] must be a text, not 3"),
+        ('[remote]\nuser = ""\n', "user of [remote] must be a text, not ''"),
+        ('[remote]\nallow_root = "no"\n', "allow_root of [remote] must be true or false, not 'no'"),
+        ("[network]\nport = 0\n", "port of [network] must be a port number from 1 to 65535, not 0"),
+        ("[network]\nport = true\n", "port of [network] must be a port number from 1 to 65535, not True"),
+        ("[network\n", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name_and_the_key(tmp_path: Path, text: str, sentence: str) -> None:
+    path = written(tmp_path / "trainmark.toml", text)
+    with pytest.raises(UsageError) as refused:
+        site.load({}, cwd=tmp_path)
+    assert sentence in str(refused.value)
+    assert str(path) in str(refused.value)

@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from privileges import ordinary_permissions
+from records import a_vocoder_record, make_record, renamed
+
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.store.store import Store, default_folder, read_record
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "a store")
+
+
+def indexed(store: Store) -> int:
+    """Rows that really stand in the index on disk."""
+    connection = sqlite3.connect(store.folder / "index.sqlite")
+    try:
+        return int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def filled(store: Store, count: int = 3) -> list[str]:
+    """Adds records a minute apart; their ids, oldest first."""
+    run_ids = [f"resnet50-quick-{minute:02}-{minute:06x}" for minute in range(count)]
+    for minute, run_id in enumerate(run_ids):
+        store.add(renamed(make_record(), run_id, f"2026-11-15T20:{minute:02}:00Z"))
+    return run_ids
+
+
+def test_a_record_comes_back_as_it_was_saved(store: Store) -> None:
+    record = make_record()
+    path = store.add(record)
+    assert path == store.path(record.run_id)
+    assert store.record(record.run_id).to_json() == record.to_json()
+
+
+def test_nothing_unfinished_is_left_beside_a_record(store: Store) -> None:
+    path = store.add(make_record())
+    assert [entry.name for entry in store.records.iterdir()] == [path.name]
+
+
+def test_a_record_is_never_replaced(store: Store) -> None:
+    path = store.add(make_record())
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="never replaced"):
+        store.add(make_record(ended="something else"))
+    assert path.read_bytes() == before
+
+
+def test_a_disk_without_hard_links_still_never_replaces(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = store.add(make_record())
+    before = path.read_bytes()
+    assert store.record().run_id == make_record().run_id
+    with pytest.raises(UsageError, match="never replaced"):
+        store.add(make_record(ended="something else"))
+    assert path.read_bytes() == before
+
+
+def test_a_run_id_cannot_lead_out_of_the_store(store: Store) -> None:
+    with pytest.raises(UsageError, match="cannot name a file"):
+        store.add(make_record(run_id="../elsewhere"))
+
+
+def test_rows_come_newest_first_whatever_the_order_of_saving(store: Store) -> None:
+    for run_id, created in [
+        ("middle", "2026-11-15T20:00:00Z"),
+        ("newest", "2026-11-15T20:00:01+00:00"),
+        ("oldest", "2026-11-15T21:30:00+02:00"),
+    ]:
+        store.add(renamed(make_record(), run_id, created))
+    assert [row.run_id for row in store.rows()] == ["newest", "middle", "oldest"]
+    assert [row.run_id for row in store.rows(limit=1)] == ["newest"]
+
+
+def test_a_row_says_what_lists_show(store: Store) -> None:
+    store.add(make_record(group="g1"))
+    (row,) = store.rows()
+    assert (row.workload, row.recipe, row.topology, row.precision) == ("resnet50", "quick", "1x1", "fp32")
+    assert (row.device, row.platform, row.status, row.unit) == ("AMD EPYC", "cpu", "valid", "images/s")
+    assert (row.quality_name, row.quality, row.reached, row.doubts, row.group) == ("acc1", 0.3125, False, 2, "g1")
+    assert row.p_core == make_record().metrics["p_core"].value
+    assert row.fingerprint == make_record().plan.fingerprint
+
+
+def test_rows_can_be_chosen(store: Store) -> None:
+    store.add(make_record())
+    store.add(a_vocoder_record(group="g1"))
+    assert [row.workload for row in store.rows(workload="tacotron2")] == ["tacotron2"]
+    assert [row.workload for row in store.rows(group="g1")] == ["tacotron2"]
+    assert [row.workload for row in store.rows(platform="cpu", status="valid")] == ["resnet50"]
+    assert store.rows(workload="vit") == []
+
+
+def test_records_added_and_removed_behind_its_back_are_noticed(store: Store, tmp_path: Path) -> None:
+    first, second, third = filled(store)
+    other = Store(tmp_path / "other")
+    moved = other.add(renamed(make_record(), "from-elsewhere", "2026-11-15T23:00:00Z"))
+    moved.rename(store.path("from-elsewhere"))
+    store.path(second).unlink()
+    assert [row.run_id for row in store.rows()] == ["from-elsewhere", third, first]
+    assert indexed(store) == 3
+
+
+def test_a_file_that_was_still_being_copied_is_read_again_once_whole(store: Store) -> None:
+    store.records.mkdir(parents=True)
+    text = renamed(make_record(), "copied").dumps()
+    store.path("copied").write_text(text[: len(text) // 2])
+    assert store.rows() == []
+    store.path("copied").write_text(text)
+    assert [row.run_id for row in store.rows()] == ["copied"]
+    assert store.contents().damaged == []
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not JSON"),
+        (b'{"kind": "trainmark rec', "not JSON"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"[1, 2]", "not an object"),
+        (b'{"kind": "trainmark record", "schema": 1}', "run_id|quality"),
+        (b'{"kind": "trainmark record", "schema": NaN}', "NaN"),
+        (b"[" * 100_000, "recursion|Recursion|JSON"),
+    ],
+)
+def test_a_damaged_file_is_named_and_the_others_are_listed(store: Store, content: bytes, reason: str) -> None:
+    filled(store, 2)
+    store.path("torn").write_bytes(content)
+    contents = store.contents()
+    assert len(contents.rows) == 2
+    (damaged,) = contents.damaged
+    assert damaged.path == store.path("torn")
+    with pytest.raises(UsageError, match=reason):
+        store.record("torn")
+    assert str(damaged).startswith(f"record file {store.path('torn')} is left out: it ")
+
+
+def test_a_changed_plan_is_called_damaged(store: Store) -> None:
+    path = store.add(make_record())
+    document = json.loads(path.read_text())
+    document["plan"]["precision"] = "fp16"
+    path.write_text(json.dumps(document))
+    (damaged,) = store.contents().damaged
+    assert "fingerprint" in damaged.reason
+
+
+def test_a_record_under_another_name_is_called_damaged(store: Store) -> None:
+    path = store.add(make_record())
+    (store.records / "copy.json").write_bytes(path.read_bytes())
+    contents = store.contents()
+    assert [row.run_id for row in contents.rows] == [make_record().run_id]
+    assert make_record().run_id in contents.damaged[0].reason
+
+
+@pytest.mark.parametrize("garbage", [b"this is no database", b"SQLite format 3\x00" + b"\x07" * 5000])
+def test_a_corrupt_index_is_rebuilt(store: Store, garbage: bytes) -> None:
+    run_ids = filled(store)
+    (store.folder / "index.sqlite").write_bytes(garbage)
+    store.add(renamed(make_record(), "one-more", "2026-11-15T19:00:00Z"))
+    assert [row.run_id for row in store.rows()] == [*reversed(run_ids), "one-more"]
+    assert indexed(store) == 4
+
+
+def test_an_index_damaged_in_the_middle_is_rebuilt(store: Store) -> None:
+    run_ids = filled(store, 30)
+    index = store.folder / "index.sqlite"
+    content = bytearray(index.read_bytes())
+    content[4096:] = b"\x55" * (len(content) - 4096)
+    index.write_bytes(content)
+    assert [row.run_id for row in store.rows()] == run_ids[::-1]
+    assert indexed(store) == 30
+
+
+def test_an_index_of_another_version_is_rebuilt(store: Store) -> None:
+    run_ids = filled(store)
+    connection = sqlite3.connect(store.folder / "index.sqlite")
+    connection.executescript("DROP TABLE records; CREATE TABLE records (old); PRAGMA user_version = 7")
+    connection.close()
+    assert [row.run_id for row in store.rows()] == run_ids[::-1]
+    assert indexed(store) == 3
+
+
+def test_a_locked_index_costs_no_record_and_is_repaired_later(tmp_path: Path) -> None:
+    store = Store(tmp_path, index_timeout_s=0)
+    filled(store, 2)
+    other = sqlite3.connect(store.folder / "index.sqlite", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    store.add(renamed(make_record(), "meanwhile"))
+    assert len(store.rows()) == 3
+    other.execute("ROLLBACK")
+    other.close()
+    assert indexed(store) == 2
+    assert len(store.rows()) == 3
+    assert indexed(store) == 3
+
+
+def test_an_index_that_cannot_be_made_costs_nothing_but_time(store: Store) -> None:
+    (store.folder / "index.sqlite").mkdir(parents=True)
+    run_ids = filled(store)
+    assert [row.run_id for row in store.rows()] == run_ids[::-1]
+
+
+def test_rebuild_reads_every_record_again(store: Store) -> None:
+    filled(store)
+    connection = sqlite3.connect(store.folder / "index.sqlite")
+    connection.execute("UPDATE records SET workload = 'a lie'")
+    connection.commit()
+    connection.close()
+    assert store.rebuild() == 3
+    assert {row.workload for row in store.rows()} == {"resnet50"}
+
+
+def test_reading_a_store_that_is_not_there_makes_no_folder(store: Store) -> None:
+    assert store.rows() == []
+    assert not store.folder.exists()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from records import make_record, renamed
+from trainmark.store.store import Store
+from trainmark.spec.errors import UsageError
+
+name, folder = sys.argv[1:]
+store, record = Store(Path(folder)), make_record()
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(25):
+    store.add(renamed(record, f"{name}-{number:02}"))
+lost = 0
+for number in range(10):
+    try:
+        store.add(renamed(record, f"both-{number}", ended=name))
+    except UsageError:
+        lost += 1
+print(lost)
+"""
+
+
+def test_two_processes_that_save_at_once_both_succeed(store: Store) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, name, str(store.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for name in ("one", "two")
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    answers = []
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        answers.append(writer.communicate(timeout=60)[0])
+        assert writer.returncode == 0
+    assert sum(int(lost) for lost in answers) == 10  # each of the ids both wanted went to exactly one
+    assert len(store.rows()) == 60
+    assert indexed(store) == 60
+    assert store.contents().damaged == []
+
+
+def test_a_run_is_found_by_id_beginning_end_path_or_as_the_newest(store: Store, tmp_path: Path) -> None:
+    first, second, third = filled(store)
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(make_record().dumps())
+    assert store.find(second) == store.path(second)
+    assert store.find("resnet50-quick-01") == store.path(second)
+    assert store.find("000002") == store.path(third)
+    assert store.find() == store.find("last") == store.find("") == store.path(third)
+    assert store.find(str(elsewhere)) == elsewhere
+    assert store.find(str(store.path(first))) == store.path(first)
+
+
+def test_an_id_that_begins_another_is_found(store: Store) -> None:
+    store.add(renamed(make_record(), "run"))
+    store.add(renamed(make_record(), "run-2"))
+    assert store.find("run") == store.path("run")
+
+
+def test_an_unknown_run_is_answered_with_the_nearest(store: Store) -> None:
+    filled(store)
+    with pytest.raises(UsageError, match="did you mean 'resnet50-quick-02-000002'"):
+        store.find("resnet50-quick-02-00002x")
+    with pytest.raises(UsageError, match="the newest is 'resnet50-quick-02-000002'"):
+        store.find("%%%")
+    with pytest.raises(UsageError, match=r"no record file nowhere\.json"):
+        store.find("nowhere.json")
+    with pytest.raises(UsageError):
+        store.find("x" * 5000)
+    with pytest.raises(UsageError):
+        store.find("nul\0byte")
+
+
+def test_an_ambiguous_word_is_answered_with_some_of_the_runs(store: Store) -> None:
+    filled(store, 8)
+    with pytest.raises(UsageError, match=r"any of 8 runs: resnet50-quick-00-000000, .* and 3 more"):
+        store.find("resnet50")
+
+
+def test_an_empty_store_says_how_to_fill_it(store: Store) -> None:
+    with pytest.raises(UsageError, match="trainmark run"):
+        store.find()
+    with pytest.raises(UsageError, match="no records yet"):
+        store.find("abc")
+
+
+def test_a_run_folder_without_a_record_is_told_from_an_unknown_run(store: Store) -> None:
+    run_ids = filled(store, 1)
+    (store.runs / run_ids[0]).mkdir(parents=True)
+    killed = store.runs / "resnet50-smoke-killed"
+    killed.mkdir()
+    (killed / "plan.json").write_text(json.dumps(make_record().plan.to_json()))
+    (store.runs / "not-even-a-plan").mkdir()
+    left = {row.run_id: row for row in store.contents().unrecorded}
+    assert set(left) == {"resnet50-smoke-killed", "not-even-a-plan"}
+    assert left["resnet50-smoke-killed"].workload == "resnet50"
+    assert {row.status for row in left.values()} == {"no record"}
+    with pytest.raises(UsageError, match="has no record"):
+        store.find("killed")
+
+
+def test_a_store_that_is_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    for folder in (taken, taken / "below"):
+        for attempt in (Store(folder).check_writable, Store(folder).rows, lambda: Store(folder).add(make_record())):  # noqa: B023
+            with pytest.raises(NotReadyError, match="is a file, not a folder"):
+                attempt()
+
+
+def test_a_store_that_cannot_be_made_is_refused_in_a_sentence() -> None:
+    store = Store(Path("/proc/self/no-such-place"))
+    with pytest.raises(NotReadyError, match=r"cannot be made: .*TRAINMARK_STORE"):
+        store.check_writable()
+    with pytest.raises(NotReadyError):
+        store.add(make_record())
+
+
+def test_a_store_of_someone_else_can_be_read_and_not_written(store: Store) -> None:
+    filled(store, 2)
+    folders = (store.folder, store.records)
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        with ordinary_permissions():
+            assert len(store.rows()) == 2
+            with pytest.raises(NotReadyError, match="cannot be written"):
+                store.check_writable()
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+def test_check_writable_leaves_nothing_behind(store: Store) -> None:
+    store.check_writable()
+    assert list(store.records.iterdir()) == []
+
+
+def test_the_folder_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TRAINMARK_STORE", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert default_folder() == tmp_path / ".local/share/trainmark"
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    assert default_folder() == tmp_path / ".local/share/trainmark"
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert default_folder() == Path("/data/trainmark")
+    monkeypatch.setenv("TRAINMARK_STORE", "~/mine")
+    assert default_folder() == tmp_path / "mine"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone\.json cannot be read"):
+        read_record(tmp_path / "gone.json")
+
+
+def test_a_listing_needs_neither_numpy_nor_torch(store: Store) -> None:
+    filled(store)
+    program = (
+        "import sys; from pathlib import Path; from trainmark.store.store import Store\n"
+        f"assert len(Store(Path({str(store.folder)!r})).rows()) == 3\n"
+        "assert not {'numpy', 'rich', 'torch', 'scipy'} & set(sys.modules), 'a heavy import'"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)

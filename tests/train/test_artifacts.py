@@ -1,0 +1,170 @@
+"""A trained model leaves its samples after the clock has stopped, and a failure there costs no result."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from records import make_plan
+from tiny import LineFit, PointData, job
+from torch import nn
+
+from trainmark.launch import cluster_env, workers
+from trainmark.spec.errors import WorkloadError
+from trainmark.spec.events import EventTail
+from trainmark.spec.recipe import Limits
+from trainmark.spec.record import Artifact
+from trainmark.train import artifacts, loop, monitor, setup, worker
+from trainmark.train.collectives import SingleRank
+from trainmark.train.ranks import Ranks
+
+LEFT = Artifact(file="samples/line.txt", caption="the line it found")
+
+
+class Painter(LineFit):
+    """Writes its line down; `before` happens first."""
+
+    def __init__(self, before: Callable[[PointData], None] = lambda data: None, left: Artifact = LEFT) -> None:
+        self._before, self._left = before, left
+        self.seen: tuple[bool, bool] | None = None
+
+    def leave_samples(self, model: nn.Module, recipe: Any, data: PointData, folder: Path) -> tuple[Artifact, ...]:
+        self._before(data)
+        self.seen = (model.training, torch.is_grad_enabled())
+        (folder / "samples").mkdir()
+        (folder / LEFT.file).write_text(str(model(torch.ones(1))), encoding="utf-8")
+        return (self._left,)
+
+
+class SecondRank(SingleRank):
+    rank = 1
+    world = 2
+
+    def __init__(self) -> None:
+        self.barriers = 0
+
+    def barrier(self) -> None:
+        self.barriers += 1
+
+
+def trained(folder: Path, workload: LineFit, **changes: Any) -> loop.Job:
+    ready = replace(job(folder, limits=Limits(steps=4)), workload=workload, **changes)
+    loop.train(ready, loop.Position())
+    return ready
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return list(EventTail(folder / "rank0.jsonl").new_events())
+
+
+def last(folder: Path) -> dict[str, Any]:
+    return events(folder)[-1]
+
+
+def test_the_model_works_in_evaluation_mode_without_gradients(tmp_path: Path) -> None:
+    workload = Painter()
+    artifacts.leave(trained(tmp_path, workload), "done", tmp_path)
+    assert workload.seen == (False, False)
+    assert last(tmp_path) == {"event": "artifacts", "artifacts": [{"file": LEFT.file, "caption": LEFT.caption}]}
+    assert (tmp_path / LEFT.file).is_file()
+
+
+def fail(data: PointData) -> None:
+    raise RuntimeError("the vocoder is hoarse\nand more")
+
+
+def refuse(data: PointData) -> None:
+    raise WorkloadError("the disk is full")
+
+
+def interrupt(data: PointData) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        (Painter(fail), "RuntimeError: the vocoder is hoarse"),
+        (Painter(refuse), "the disk is full"),
+        (Painter(interrupt), "interrupted"),
+        (Painter(left=replace(LEFT, file="elsewhere.wav")), "elsewhere.wav was announced and is not there"),
+    ],
+)
+def test_whatever_goes_wrong_is_written_down_and_nothing_more(
+    tmp_path: Path, workload: LineFit, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    artifacts.leave(trained(tmp_path, workload), "done", tmp_path)
+    assert last(tmp_path) == {"event": "no-sample", "reason": reason}
+    assert "Traceback" in capsys.readouterr().err
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+@pytest.mark.parametrize("reason", [monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE])
+def test_a_run_that_was_broken_off_leaves_none(tmp_path: Path, reason: int) -> None:
+    workload = Painter()
+    artifacts.leave(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path)
+    assert workload.seen is None
+
+
+def test_a_run_without_a_step_leaves_none(tmp_path: Path) -> None:
+    workload = Painter()
+    artifacts.leave(replace(job(tmp_path), workload=workload), "done", tmp_path)
+    assert workload.seen is None
+
+
+def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
+    workload, collectives = Painter(), SecondRank()
+    artifacts.leave(replace(trained(tmp_path, workload), collectives=collectives), "done", tmp_path)
+    assert workload.seen is None
+    assert collectives.barriers == 1
+    assert last(tmp_path)["phase"] == "sample"
+
+
+def test_a_new_phase_is_said_at_once_however_lately_another_was(tmp_path: Path) -> None:
+    ready = job(tmp_path)
+    for phase in ("evaluate", "evaluate", "sample"):
+        ready.pace.alive(phase, 0)
+    assert [event["phase"] for event in events(tmp_path)] == ["evaluate", "sample"]
+
+
+def test_samples_have_as_long_as_the_start_before_they_are_a_hang(tmp_path: Path) -> None:
+    found = workers.WorkerProcesses(make_plan(), cluster_env.ClusterEnv(), tmp_path)
+    found.ranks[0].compute_ns, found.ranks[0].phase = [10**9] * 9, "evaluate"
+    assert found.limit_s == workers.TRAIN_LIMIT_S
+    found.ranks[0].phase = "sample"
+    assert found.limit_s == workers.INIT_LIMIT_S
+
+
+@pytest.fixture
+def as_worker() -> Iterator[None]:
+    """What a worker changes in its process is put back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    gc.unfreeze()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("as_worker")
+def test_a_worker_samples_after_the_phases_and_before_the_end_with_its_data_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_at_sampling: list[bool] = []
+    workload = Painter(lambda data: open_at_sampling.append(not data.closed))
+    data = PointData(facts={"padding": 0.25})
+    ready = replace(job(tmp_path, limits=Limits(steps=4), data=data), workload=workload)
+    monkeypatch.setattr(setup, "build_job", lambda *_, **__: (ready, loop.Position()))
+    worker.work(make_plan(), tmp_path, Ranks.from_environment(), ready.events)
+    kinds = [event["event"] for event in events(tmp_path) if event["event"] != "alive"]
+    assert kinds[-4:] == ["phases", "flops", "artifacts", "end"]
+    assert last(tmp_path)["facts"] == {"padding": 0.25}
+    assert open_at_sampling == [True]
+    assert data.closed

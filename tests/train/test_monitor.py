@@ -1,0 +1,139 @@
+"""When a run stops, and what it writes down on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from standin import HandClock, StandIn
+
+from trainmark.spec.events import EventTail, EventWriter
+from trainmark.spec.recipe import Limits
+from trainmark.train import monitor
+from trainmark.train.clock import Clock
+from trainmark.train.collectives import SingleRank
+from trainmark.train.losses import MOST_KEPT, QueuedLosses
+
+MS = 1_000_000
+
+
+class Several(SingleRank):
+    """Two ranks of which the other always agrees."""
+
+    world = 2
+
+
+class Course:
+    """A training stretch on the stand-in device, with the pace's clock moved by the same hand."""
+
+    def __init__(self, folder: Path, limits: Limits, *, world: int = 1, **begun: Any) -> None:
+        self.hand = HandClock()
+        self.device = StandIn(self.hand)
+        self.clock = Clock(self.device, self.device.synchronize, now_ns=self.hand)
+        self.path = folder / "rank0.jsonl"
+        self.pace = monitor.Monitor(
+            clock=self.clock,
+            events=EventWriter(self.path),
+            limits=limits,
+            collectives=Several() if world > 1 else SingleRank(),
+            losses=QueuedLosses(torch.zeros(MOST_KEPT)),
+            now_s=lambda: self.hand.ns / 1e9,
+            **begun,
+        )
+        self.world = world
+
+    def run(self, step_ms: list[int], items: list[int] | None = None) -> tuple[int, int]:
+        """Trains steps of these lengths; returns how many were made, and the reason to stop."""
+        with self.clock.training():
+            for length, held in self.clock.waiting_for(zip(step_ms, items or [8] * len(step_ms), strict=True)):
+                with self.clock.step(held):
+                    self.device.launch(length * MS)
+                    if self.world > 1:
+                        self.clock.exchange_begins()
+                        self.device.launch(MS)
+                        self.clock.exchange_ends()
+                    self.pace.note(torch.tensor(0.5))
+                if reason := self.pace.stop():
+                    break
+        self.pace.write_down()
+        return self.clock.steps, reason
+
+    def lines(self) -> int:
+        return len(self.events())
+
+    def events(self) -> list[dict[str, Any]]:
+        return list(EventTail(self.path).new_events())
+
+
+def test_steps_are_written_in_lots_not_one_by_one(tmp_path: Path) -> None:
+    course = Course(tmp_path, Limits())
+    assert course.run([1] * 10_000) == (10_000, 0)
+    # ten seconds of training, looked at about twice a second, after the first few
+    assert course.lines() < 60
+
+
+def test_seconds_end_a_run_within_a_look(tmp_path: Path) -> None:
+    steps, reason = Course(tmp_path, Limits(seconds=5)).run([10] * 10_000)
+    assert reason == monitor.SECONDS
+    assert 500 <= steps <= 500 + 60
+
+
+def test_a_slow_device_is_not_left_alone_for_long(tmp_path: Path) -> None:
+    steps, reason = Course(tmp_path, Limits(seconds=5)).run([3000] * 100)
+    assert reason == monitor.SECONDS
+    assert steps <= 8  # the host is a few steps ahead of the device when the time is over
+
+
+def test_a_run_settles_when_the_interval_is_narrow_and_not_before(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    noisy = (1000 + 150 * torch.randn(2000, generator=generator)).int().tolist()
+    few, reason = Course(tmp_path, Limits(half_width=0.02)).run([1000] * 100)
+    assert reason == monitor.SETTLED
+    many, reason = Course(tmp_path, Limits(half_width=0.02)).run(noisy)
+    assert reason == monitor.SETTLED
+    assert monitor.FEWEST_STEPS_FOR_INTERVAL <= few < 40 < many
+
+
+def test_steps_that_take_longer_because_they_hold_more_settle_as_soon(tmp_path: Path) -> None:
+    frames = torch.randint(200, 900, (2000,), generator=torch.Generator().manual_seed(0)).tolist()
+    steps, reason = Course(tmp_path, Limits(half_width=0.02)).run([2 * count for count in frames], frames)
+    assert reason == monitor.SETTLED
+    assert steps < 40
+
+
+def test_a_loss_that_is_not_finite_outranks_every_other_reason(tmp_path: Path) -> None:
+    course = Course(tmp_path, Limits(steps=1))
+    course.pace.wish = monitor.INTERRUPTED
+    with course.clock.training():
+        for _ in course.clock.waiting_for([1]):
+            with course.clock.step(1):
+                course.pace.note(torch.tensor(float("inf")))
+            reason = course.pace.stop()
+    assert reason == monitor.NOT_FINITE
+
+
+def test_the_exchange_of_each_step_is_written_down_where_there_are_several_ranks(tmp_path: Path) -> None:
+    course = Course(tmp_path, Limits(), world=2)
+    course.run([4] * 3)
+    assert [ns for event in course.events() for ns in event["exchange_ns"]] == [MS] * 3
+    (tmp_path / "alone").mkdir()
+    alone = Course(tmp_path / "alone", Limits())
+    alone.run([4] * 3)
+    assert all("exchange_ns" not in event for event in alone.events())
+
+
+def test_after_a_restart_the_limits_count_what_was_done_before_it(tmp_path: Path) -> None:
+    (tmp_path / "resumed").mkdir()
+    begun = {"first_step": 140, "began_step": 100}
+    assert Course(tmp_path, Limits(steps=60), **begun).run([10] * 100) == (20, monitor.STEPS)
+    # a run that resumed another one's checkpoint begins there, and has all of its own steps before it
+    assert Course(tmp_path / "resumed", Limits(steps=60), first_step=140).run([10] * 100) == (60, monitor.STEPS)
+
+
+def test_after_a_restart_the_seconds_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+    course = Course(tmp_path, Limits(seconds=5), first_step=140, began_step=0, trained_s=4.0)
+    steps, reason = course.run([10] * 10_000)
+    assert reason == monitor.SECONDS
+    assert 100 <= steps <= 100 + 60
+    assert course.pace.trained_s() >= 5

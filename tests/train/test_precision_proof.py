@@ -1,0 +1,192 @@
+"""What a step is really computed in is seen, whatever was asked, and seeing it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import RECIPE, LineFit, job
+from torch import Tensor, nn
+
+from trainmark import workloads
+from trainmark.datasets.input_pool import ImageBatch
+from trainmark.platforms import files
+from trainmark.platforms.platform import Device, Platform
+from trainmark.spec.events import EventTail, EventWriter
+from trainmark.spec.precision import PRECISIONS, Precision
+from trainmark.train import loop
+from trainmark.train.precision_proof import Proof, kind_of_product
+from trainmark.train.setup import build_stepper
+from trainmark.train.stepper import Stepper
+from trainmark.workloads.tacotron2.batches import SpeechBatch
+
+RUNS_ON_A_CPU = [name for name in PRECISIONS if name != "tf32"]
+NAMES = ("resnet50", "vit", "tacotron2")
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    yield Platform(files.load("cpu")).open(0)
+    Platform(files.load("cpu")).open(0).set_precision(PRECISIONS["fp32"])
+
+
+def batch(name: str) -> Any:
+    drawn = torch.Generator().manual_seed(0)
+    if name == "tacotron2":
+        return SpeechBatch(
+            text=torch.randint(1, 148, (3, 9), generator=drawn),
+            symbols=(9, 7, 5),
+            mels=torch.randn(12, 3, 80, generator=drawn) - 5,
+            frames=torch.tensor([12, 8, 4]),
+            frames_on_host=(12, 8, 4),
+            numbers=(0, 1, 2),
+            count=3,
+            global_count=3,
+        )
+    images = torch.randint(0, 255, (4, 3, 64, 64), generator=drawn, dtype=torch.uint8)
+    return ImageBatch(
+        images=images.contiguous(memory_format=torch.channels_last),
+        labels=torch.randint(0, 10, (4,), generator=drawn),
+        count=4,
+        global_count=4,
+    )
+
+
+def tiny(name: str, word: str, device: Device, **changes: Any) -> Stepper:
+    workload = workloads.load(name)
+    small = {"resnet50": {"width": 4}, "vit": {"layers": 1}, "tacotron2": {"rnn_width": 32, "postnet_width": 32}}
+    recipe = replace(workload.recipes["smoke"], **{**small[name], **changes})
+    device.set_precision(Precision.parse(word))
+    stepper = build_stepper(workload, recipe, Precision.parse(word), device, 1)
+    stepper.set_learning_rate(recipe.learning_rate)
+    return stepper
+
+
+def losses(stepper: Stepper, data: Any, steps: int = 2) -> list[float]:
+    torch.manual_seed(5)
+    return [float(stepper.step(data)) for _ in range(steps)]
+
+
+def said(folder: Path) -> dict[str, Any]:
+    return [event for event in EventTail(folder / "rank0.jsonl").new_events() if event["event"] == "precision"][-1]
+
+
+def watched(folder: Path, stepper: Stepper, data: Any) -> dict[str, Any]:
+    proof = Proof(stepper, EventWriter(folder / "rank0.jsonl"))
+    losses(stepper, data, 1)
+    proof.conclude(1)
+    return said(folder)
+
+
+@pytest.mark.parametrize("word", RUNS_ON_A_CPU)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_precision_is_named_by_what_ran_and_watching_changes_no_loss(
+    tmp_path: Path, device: Device, name: str, word: str
+) -> None:
+    data = batch(name)
+    plain = losses(tiny(name, word, device), data)
+    stepper = tiny(name, word, device)
+    Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
+    assert losses(stepper, data) == plain
+    found = said(tmp_path)
+    assert (found["asked"], found["ran"]) == (word, word)
+    assert found["autocast"] == PRECISIONS[word].autocast
+    assert (found["loss_scale"] is not None) == PRECISIONS[word].scales_loss
+    main = PRECISIONS[word].computes_in
+    assert found["computed"]["matmul"][main] > 0
+    assert found["computed"]["convolution"][main] > 1  # there and back
+
+
+def test_only_the_first_step_is_watched(tmp_path: Path, device: Device) -> None:
+    stepper = tiny("resnet50", "fp32", device)
+    Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
+    losses(stepper, batch("resnet50"), 3)
+    assert isinstance(stepper.watch, nullcontext)
+    assert len(list(EventTail(tmp_path / "rank0.jsonl").new_events())) == 1
+
+
+def test_micro_batches_are_all_seen(tmp_path: Path, device: Device) -> None:
+    whole = watched(tmp_path, tiny("resnet50", "fp32", device), batch("resnet50"))
+    (tmp_path / "parts").mkdir()
+    parts = watched(tmp_path / "parts", tiny("resnet50", "fp32", device, accumulate=2), batch("resnet50"))
+    assert parts["computed"]["convolution"]["float32"] == 2 * whole["computed"]["convolution"]["float32"]
+
+
+class Stubborn(nn.Module):
+    """Leaves autocast for its forward pass."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.inner(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("word", ["amp-bf16", "amp-fp16"])
+def test_a_model_that_ignores_autocast_is_found_out(tmp_path: Path, device: Device, word: str) -> None:
+    stepper = tiny("resnet50", word, device)
+    stepper.model = stepper.bare_model = Stubborn(stepper.bare_model)
+    found = watched(tmp_path, stepper, batch("resnet50"))
+    assert (found["asked"], found["ran"], found["autocast"]) == (word, "fp32", PRECISIONS[word].autocast)
+    assert set(found["computed"]["convolution"]) == {"float32"}
+
+
+def test_a_model_that_lowers_half_of_itself_is_mixed(tmp_path: Path, device: Device) -> None:
+    stepper = tiny("vit", "amp-bf16", device, layers=2)
+    encoder: Any = stepper.bare_model.encoder
+    encoder.layers[0] = Stubborn(encoder.layers[0])
+    found = watched(tmp_path, stepper, batch("vit"))
+    assert found["ran"].startswith("mixed: ")
+    assert "% bfloat16" in found["ran"] and "% float32" in found["ran"]
+
+
+def test_allowed_tf32_is_named(tmp_path: Path, device: Device) -> None:
+    stepper = tiny("resnet50", "fp32", device)
+    device.set_precision(PRECISIONS["tf32"])
+    found = watched(tmp_path, stepper, batch("resnet50"))
+    assert (found["asked"], found["ran"], found["tf32"]) == ("fp32", "tf32", {"matmul": True, "convolution": True})
+
+
+@pytest.mark.parametrize("kind", ["fused", "plain"])
+def test_steps_that_the_loss_scaler_skips_are_counted(tmp_path: Path, device: Device, kind: str) -> None:
+    stepper = tiny("resnet50", "amp-fp16", device, optimizer_kind=kind)
+    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    proof = Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
+    losses(stepper, batch("resnet50"), 4)
+    assert said(tmp_path)["loss_scale"] == 2.0**40
+    proof.conclude(4)
+    found = said(tmp_path)
+    assert found["skipped_steps"] == 4
+    assert found["loss_scale"] == 2.0**36
+
+
+def test_the_loop_has_its_first_step_watched(tmp_path: Path) -> None:
+    ready = job(tmp_path, recipe=replace(RECIPE, epochs=1))
+    Proof(ready.stepper, ready.events)
+    loop.train(ready, loop.Position())
+    assert said(tmp_path)["ran"] == "mixed: no product was seen"
+    assert said(tmp_path)["weights"] == {"float32": 2}
+    assert isinstance(ready.workload, LineFit)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    {
+        "matmul": "mm addmm addmm_ bmm baddbmm addbmm mv addmv_ dot linear linear_backward _linear_pointwise "
+        "_scaled_mm _addmm_activation _scaled_dot_product_flash_attention_for_cpu _flash_attention_forward "
+        "_scaled_dot_product_efficient_attention_backward _cudnn_rnn mkldnn_rnn_layer_backward npu_fusion_attention",
+        "convolution": "convolution convolution_backward _convolution cudnn_convolution miopen_convolution "
+        "_convolution_pointwise thnn_conv2d slow_conv3d_forward _conv_depthwise2d convolution_overrideable",
+        None: "add add_ addcmul upsample_linear1d upsample_bilinear2d _reorder_linear_weight _thnn_fused_lstm_cell "
+        "_cudnn_rnn_flatten_weight convert_element_type relu _softmax native_batch_norm comm_ _foreach_add_",
+    }.items(),
+)
+def test_products_are_known_by_the_names_devices_give_them(kind: str | None, names: str) -> None:
+    assert {name: kind_of_product(name) for name in names.split()} == dict.fromkeys(names.split(), kind)

@@ -1,0 +1,187 @@
+"""MFU: what a run's speed is held to, how it is shown, and when it says that the label is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from records import make_plan, make_record, make_timeline
+from tiny import LineFit, job
+
+from trainmark.platforms import files
+from trainmark.platforms.platform import Device, Platform
+from trainmark.platforms.rate import matmul_flops, product_type
+from trainmark.report import table
+from trainmark.report.describe import describe
+from trainmark.spec import doubts
+from trainmark.spec.metrics import Measured, Quantity, measure
+from trainmark.spec.precision import PRECISIONS, Precision
+from trainmark.spec.recipe import Limits
+from trainmark.spec.record import Record
+from trainmark.train import loop, utilisation
+from trainmark.train.monitor import INTERRUPTED, REASONS
+
+MS = 1_000_000
+SHEET = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
+
+
+def cpu() -> Device:
+    return Platform(files.load("cpu")).open(0)
+
+
+def flops_events(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "rank0.jsonl").read_text(encoding="utf-8").splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == "flops"]
+
+
+def mfu(**given: Any) -> Quantity:
+    return measure(Measured(item="images", timeline=make_timeline(), **given))["mfu"]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_mfu_is_the_flops_done_over_those_all_devices_could_do(ranks: int) -> None:
+    timeline = make_timeline(ranks=ranks, compute_ms=100, items_per_step=10)
+    found = measure(Measured(item="images", timeline=timeline, flops_per_item=10e9, peak_tflops=2.0))
+    rate = found["p_core"].value
+    assert rate
+    assert found["mfu"].value == pytest.approx(100 * rate * 10e9 / (ranks * 2e12))
+
+
+def test_without_a_peak_or_a_count_there_is_no_mfu_but_a_reason() -> None:
+    unknown = mfu(flops_per_item=1.0, peak_source="platform x names no peak of Card 7 in fp16")
+    assert (unknown.value, unknown.unavailable) == (None, "platform x names no peak of Card 7 in fp16")
+    assert "FLOPs are counted after the last step" in str(mfu().unavailable)
+
+
+def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(tmp_path: Path) -> None:
+    ready = job(tmp_path, limits=Limits(steps=4))
+    ended = loop.train(ready, loop.Position())
+    before = ready.clock.phases_ns
+    utilisation.write_down(ready, ended)
+    [event] = flops_events(tmp_path)
+    assert event["per_item"] == 6.0
+    assert event["peak_tflops"] > 0
+    assert event["peak_source"] == f"measured: large matrix products in float32, {torch.get_num_threads()} threads"
+    assert ready.clock.phases_ns == before
+
+
+def test_a_workload_that_cannot_be_counted_costs_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Uncountable(LineFit):
+        def flops_per_item(self, recipe: Any) -> float:
+            raise RuntimeError("an operation without a meta kernel")
+
+    ready = replace(job(tmp_path, limits=Limits(steps=4)), workload=Uncountable())
+    utilisation.write_down(ready, loop.train(ready, loop.Position()))
+    assert flops_events(tmp_path) == []
+    assert "without a meta kernel" in capsys.readouterr().err
+
+
+def test_nobody_who_interrupted_a_run_waits_for_its_flops(tmp_path: Path) -> None:
+    ready = job(tmp_path, limits=Limits(steps=4))
+    loop.train(ready, loop.Position())
+    utilisation.write_down(ready, REASONS[INTERRUPTED])
+    assert flops_events(tmp_path) == []
+
+
+class Card:
+    """A device as far as its peak goes."""
+
+    is_cpu = False
+
+    def __init__(self, platform: str, name: str) -> None:
+        self.platform = Platform.__new__(Platform)
+        self.platform.file = files.load(platform)
+        self.name = lambda: name
+
+
+@pytest.mark.parametrize(
+    ("precision", "tflops"), [("fp32", 19.5), ("tf32", 156), ("amp-fp16", 312), ("bf16", 312), ("amp-bf16", 312)]
+)
+def test_a_card_is_held_to_the_sheet_in_the_precision_that_was_asked_for(precision: str, tflops: float) -> None:
+    card: Any = Card("nvidia", "NVIDIA A100-SXM4-40GB")
+    assert utilisation.peak(card, Precision.parse(precision)) == (tflops, "NVIDIA A100 data sheet")
+
+
+def test_a_card_without_a_sheet_is_held_to_nothing_and_says_why() -> None:
+    card: Any = Card("nvidia", "NVIDIA Imaginary 1")
+    reason = "platform nvidia names no peak of NVIDIA Imaginary 1 in fp16"
+    assert utilisation.peak(card, Precision.parse("amp-fp16")) == (None, reason)
+    volta: Any = Card("nvidia", "Tesla V100-SXM2-16GB")
+    assert utilisation.peak(volta, Precision.parse("bf16"))[0] is None
+
+
+def test_the_rate_of_matrix_products_is_of_the_order_of_what_one_product_takes() -> None:
+    rate = matmul_flops(cpu(), torch.float32, budget_s=0.05, side=256)
+    assert 1e8 < rate < 1e14
+
+
+def test_products_are_measured_in_the_type_they_run_in() -> None:
+    device = cpu()
+    for precision in PRECISIONS.values():
+        if precision.name == "tf32" or device.emulates(precision):
+            assert product_type(device, precision) is torch.float32
+        else:
+            assert product_type(device, precision) is getattr(torch, precision.computes_in)
+
+
+def shown(value: float | None, **given: Any) -> Record:
+    record = make_record(**given)
+    metrics = {**record.metrics, "mfu": Quantity(value=value, unit="%", unavailable=None if value else "no peak")}
+    return replace(record, metrics=metrics, environment={**record.environment, "flops": SHEET})
+
+
+def found_doubts(record: Record) -> dict[str, str]:
+    facts = doubts.Facts(
+        plan=record.plan,
+        status=record.status,
+        timeline=record.timeline,
+        metrics=record.metrics,
+        quality=record.quality,
+        environment=record.environment,
+        reference_global_batch=256,
+    )
+    return {doubt.code: doubt.text for doubt in doubts.collect(facts)}
+
+
+def test_more_than_the_peak_is_a_doubt_on_the_label_that_names_the_peak() -> None:
+    text = found_doubts(shown(367.0))["mfu-above-100"]
+    assert "mfu is 367 %, more than a device can do in fp32" in text
+    assert "19.5 TFLOP/s (a sheet of the card)" in text
+    assert "mfu-above-100" not in found_doubts(shown(99.0))
+    assert "mfu-above-100" not in found_doubts(shown(None))
+
+
+def test_show_says_which_peak_a_run_was_held_to_and_where_it_is_from() -> None:
+    said = " ".join(describe(shown(43.21), width=160).split())
+    assert "mfu 43.2 %" in said
+    assert "the peak is 19.5 TFLOP/s, a sheet of the card" in said
+
+
+def test_the_table_has_a_column_for_it_where_there_is_room_and_something_to_say() -> None:
+    assert "mfu" in table.render([shown(43.21)], width=160)
+    assert "mfu" not in table.render([shown(43.21)], width=60)
+    assert "mfu" not in table.render([shown(None)], width=160)
+    both = table.render([shown(43.21), shown(None, run_id="other")], width=200)
+    assert "no mfu: no peak" in both
+
+
+def test_an_invalid_run_publishes_no_mfu(tmp_path: Path) -> None:
+    from test_gather import Folder
+
+    folder = Folder(tmp_path, make_plan())
+    folder.rank(0, [10] * 50, ended=None, also={}, exit_code=5, sentence="no finite loss", consequence=False)
+    assert folder.record().metrics["mfu"].unavailable == "the result is not valid"
+
+
+def test_the_flops_of_a_run_are_on_its_record_with_their_source(tmp_path: Path) -> None:
+    from test_gather import Folder
+
+    folder = Folder(tmp_path, make_plan())
+    folder.rank(0, [10] * 50, also={"flops": SHEET})
+    record = folder.record()
+    assert record.environment["flops"] == SHEET
+    assert record.metrics["mfu"].value == pytest.approx(100 * 800 * 24.3e9 / 19.5e12)

@@ -1,0 +1,72 @@
+"""What a worker says when the machine has not enough memory, and how batches get to a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainmark.train import feed
+from trainmark.train.worker import is_out_of_memory, out_of_memory_sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "out_of_memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: 1 bytes"),
+            True,
+        ),
+        (MemoryError("out of memory"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_out_of_memory_is_known_whatever_the_device_calls_it(error: Exception, out_of_memory: bool) -> None:
+    assert is_out_of_memory(error) is out_of_memory
+
+
+def test_a_real_allocation_that_cannot_be_had_is_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as failed:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_out_of_memory(failed.value)
+
+
+@pytest.mark.parametrize(("batch", "hint"), [(256, "try --set batch_per_device=128"), (1, "the model does not fit")])
+def test_the_sentence_names_the_batch_the_peak_and_the_next_to_try(batch: int, hint: str) -> None:
+    said = out_of_memory_sentence(batch, 3 * 2**30, RuntimeError("no room\nand a long story"))
+    assert said == f"out of memory with batch_per_device={batch} after holding 3.00 GiB: no room; {hint}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    images: Tensor
+    labels: Tensor
+    count: int
+
+
+class Accelerator:
+    """Stands in for a device whose memory is not the host's."""
+
+    is_cpu = False
+
+    def __init__(self) -> None:
+        self.taken: list[Tensor] = []
+
+    def take(self, tensor: Tensor) -> Tensor:
+        self.taken.append(tensor)
+        return tensor.clone()
+
+
+def test_every_tensor_of_a_batch_is_taken_to_the_device_and_nothing_else() -> None:
+    device: Any = Accelerator()
+    batch = Batch(torch.ones(2, 3), torch.zeros(2), 2)
+    [moved] = feed.on_device([batch], device)
+    assert [tensor.data_ptr() for tensor in device.taken] == [batch.images.data_ptr(), batch.labels.data_ptr()]
+    assert moved.images.data_ptr() != batch.images.data_ptr()
+    assert torch.equal(moved.images, batch.images)
+    assert moved.count == 2

@@ -1,0 +1,169 @@
+"""Published weights are read without running code, and fit the model or are refused by name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY_RUN, Cli
+from records import make_plan
+from tiny import RECIPE, LineFit
+from torch import Tensor, nn
+
+from trainmark import workloads
+from trainmark.cli.main import main
+from trainmark.launch import planning
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import with_settings
+from trainmark.spec.whole_files import sha256
+from trainmark.train import checkpoint, setup
+from trainmark.workloads.weights import load_into, read_weights, weights_file
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+def weights() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return {
+        name: torch.randn(tensor.shape, generator=generator) if tensor.is_floating_point() else tensor
+        for name, tensor in network().state_dict().items()
+    }
+
+
+FORMS: dict[str, Any] = {
+    "bare": lambda state: state,
+    "under state_dict": lambda state: {"state_dict": state, "epoch": 3, "config": {"a": [1, 2]}},
+    "under model": lambda state: {"model": state, "optimizer": {}},
+    "of all devices at once": lambda state: {"state_dict": {f"module.{name}": value for name, value in state.items()}},
+    "our own": lambda state: {"stepper": {"model": state, "master_weights": []}, "position": {"step": 1}},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_usual_form_of_a_file_gives_the_same_weights(tmp_path: Path, form: str) -> None:
+    torch.save(FORMS[form](weights()), tmp_path / "w.pt")
+    read = read_weights(tmp_path / "w.pt")
+    assert list(read) == list(weights())
+    assert all(torch.equal(read[name], value) for name, value in weights().items())
+
+
+def test_a_checkpoint_is_found_in_its_folder_and_the_newest_in_a_folder_of_them(tmp_path: Path) -> None:
+    for step in (1, 2):
+        state = {"stepper": {"model": {"w": torch.full((2,), float(step))}}}
+        checkpoint.save(tmp_path, step, state)
+    assert read_weights(tmp_path / "step-000000001")["w"].tolist() == [1, 1]
+    assert read_weights(tmp_path)["w"].tolist() == [2, 2]
+    assert weights_file(tmp_path) == tmp_path / "step-000000002" / "state.pt"
+
+
+def test_a_file_that_holds_more_than_weights_is_not_loaded(tmp_path: Path) -> None:
+    torch.save({"state_dict": weights(), "args": argparse.Namespace(lr=1)}, tmp_path / "w.pt")
+    with pytest.raises(NotReadyError, match="holds more than weights and is not loaded, as loading it could run code"):
+        read_weights(tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"epoch": 3, "loss": torch.ones(1)}, "holds nothing like weights"),
+        ({}, "holds nothing like weights"),
+        ([torch.ones(2)], "holds nothing like weights"),
+        (b"a page that was not found", "is not a file that torch.save wrote, or it is damaged"),
+        (b"", "is not a file that torch.save wrote, or it is damaged"),
+    ],
+)
+def test_what_is_no_weights_is_said_in_a_sentence(tmp_path: Path, content: Any, sentence: str) -> None:
+    path = tmp_path / "w.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(NotReadyError, match=sentence):
+        read_weights(path)
+
+
+def test_files_that_are_not_there_and_safetensors_are_named(tmp_path: Path) -> None:
+    with pytest.raises(NotReadyError, match="nowhere is not there; give a file of weights"):
+        read_weights(tmp_path / "nowhere")
+    with pytest.raises(NotReadyError, match="holds no checkpoint"):
+        read_weights(tmp_path)
+    (tmp_path / "w.safetensors").write_bytes(b"x")
+    with pytest.raises(NotReadyError, match="is a safetensors file, which is not read"):
+        read_weights(tmp_path / "w.safetensors")
+
+
+def test_weights_are_copied_and_counts_of_batches_may_be_missing() -> None:
+    model, given = network(), weights()
+    del given["1.num_batches_tracked"]
+    load_into(model, given, "w.pt")
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in given.items())
+
+
+def test_what_does_not_fit_is_listed_in_one_sentence() -> None:
+    given = {**weights(), "0.weight": torch.zeros(2, 4), **{f"head.{i}": torch.zeros(1) for i in range(5)}}
+    del given["1.bias"]
+    with pytest.raises(NotReadyError) as refused:
+        load_into(network(), given, "w.pt")
+    assert str(refused.value) == (
+        "w.pt does not fit the model: 1 missing (1.bias), 5 unexpected (head.0, head.1, head.2, …), 1 of another shape "
+        "(0.weight is (2, 4) and not (2, 3)); give weights of this very network, or change the network with --set"
+    )
+
+
+@pytest.mark.parametrize("word", ["fp32", "bf16"])
+def test_a_stepper_begins_with_the_given_weights(word: str) -> None:
+    given = {"slope": torch.tensor([2.5]), "offset": torch.tensor([-1.0])}
+    device = Platform(files.load("cpu")).open(0)
+    stepper = setup.build_stepper(LineFit(), RECIPE, Precision.parse(word), device, 1, given)
+    assert [parameter.item() for parameter in stepper.bare_model.parameters()] == [2.5, -1.0]
+    assert [float(wide) for wide in stepper.state()["master_weights"]] == ([] if word == "fp32" else [2.5, -1.0])
+
+
+def test_a_file_changed_after_planning_is_refused_and_a_resumed_run_does_not_need_it(tmp_path: Path) -> None:
+    torch.save(weights(), tmp_path / "w.pt")
+    plan = make_plan(init_from=str(tmp_path / "w.pt"), init_sha256=sha256(tmp_path / "w.pt"))
+    assert setup.initial_weights(plan) is not None
+    torch.save({"a": torch.ones(1)}, tmp_path / "w.pt")
+    with pytest.raises(NotReadyError, match="was changed after the run was planned"):
+        setup.initial_weights(plan)
+    assert setup.initial_weights(replace(plan, resume_from="/checkpoints")) is None
+
+
+def test_resuming_and_beginning_with_weights_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leave out --init-from"):
+        planning.resumed(make_plan(), tmp_path, planning.Words(init_from="w.pt"))
+
+
+def test_a_file_that_does_not_fit_costs_seconds_and_exits_3(
+    tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINMARK_STORE", str(tmp_path / "store"))
+    torch.save(weights(), tmp_path / "w.pt")
+    assert main([*TINY_RUN, "--data", str(pictures), "--init-from", str(tmp_path / "w.pt")]) == 3
+    said = capsys.readouterr().err
+    assert "w.pt does not fit the model: 267 missing (conv1.weight, bn1.weight, bn1.bias, …)" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "store" / "runs").exists()
+
+
+def test_a_run_begins_with_the_file_and_its_record_says_so(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    resnet50 = workloads.load("resnet50")
+    recipe = with_settings(resnet50.recipes["smoke"], ["width=4"])
+    torch.save({"state_dict": resnet50.build(recipe).state_dict()}, tmp_path / "w.pt")
+    ended = cli(*TINY_RUN, "--data", pictures, "--steps", "1", "--init-from", tmp_path / "w.pt", "--json")
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert document["plan"]["init_sha256"] == sha256(tmp_path / "w.pt")
+    assert [doubt["text"] for doubt in document["doubts"] if doubt["code"] == "init-from"] == [
+        "training began with the weights of w.pt, so its time to target is not that of training from scratch"
+    ]
