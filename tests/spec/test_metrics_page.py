@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_of_metrics_is_what_the_code_says(capsys: pytest.CaptureFixture[str]) -> None:
-    spec = importlib.util.spec_from_file_location("metrics_page", ROOT / "scripts" / "metrics_page.py")
+    spec = importlib.util.spec_from_file_location("metrics_page", ROOT / "docs" / "metrics_page.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 OPENING = """\
 # What every number means
 
-<!-- Written by scripts/metrics_page.py from the definitions in the code. Change those, then run it again. -->
+<!-- Written by `scripts/docs` from the definitions in the code. Change those, then run it again. -->
 
 `trainmark explain WORD` prints any of these definitions. A number that cannot be known is shown as — with the
 reason; it is never 0.
@@ -100,7 +100,7 @@ def main(words: list[str]) -> int:
     if words == ["--check"]:
         if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
             return 0
-        print("docs/metrics.md is out of date; run: python scripts/metrics_page.py", file=sys.stderr)
+        print("docs/metrics.md is out of date; run: scripts/docs", file=sys.stderr)
         return 1
     PAGE.write_text(page(), encoding="utf-8")
     return 0
