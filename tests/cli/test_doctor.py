@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -14,12 +13,13 @@ import pytest
 from conftest import Cli
 from rich.cells import cell_len
 
-from trainmark.cli import doctor, doctor_screen
+from trainmark.cli import doctor
 from trainmark.doctor import checks
-from trainmark.doctor.result import Section
 from trainmark.launch import coordinator, launcher, ssh
 from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.report import doctor_screen
 from trainmark.report.terminal import Paper
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.site import Site
@@ -107,7 +107,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __init__(self, place: ClusterEnv) -> None:
             log.append(f"launcher {place.launcher} of {place.launchers} joined")
 
-        def conclude(self, exit_code: int) -> None:
+        def finish(self, exit_code: int) -> None:
             log.append(f"concluded with {exit_code}")
 
         def leave(self) -> None:
@@ -195,16 +195,16 @@ def test_hosts_need_a_topology() -> None:
 
 
 SECTIONS = [
-    Section(name="devices", group="Device", verdict="ok", sentence="8 x 昇腾 910B, 64 GiB", facts={"count": 8}),
-    Section(name="sensors", group="Device", verdict="unknown", sentence="no power: npu-smi is not installed"),
-    Section(
+    CheckResult(name="devices", group="Device", verdict="ok", sentence="8 x 昇腾 910B, 64 GiB", facts={"count": 8}),
+    CheckResult(name="sensors", group="Device", verdict="unknown", sentence="no power: npu-smi is not installed"),
+    CheckResult(
         name="governor",
         group="Host",
         verdict="doubt",
         sentence="powersave: the cores may not reach their full clock, and this is told at some length",
         remedy="echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
     ),
-    Section(
+    CheckResult(
         name="matmul fp16",
         group="Speed",
         verdict="ok",
@@ -212,9 +212,12 @@ SECTIONS = [
         facts={"share_of_peak": 0.75},
     ),
 ]
-FAILED = Section(
+FAILED = CheckResult(
     name="store", group="Site", verdict="failed", sentence="cannot be \x1b[2J[bold]written", remedy="mv", exit_code=3
 )
+
+
+KEYS = ("name", "group", "verdict", "sentence", "remedy", "exit_code", "facts")
 
 
 @pytest.fixture
@@ -222,7 +225,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.Asked]:
     """What was to be examined; it always finds the same."""
     every: list[checks.Asked] = []
 
-    def examine(asked: checks.Asked, tell: Callable[[str], None]) -> list[Section]:
+    def examine(asked: checks.Asked, tell: Callable[[str], None]) -> list[CheckResult]:
         every.append(asked)
         return [*SECTIONS, FAILED] if asked.platform == "broken" else SECTIONS
 
@@ -256,7 +259,8 @@ def test_json_holds_the_whole_machine(capsys: pytest.CaptureFixture[str]) -> Non
     assert call("--platform", "broken", "--json") == 3
     document = json.loads(capsys.readouterr().out)
     assert (document["ready"], document["summary"]) == (False, "not ready; 1 failed, 1 doubt, 1 unknown")
-    assert document["sections"] == [dataclasses.asdict(section) for section in [*SECTIONS, FAILED]]
+    for shown, result in zip(document["sections"], [*SECTIONS, FAILED], strict=True):
+        assert shown == {name: getattr(result, name) for name in KEYS} | {"results": []}
 
 
 @pytest.mark.parametrize("word", ["--quick", "--no-probe"])

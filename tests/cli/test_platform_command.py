@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from conftest import Cli
 from trainmark.cli.main import main
 from trainmark.doctor import conformance
 from trainmark.platforms import files
+from trainmark.spec.checks import failed, ok
 
 
 @pytest.mark.parametrize("name", ["cpu", "standin"])
@@ -31,8 +33,8 @@ def test_lines_are_for_people_and_a_failure_exits_4(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [
-        conformance.passed("opens", "Card [x], 1 device"),
-        conformance.failed("events", "5 ms where 50 ms were", "elapsed_time"),
+        replace(ok("Card [x], 1 device"), name="opens"),
+        replace(failed("5 ms where 50 ms were", "elapsed_time"), name="events"),
     ]
     monkeypatch.setattr(conformance, "examine", lambda word, begins: iter(found))
     assert main(["platform", "check", "standin"]) == 4

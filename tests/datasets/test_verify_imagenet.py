@@ -85,8 +85,8 @@ def test_a_damaged_file_is_named_with_what_is_wrong(root: Path, content: bytes, 
     levels: list[Decode] = ["none", "header", "full"]
     for decode in levels[levels.index(needs) :]:
         report = look(root, decode)
-        assert [finding.path for finding in report.problems] == ["train/n02/2.JPEG"]
-        assert text in report.problems[0].text
+        assert [finding.subject for finding in report.problems] == ["train/n02/2.JPEG"]
+        assert text in report.problems[0].sentence
         assert not report.ok
         assert report.found == SIZE
         assert "the first: train/n02/2.JPEG: " in report.sentence()
@@ -100,7 +100,7 @@ def test_a_thumbnails_end_mark_is_not_taken_for_the_images(root: Path) -> None:
     path.write_bytes(whole)
     assert look(root, "full").ok
     path.write_bytes(whole[:-500])
-    assert "cut off" in look(root).problems[0].text
+    assert "cut off" in look(root).problems[0].sentence
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_flipped_bytes_in_the_image_are_noted_by_a_full_decode_only(root: Path) 
     (root / "train/n02/2.JPEG").write_bytes(data[:1200] + bytes(60) + data[1260:])
     assert look(root, "header").notes == ()
     (note,) = look(root, "full").notes
-    assert "complaint" in note.text
+    assert "complaint" in note.sentence
 
 
 def test_files_of_another_name_hidden_files_and_folders(root: Path) -> None:
@@ -165,7 +165,7 @@ def test_links_to_files_are_followed_and_broken_ones_named(root: Path, tmp_path:
 def test_a_file_without_permission_is_named(root: Path) -> None:
     (root / "train/n02/2.JPEG").chmod(0)
     with ordinary_permissions():
-        assert "cannot be read: Permission denied" in look(root).problems[0].text
+        assert "cannot be read: Permission denied" in look(root).problems[0].sentence
 
 
 def test_classes_in_one_split_only_and_classes_without_files_are_named(root: Path) -> None:

@@ -111,8 +111,8 @@ def test_a_damaged_clip_is_named_with_what_is_wrong(root: Path, kind: str, text:
         report = look(root, decode)
         assert report.ok == (levels.index(decode) < levels.index(needs))
         if not report.ok:
-            assert [finding.path for finding in report.problems] == ["wavs/LJ001-0003.wav"]
-            assert text in report.problems[0].text
+            assert [finding.subject for finding in report.problems] == ["wavs/LJ001-0003.wav"]
+            assert text in report.problems[0].sentence
             assert "the first: wavs/LJ001-0003.wav: it" in report.sentence()
         assert report.found.clips == 4
 
@@ -165,13 +165,13 @@ def test_links_are_followed_and_broken_ones_named(root: Path, tmp_path: Path) ->
 def test_a_clip_without_permission_is_named(root: Path) -> None:
     (root / "wavs/LJ001-0001.wav").chmod(0)
     with ordinary_permissions():
-        assert "it cannot be read (Permission denied)" in look(root).problems[0].text
+        assert "it cannot be read (Permission denied)" in look(root).problems[0].sentence
 
 
 def test_paths_are_told_from_the_folder_that_was_asked_about(root: Path) -> None:
     root.rename(root.parent / "LJSpeech-1.1")
     (root.parent / "LJSpeech-1.1/wavs/LJ001-0001.wav").unlink()
-    assert look(root.parent).problems[0].path == "LJSpeech-1.1/wavs/LJ001-0001.wav"
+    assert look(root.parent).problems[0].subject == "LJSpeech-1.1/wavs/LJ001-0001.wav"
 
 
 def test_a_made_set_is_held_to_its_manifest(root: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from trainmark.doctor import conformance
-from trainmark.doctor.conformance import Finding
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.precision import PRECISIONS
 
 
@@ -40,15 +40,15 @@ CHECKS = [
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_stand_in_conforms(check: Callable[[Device], Finding], device: Device) -> None:
+def test_the_stand_in_conforms(check: Callable[[Device], CheckResult], device: Device) -> None:
     found = check(device)
-    assert found.verdict == "pass", found
+    assert found.verdict == "ok", found
 
 
 @pytest.mark.parametrize("name", files.load("cpu").precisions)
 def test_every_precision_of_the_processor_rounds_as_it_should(name: str) -> None:
     found = conformance.precision_is_real(Platform(files.load("cpu")).open(0), PRECISIONS[name])
-    assert found.verdict == "pass", found
+    assert found.verdict == "ok", found
 
 
 @pytest.mark.parametrize("asked", sorted(conformance.ROUNDINGS))
@@ -67,7 +67,7 @@ def test_a_type_cannot_pass_for_another(asked: str) -> None:
 def test_a_wait_that_does_not_wait_fails(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "synchronize", lambda: None)
     found = conformance.synchronises(device)
-    assert found.verdict == "fail"
+    assert found.verdict == "failed"
     assert "a mark recorded before it was not reached" in found.sentence
 
 
@@ -75,7 +75,7 @@ def test_events_in_another_unit_fail(device: Device, monkeypatch: pytest.MonkeyP
     between = device.marks.between_ns
     monkeypatch.setattr(device.marks, "between_ns", lambda first, last: between(first, last) // 1000)
     found = conformance.events_agree(device)
-    assert found.verdict == "fail"
+    assert found.verdict == "failed"
     assert "on the wall" in found.sentence
 
 
@@ -90,14 +90,14 @@ def test_memory_that_is_not_counted_fails(device: Device, monkeypatch: pytest.Mo
 def test_a_precision_that_is_only_a_name_fails(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "autocast", lambda precision: contextlib.nullcontext())
     found = conformance.precision_is_real(device, PRECISIONS["amp-bf16"])
-    assert found.verdict == "fail"
+    assert found.verdict == "failed"
     assert "1.03125 x 1.03125 must be 1.0625 in bfloat16, came 1.0634765625" in found.sentence
-    assert conformance.autocast_works(device).verdict == "fail"
+    assert conformance.autocast_works(device).verdict == "failed"
 
 
 def test_a_precision_that_does_not_run_fails_with_its_reason(device: Device) -> None:
     found = conformance.precision_is_real(device, PRECISIONS["tf32"])
-    assert (found.verdict, found.remedy) == ("fail", "take it from the file's precisions, or mend it")
+    assert (found.verdict, found.remedy) == ("failed", "take it from the file's precisions, or mend it")
     assert "platform standin does not have it" in found.sentence
 
 
@@ -107,7 +107,7 @@ def test_a_check_that_raises_has_failed_with_what_was_raised(device: Device, mon
 
     monkeypatch.setattr(device, "synchronize", lost)
     found = conformance.guarded("synchronises", lambda: conformance.synchronises(device))
-    assert (found.name, found.verdict) == ("synchronises", "fail")
+    assert (found.name, found.verdict) == ("synchronises", "failed")
     assert found.sentence == "raised AcceleratorError: device lost"
 
 
@@ -116,29 +116,29 @@ PROGRAM = {"argv": ["/nowhere/vendor-smi"], "parse": "csv", "fields": {"power_w"
 
 def test_sensors_that_cannot_be_read_fail_on_a_card_with_the_reason(device: Device) -> None:
     found = conformance.sensors_parse(with_file(device, sensors={"kind": "program", "programs": [PROGRAM]}))
-    assert found.verdict == "fail"
+    assert found.verdict == "failed"
     assert "nothing could be read: /nowhere/vendor-smi" in found.sentence
 
 
 def test_a_tool_that_is_not_there_is_unavailable_with_its_reason(device: Device) -> None:
     here = {**PROGRAM, "argv": ["/bin/echo", "100"]}
     found = conformance.unplugged_tool(with_file(device, sensors={"kind": "program", "programs": [here]}))
-    assert found.verdict == "pass", found
+    assert found.verdict == "ok", found
     assert conformance.NO_PROGRAM in found.sentence
 
 
 def test_host_settings_under_which_torch_complains_fail(device: Device) -> None:
     changed = with_file(device, host_settings={"LD_PRELOAD": "/nowhere/lib.so"})
     found = conformance.host_settings_valid(changed)
-    assert found.verdict == "fail"
+    assert found.verdict == "failed"
     assert "LD_PRELOAD" in found.sentence
-    assert conformance.host_settings_valid(with_file(device, host_settings={})).verdict == "skipped"
+    assert conformance.host_settings_valid(with_file(device, host_settings={})).verdict == "unknown"
 
 
 def test_a_device_without_a_peak_is_told_where_to_add_one(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "is_stand_in", False)
     found = conformance.peak_known(device)
-    assert found.verdict == "fail"
+    assert found.verdict == "failed"
     assert "no peak is known for 'Stand-in (not a device)'" in found.sentence
     peak = files.Peak(device="Stand-in", source="a sheet", tflops={"fp16": 312.0})
     known = with_file(device, peaks=(peak,))
@@ -151,11 +151,11 @@ def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
 ) -> None:
     monkeypatch.setenv("TRAINMARK_STANDIN", "/nowhere/script.toml")  # which the ranks find, and this process did not
     found = conformance.exchanges("standin", device.platform)
-    assert found.verdict == "fail"
+    assert found.verdict == "failed"
     assert "rank" in found.sentence
     assert "/nowhere/script.toml, which cannot be read" in found.sentence
 
 
 def test_devices_that_cannot_work_together_are_skipped(device: Device) -> None:
     platform = Platform(replace(device.platform.file, collectives=files.NO_COLLECTIVES))
-    assert conformance.exchanges("standin", platform).verdict == "skipped"
+    assert conformance.exchanges("standin", platform).verdict == "unknown"

@@ -16,12 +16,12 @@ import pytest
 from trainmark.datasets.imagenet import counts
 from trainmark.doctor import cgroup, checks, device_checks, device_probe, host_checks, site_checks
 from trainmark.doctor.device_probe import Rate
-from trainmark.doctor.result import Section, check, doubt, failed, ok, unknown
 from trainmark.doctor.site_checks import Interface
 from trainmark.platforms import files, sensors
 from trainmark.platforms.files import Peak, PlatformFile, Recognise
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.sensors import Reading
+from trainmark.spec.checks import CheckResult, check, doubt, failed, ok, unknown
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import PRECISIONS
 
@@ -60,7 +60,7 @@ Tree = Callable[[dict[str, str]], Path]
     ],
 )
 def test_a_file_that_is_not_there_makes_the_finding_unknown_and_is_named(
-    tmp_path: Path, look: Callable[[Path], Section]
+    tmp_path: Path, look: Callable[[Path], CheckResult]
 ) -> None:
     found = look(tmp_path)
     assert found.verdict == "unknown"
@@ -437,7 +437,7 @@ def test_real_products_and_copies_have_a_rate_and_count_towards_the_files_peak(m
     monkeypatch.setattr(device_probe, "COPY_BYTES", 1 << 20)
     platform = Platform(a_file(peaks=(Peak(device="", source="sheet", tflops={"fp32": 1e-6}),)))
     device = platform.open(0)
-    found = device_probe.matmul_section([device], PRECISIONS["fp32"], budget_s=0.01)
+    found = device_probe.matmul_check([device], PRECISIONS["fp32"], budget_s=0.01)
     assert (found.name, found.group, found.verdict) == ("matmul fp32", "Speed", "doubt")
     assert found.facts["share_of_peak"] > 1
     assert device_probe.copy(device, budget_s=0.01).median > 0
@@ -451,8 +451,8 @@ def test_a_device_that_cannot_multiply_fails(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(device_probe, "copy", lost)
     device = Platform(files.load("cpu")).open(0)
     for found in (
-        device_probe.matmul_section([device], PRECISIONS["fp32"], budget_s=1),
-        device_probe.copy_section([device], budget_s=1),
+        device_probe.matmul_check([device], PRECISIONS["fp32"], budget_s=1),
+        device_probe.copy_check([device], budget_s=1),
     ):
         assert (found.verdict, found.sentence) == ("failed", "the device cannot do it: device lost")
 
@@ -478,7 +478,7 @@ def test_work_is_repeated_until_the_budget_is_used_and_timed_between_two_waits()
 
 
 def test_a_store_that_can_be_written_has_its_room_told(tmp_path: Path) -> None:
-    def of(free_mib: int) -> Section:
+    def of(free_mib: int) -> CheckResult:
         return site_checks.store(tmp_path / "new" / "store", usage=lambda path: (1, 1, free_mib << 20))
 
     assert [of(size).verdict for size in (100_000, 1000, 10)] == ["ok", "doubt", "failed"]
@@ -508,7 +508,7 @@ def test_a_site_file_is_told_and_a_wrong_one_fails(tmp_path: Path) -> None:
 
 
 def test_the_embedded_sets_are_made_or_will_be(tmp_path: Path) -> None:
-    def found() -> Section:
+    def found() -> CheckResult:
         return site_checks.data_set("imagenet", None, made_in=lambda name: tmp_path / name)
 
     assert (found().name, found().verdict, found().facts["made"]) == ("data imagenet", "ok", False)
@@ -659,7 +659,7 @@ def test_the_summary_counts_what_is_not_ok() -> None:
 
 def test_whatever_a_check_raises_becomes_a_finding() -> None:
     @check("thing", "Group")
-    def explode() -> Section:
+    def explode() -> CheckResult:
         raise KeyError("odd\nlines")
 
     found = explode()

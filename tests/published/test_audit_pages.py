@@ -14,17 +14,17 @@ from trainmark.published import library
 from trainmark.published.audit import audit_page, by_source
 from trainmark.published.page import Page, Said
 from trainmark.report.audit_screen import render
-from trainmark.spec.audited import Audited
-from trainmark.spec.finding import Checked, Finding
+from trainmark.spec.audit import Audit
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
 
 
-def found(page: Page, code: str | None = None) -> list[Finding]:
-    return [finding for entry in audit_page(page) for finding in entry.findings if code in (None, finding.code)]
+def found(page: Page, code: str | None = None) -> list[CheckResult]:
+    return [finding for entry in audit_page(page) for finding in entry.findings if code in (None, finding.name)]
 
 
-def check(page: Page, code: str) -> Checked:
-    return next(entry for entry in audit_page(page) if entry.code == code)
+def check(page: Page, code: str) -> CheckResult:
+    return next(entry for entry in audit_page(page) if entry.name == code)
 
 
 def page_of(title: str) -> Page:
@@ -53,69 +53,69 @@ def page(*rows: PublishedRow, **changes: Any) -> Page:
 def test_an_honest_row_passes_and_what_could_not_be_looked_at_is_said() -> None:
     checked = audit_page(page(replace(HONEST, e2e_time_s=54_000.0)))
     assert not any(entry.findings for entry in checked)
-    assert all(entry.why_not for entry in checked if entry.outcome == "not checked")
+    assert all(entry.sentence for entry in checked if entry.verdict == "unknown")
 
 
 def test_vit_rows_labelled_fp32_ran_in_something_narrower() -> None:
     findings = found(VIT, "mfu")
-    assert [finding.severity for finding in findings] == ["wrong"] * 3
+    assert [finding.verdict for finding in findings] == ["failed"] * 3
     alone = next(finding for finding in findings if "1x1" in finding.subject)
-    assert "121 TFLOP/s" in alone.numbers
-    assert "621 % of fp32" in alone.numbers
-    assert "consistent with fp16 or bf16" in alone.why
+    assert "121 TFLOP/s" in alone.evidence
+    assert "621 % of fp32" in alone.evidence
+    assert "consistent with fp16 or bf16" in alone.sentence
 
 
 def test_resnet_rows_at_the_edge_of_fp32_are_consistent_with_tf32() -> None:
     findings = found(RESNET, "mfu")
     assert len(findings) == 4
-    assert {finding.severity for finding in findings} == {"doubtful"}
-    assert all("consistent with tf32" in finding.why for finding in findings)
+    assert {finding.verdict for finding in findings} == {"doubt"}
+    assert all("consistent with tf32" in finding.sentence for finding in findings)
 
 
 def test_the_vit_row_whose_evaluation_takes_ten_times_the_share_is_named() -> None:
     [finding] = found(VIT, "shares")
     assert "1x1" in finding.subject
-    assert "39 %" in finding.numbers
-    assert "4 %" in finding.numbers
-    assert "timer missed the wait for the device" in finding.why
+    assert "39 %" in finding.evidence
+    assert "4 %" in finding.evidence
+    assert "timer missed the wait for the device" in finding.sentence
 
 
 def test_vit_scaling_that_collapses_by_one_throughput_only_is_found() -> None:
     finding = next(finding for finding in found(VIT, "scaling") if "1x8" in finding.subject)
-    assert "0.91 by p_whole" in finding.numbers
-    assert "0.59 by p_core" in finding.numbers
+    assert "0.91 by p_whole" in finding.evidence
+    assert "0.59 by p_core" in finding.evidence
 
 
 def test_resnet_rows_that_missed_their_target_at_the_cap_are_found() -> None:
     missed = {finding.subject: finding for finding in found(RESNET, "target")}
     for name, value in (("1x8-fp32", "75"), ("1x8-fp32-bs256", "73.5")):
         finding = missed[f"published:flagperf-a100-resnet50-{name}"]
-        assert f"acc {value} %, target 75.5 %" in finding.numbers
-        assert "cap of 100" in finding.why
-    assert [f"{finding.numbers.split()[-2]}" for finding in found(RESNET, "epochs")] == ["100.1", "100.1"]
+        assert f"acc {value} %, target 75.5 %" in finding.evidence
+        assert "cap of 100" in finding.sentence
+    assert [f"{finding.evidence.split()[-2]}" for finding in found(RESNET, "epochs")] == ["100.1", "100.1"]
 
 
 def test_resnet_rows_of_two_recipes_are_not_one_scaling() -> None:
     [finding] = found(RESNET, "one-recipe")
-    assert "batch 32, learning rate 0.1: 1x8" in finding.numbers
-    assert "batch 256, learning rate 0.8" in finding.numbers
+    assert "batch 32, learning rate 0.1: 1x8" in finding.evidence
+    assert "batch 256, learning rate 0.8" in finding.evidence
     assert not found(SPEECH, "one-recipe")  # its '/' stands for the batch and rate of the other rows
 
 
 def test_what_a_tacotron2_page_calls_samples_can_only_be_mel_frames() -> None:
-    assert "only be mel frames" in found(SPEECH, "item")[0].why
+    assert "only be mel frames" in found(SPEECH, "item")[0].sentence
     said = (Said(place="table 1", quantity="throughput", word="p_core", unit="samples/s"),)
     [finding] = found(replace(SPEECH, said=said), "item")
-    assert finding.severity == "doubtful"
-    assert "samples/s" in finding.why
+    assert finding.verdict == "doubt"
+    assert "samples/s" in finding.sentence
     slow = tuple(replace(row, p_whole=60.0, p_train=62.0, p_core=64.0) for row in SPEECH.rows)
     assert not found(replace(SPEECH, rows=slow), "item")
 
 
 def test_a_val_loss_of_tacotron2_comes_with_what_it_depends_on() -> None:
     [finding] = found(SPEECH, "val-loss")
-    assert "padding" in finding.why
-    assert "dropout" in finding.why
+    assert "padding" in finding.sentence
+    assert "dropout" in finding.sentence
 
 
 def test_a_page_that_names_its_result_a_loss_and_an_accuracy_is_wrong() -> None:
@@ -124,8 +124,8 @@ def test_a_page_that_names_its_result_a_loss_and_an_accuracy_is_wrong() -> None:
         Said(place="table 2", quantity="quality", word="final_acc1", value=80.024),
     )
     [finding] = found(replace(VIT, said=said), "quality-named-once")
-    assert finding.severity == "wrong"
-    assert "val_loss (table 1), final_acc1 (table 2)" in finding.numbers
+    assert finding.verdict == "failed"
+    assert "val_loss (table 1), final_acc1 (table 2)" in finding.evidence
     alike = (Said(place="a", quantity="quality", word="acc"), Said(place="b", quantity="quality", word="top1 acc"))
     assert not found(replace(VIT, said=alike), "quality-named-once")
 
@@ -136,11 +136,11 @@ def test_two_throughputs_of_one_run_without_a_unit_are_found() -> None:
         Said(place="table 2", quantity="throughput", word="Performance", value=77.0),
     )
     [finding] = found(page(HONEST, said=said), "one-throughput")
-    assert "FPS 9.2" in finding.numbers
-    assert "Performance 77" in finding.numbers
-    assert "neither has a unit" in finding.why
+    assert "FPS 9.2" in finding.evidence
+    assert "Performance 77" in finding.evidence
+    assert "neither has a unit" in finding.sentence
     [units] = found(page(HONEST, said=said), "units")
-    assert "no unit of throughput" in units.why
+    assert "no unit of throughput" in units.sentence
 
 
 def test_p_whole_p_train_and_p_core_are_not_three_throughputs_of_a_kind() -> None:
@@ -148,7 +148,7 @@ def test_p_whole_p_train_and_p_core_are_not_three_throughputs_of_a_kind() -> Non
         Said(place="table", quantity="throughput", word=word, unit="images/s", value=value)
         for word, value in (("p_whole", 1.0), ("p_train", 2.0), ("p_core", 3.0))
     )
-    assert check(page(HONEST, said=said), "one-throughput").outcome == "passed"
+    assert check(page(HONEST, said=said), "one-throughput").verdict == "ok"
 
 
 @pytest.mark.parametrize(
@@ -165,26 +165,26 @@ def test_p_whole_p_train_and_p_core_are_not_three_throughputs_of_a_kind() -> Non
 )
 def test_what_cannot_be_is_wrong(changes: dict[str, Any], code: str) -> None:
     [finding, *_] = found(page(replace(HONEST, **changes)), code)
-    assert finding.severity == "wrong"
+    assert finding.verdict == "failed"
 
 
 def test_a_training_of_more_epochs_than_its_recipe_allows_is_doubtful() -> None:
     [finding] = found(page(replace(HONEST, e2e_time_s=73_258.0)), "epochs")
-    assert "400.3 epochs" in finding.numbers
-    assert finding.severity == "doubtful"
+    assert "400.3 epochs" in finding.evidence
+    assert finding.verdict == "doubt"
 
 
 def test_more_devices_that_are_each_faster_than_one_are_found() -> None:
     alone = replace(HONEST, name="alone", topology="1x1", p_whole=800.0, p_train=820.0, p_core=830.0)
-    assert {finding.severity for finding in found(page(alone, HONEST), "scaling")} == {"doubtful"}
+    assert {finding.verdict for finding in found(page(alone, HONEST), "scaling")} == {"doubt"}
     slower = replace(alone, p_whole=400.0, p_train=410.0, p_core=420.0)
-    assert {finding.severity for finding in found(page(slower, HONEST), "scaling")} == {"wrong"}
+    assert {finding.verdict for finding in found(page(slower, HONEST), "scaling")} == {"failed"}
 
 
 def test_the_throughputs_of_the_deepspark_row_reach_the_reader_from_the_library_too() -> None:
     [finding] = found(page_of("DeepSparkHub: Tacotron2"), "remarks")
-    assert "FPS 9.2 and Performance 77" in finding.why
-    assert check(page_of("DeepSparkHub: Tacotron2"), "one-throughput").why_not
+    assert "FPS 9.2 and Performance 77" in finding.sentence
+    assert check(page_of("DeepSparkHub: Tacotron2"), "one-throughput").sentence
 
 
 def test_devices_are_known_by_the_words_of_their_names() -> None:
@@ -225,6 +225,6 @@ def test_what_is_known_of_a_training_is_its_reference_recipe() -> None:
 
 
 def test_the_page_about_audits_shows_what_is_printed() -> None:
-    audits = [Audited(title=page.title, checked=audit_page(page)) for page in by_source(library.rows())]
+    audits = [Audit(title=page.title, checks=audit_page(page)) for page in by_source(library.rows())]
     shown = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
     assert render(audits, width=110) in shown, "paste what 'COLUMNS=110 trainmark audit published' prints"

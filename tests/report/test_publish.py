@@ -203,8 +203,8 @@ def test_a_copy_holds_in_an_audit_as_its_original_does() -> None:
 
     originals = [make_record(), a_vocoder_record()]
     for original, copy in zip(originals, publishable(originals, environment={}).records, strict=True):
-        found = [(checked.code, checked.outcome) for checked in audit_record(copy)]
-        assert found == [(checked.code, checked.outcome) for checked in audit_record(original)]
+        found = [(checked.name, checked.verdict) for checked in audit_record(copy)]
+        assert found == [(checked.name, checked.verdict) for checked in audit_record(original)]
 
 
 def test_the_planted_record_holds_all_that_is_looked_for() -> None:

@@ -16,7 +16,8 @@ from records import a_vocoder_record, make_record
 
 from trainmark.published import library
 from trainmark.report import csv_format, json_format, junit_format, markdown_format
-from trainmark.spec.finding import Checked, Finding, Severity
+from trainmark.spec.audit import concluded, not_checked, note, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.record import Doubt, Record
 
@@ -94,16 +95,15 @@ def test_markdown_is_one_table_row_whatever_a_name_holds() -> None:
     assert len(widths) == 2
 
 
-def finding(severity: Severity) -> Finding:
-    return Finding(code="c", severity=severity, subject="run", numbers="1 and 2", why="They differ.", check="the clock")
+SHOWN = ("1 and 2", "They differ.", "the clock")
 
 
-def checks(record: Record) -> Sequence[Checked]:
+def checks(record: Record) -> Sequence[CheckResult]:
     return (
-        Checked(code="a", title="phases sum", outcome="passed"),
-        Checked(code="b", title="mfu is possible", outcome="failed", findings=(finding("wrong"), finding("note"))),
-        Checked(code="c", title="loss falls", outcome="failed", findings=(finding("note"),)),
-        Checked(code="d", title="power is its samples", outcome="not checked", why_not="nothing was sampled"),
+        concluded("a", "phases sum", (), "run"),
+        concluded("b", "mfu is possible", (wrong(*SHOWN), note(*SHOWN)), "run"),
+        concluded("c", "loss falls", (note(*SHOWN),), "run"),
+        not_checked("d", "power is its samples", "nothing was sampled"),
     )
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_is_not_valid_is_a_failure_with_its_reason(status: str) -> No
 @given(st.text())
 def test_junit_can_be_read_whatever_a_run_says(text: str) -> None:
     record = replace(make_record(), run_id=text, ended=text, status="incomplete", doubts=(Doubt(code="x", text=text),))
-    said = Checked(code="a", title=text, outcome="not checked", why_not=text)
+    said = not_checked("a", text, text)
     document = junit_format.render([record], lambda _: (said,))
     assert ElementTree.fromstring(document.encode("utf-8", "backslashreplace")).get("tests") == "2"
 

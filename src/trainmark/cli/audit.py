@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.spec.audited import Audited
+    from trainmark.spec.audit import Audit
     from trainmark.store.store import Store
 
 HELP = "Hold runs, published pages and event logs against everything known about them: a lie detector."
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console
-    from trainmark.spec.audited import is_wrong, to_json
+    from trainmark.spec.audit import is_wrong, to_json
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     return 5 if is_wrong(audits) else 0
 
 
-def _audited(word: str, store: Store) -> Iterator[Audited]:
+def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.analysis.audit.logs import audit_log, audit_run_folder
     from trainmark.spec.errors import UsageError
 
@@ -81,14 +81,14 @@ def _audited(word: str, store: Store) -> Iterator[Audited]:
         yield from _record(file)
 
 
-def _record(file: Path) -> Iterator[Audited]:
+def _record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
     from trainmark.analysis.audit.logs import audit_run_folder
     from trainmark.analysis.audit.records import audit_document
-    from trainmark.spec.audited import Audited
+    from trainmark.spec.audit import Audit
 
     for document in _documents(file):
-        yield Audited(title=str(document.get("run_id") or file.name), checked=audit_document(document, file.name))
+        yield Audit(title=str(document.get("run_id") or file.name), checks=audit_document(document, file.name))
     folder = file.absolute().parent.parent / "runs" / file.stem
     if file.parent.name == "records" and (folder / "rank0.jsonl").is_file() and (record := _record_beside(folder)):
         yield from audit_run_folder(folder, record)
@@ -134,10 +134,10 @@ def _run_folder(store: Store, word: str) -> Path | None:
         return None
 
 
-def _page(path: Path) -> Audited:
+def _page(path: Path) -> Audit:
     from trainmark.published import read
     from trainmark.published.audit import audit_page
-    from trainmark.spec.audited import Audited
+    from trainmark.spec.audit import Audit
     from trainmark.spec.errors import UsageError
 
     try:
@@ -147,13 +147,13 @@ def _page(path: Path) -> Audited:
     except UnicodeDecodeError:
         raise UsageError(f"page {path} is not UTF-8 text; save it as such, then try again") from None
     page = read.read(text, name=path.name)
-    return Audited(title=page.title, checked=audit_page(page))
+    return Audit(title=page.title, checks=audit_page(page))
 
 
-def _published(word: str, store: Store) -> Iterator[Audited]:
+def _published(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.published.audit import audit_page, by_source
     from trainmark.published.lookup import published_rows
-    from trainmark.spec.audited import Audited
+    from trainmark.spec.audit import Audit
     from trainmark.spec.errors import UsageError, nearest
     from trainmark.spec.published_row import PREFIX
 
@@ -163,4 +163,4 @@ def _published(word: str, store: Store) -> Iterator[Audited]:
         known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]
         raise UsageError(f"no published row or workload is called {word!r}; {nearest(word, known)}")
     for page in by_source(chosen):
-        yield Audited(title=page.title, checked=audit_page(page))
+        yield Audit(title=page.title, checks=audit_page(page))

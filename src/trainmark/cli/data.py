@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -204,7 +203,7 @@ def _told(report: Report[Any], *, as_json: bool) -> int:
     from trainmark.spec import escape
 
     if as_json:
-        print(json.dumps({"ok": report.ok, **asdict(report)}, indent=1))
+        print(json.dumps(report.to_json(), indent=1))
     else:
         for finding in (*report.problems, *report.notes):
             print(escape.terminal(str(finding)))

@@ -7,12 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.terminal import console, say
-from trainmark.doctor.result import Section
+from trainmark.spec.checks import CheckResult
 
 if TYPE_CHECKING:
     from trainmark.report.terminal import Paper
@@ -26,6 +25,9 @@ EXAMPLES = """\
   trainmark doctor --topology 1x8               how fast do its devices exchange gradients?
   trainmark doctor --topology 2x8 --hosts a,b   and those of two machines?
   trainmark doctor --topology 1x2 --json        the same for programs"""
+
+RESULTS = "results"
+"""Of the links: what each message size took."""
 
 Found = tuple[list[dict[str, Any]], int, str]
 """Results, exit code, and what went wrong."""
@@ -55,43 +57,58 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell_machine(args: argparse.Namespace, store: Path) -> int:
-    from trainmark.cli import doctor_screen
     from trainmark.doctor import checks, device_probe
+    from trainmark.report import doctor_screen
 
     probe_s = 0.0 if args.no_probe else device_probe.QUICK_S if args.quick else device_probe.BUDGET_S
     asked = checks.Asked(store=store, platform=args.platform, probe_s=probe_s)
-    sections = list(checks.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
-    summary, code = checks.summary(sections), _exit_code(sections)
+    results = list(checks.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
+    summary, code = checks.summary(results), _exit_code(results)
     if args.json:
-        _dump({"summary": summary, "ready": code == 0, "sections": [asdict(section) for section in sections]})
+        _dump({"summary": summary, "ready": code == 0, "sections": [_document(result) for result in results]})
     else:
-        sys.stdout.write(doctor_screen.machine(_paper(), sections, summary))
+        sys.stdout.write(doctor_screen.machine(_paper(), results, summary))
     return code
 
 
 def _tell_links(args: argparse.Namespace, store: Path) -> int:
-    from trainmark.cli import doctor_screen
+    from trainmark.report import doctor_screen
 
-    sections = [links(args, store)]
-    if sections[0].sentence and not args.hosts:
-        sections.append(_network())
-    told = [section for section in sections if section.sentence]
+    results = [links(args, store)]
+    if results[0].sentence and not args.hosts:
+        results.append(_network())
+    told = [result for result in results if result.sentence]
     if told and args.json:
-        _dump({"sections": [asdict(section) for section in told]})
+        _dump({"sections": [_document(result) for result in told]})
     else:
         sys.stdout.write(doctor_screen.links_screen(_paper(), told))
-    return _exit_code(sections)
+    return _exit_code(results)
 
 
-def _exit_code(sections: Sequence[Section]) -> int:
-    return next((section.exit_code for section in sections if section.exit_code), 0)
+def _exit_code(results: Sequence[CheckResult]) -> int:
+    return next((result.exit_code for result in results if result.exit_code), 0)
 
 
-def _network() -> Section:
+def _network() -> CheckResult:
     from trainmark.doctor import site_checks
     from trainmark.spec import site
 
     return site_checks.network(site_checks.interfaces(), site.load().network.interface)
+
+
+def _document(result: CheckResult) -> dict[str, Any]:
+    facts = dict(result.facts)
+    results = facts.pop(RESULTS, [])
+    return {
+        "name": result.name,
+        "group": result.group,
+        "verdict": result.verdict,
+        "sentence": result.sentence,
+        "remedy": result.remedy,
+        "exit_code": result.exit_code,
+        "facts": facts,
+        "results": results,
+    }
 
 
 def _dump(document: Mapping[str, Any]) -> None:
@@ -99,7 +116,7 @@ def _dump(document: Mapping[str, Any]) -> None:
     print()
 
 
-def links(args: argparse.Namespace, store: Path) -> Section:
+def links(args: argparse.Namespace, store: Path) -> CheckResult:
     """Starts the ranks of a topology only to let them exchange messages."""
     from trainmark.launch import planning
     from trainmark.spec import links
@@ -107,23 +124,23 @@ def links(args: argparse.Namespace, store: Path) -> Section:
 
     topology = Topology.parse(args.topology)
     if topology.devices == 1:
-        return Section(name="links", verdict="ok", sentence=f"{topology} has one rank, which exchanges with nobody")
+        return CheckResult(name="links", verdict="ok", sentence=f"{topology} has one rank, which exchanges with nobody")
     if args.hosts:
         results, code, sentence = _probe_hosts(args, topology)
     else:
         words = planning.Words(recipe="smoke", topology=args.topology, platform=args.platform)
         results, code, sentence = _probe_here(planning.decide("resnet50", words), topology, store)
     if code:
-        return Section(name="links", verdict="failed", sentence=sentence, exit_code=code, results=results)
+        return CheckResult(name="links", verdict="failed", sentence=sentence, exit_code=code, facts={RESULTS: results})
     if not (measured := links.read(results)):
-        return Section(name="links", verdict="ok", sentence=sentence)
+        return CheckResult(name="links", verdict="ok", sentence=sentence)
     remedy = _remedy(measured[-1].size_bytes, topology)
-    return Section(
+    return CheckResult(
         name="links",
         verdict="doubt" if remedy else "ok",
         sentence=links.summary(measured, ranks=topology.devices, hosts=topology.nodes),
         remedy=remedy,
-        results=results,
+        facts={RESULTS: results},
     )
 
 
@@ -166,8 +183,8 @@ def _probe_hosts(args: argparse.Namespace, topology: Topology) -> Found:
     if document is None:
         return [], code, "ended before the links were measured"
     try:
-        section = document["sections"][0]
-        return section["results"], code, section["sentence"]
+        result = document["sections"][0]
+        return result["results"], code, result["sentence"]
     except (KeyError, IndexError, TypeError) as error:
         raise NotReadyError(
             f"the first of the hosts {args.hosts} answers with something else than its links; "

@@ -8,13 +8,12 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from trainmark.cli.terminal import console, say
 
 if TYPE_CHECKING:
-    from trainmark.doctor.conformance import Finding
+    from trainmark.spec.checks import CheckResult
 
 HELP = "Check that a platform's devices do what a run takes for granted."
 EXAMPLES = """\
@@ -22,7 +21,8 @@ EXAMPLES = """\
   trainmark platform check mine.toml       a platform file of your own
   trainmark platform check standin --json  the stand-in, for programs"""
 
-STYLES = {"pass": "bold green", "fail": "bold red", "skipped": "dim"}
+WORDS = {"ok": "pass", "failed": "fail", "unknown": "skipped"}
+STYLES = {"ok": "bold green", "failed": "bold red", "unknown": "dim"}
 NOT_OPENED, FAILED, HUNG = 3, 4, 124
 
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.spec.errors import NotReadyError
 
     file = files.load(args.platform)
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     code = 0
     watchdog = Watchdog(args.hang_timeout)
     try:
@@ -57,12 +57,14 @@ def run(args: argparse.Namespace) -> int:
             _tell(findings[-1])
     finally:
         watchdog.end()
-    if not code and any(finding.verdict == "fail" for finding in findings):
+    if not code and any(finding.verdict == "failed" for finding in findings):
         code = FAILED
     summary = _summary(findings)
     if args.json:
         document = {"platform": file.name, "title": file.title, "summary": summary, "passed": code == 0}
-        json.dump({**document, "findings": [asdict(finding) for finding in findings]}, sys.stdout, ensure_ascii=False)
+        json.dump(
+            {**document, "findings": [_document(finding) for finding in findings]}, sys.stdout, ensure_ascii=False
+        )
         print()
     else:
         sys.stdout.write(f"{file.title}: {summary}\n")
@@ -94,12 +96,21 @@ class Watchdog:
         os._exit(HUNG)
 
 
-def _summary(findings: Sequence[Finding]) -> str:
-    counted = [(word, sum(finding.verdict == word for finding in findings)) for word in STYLES]
+def _summary(findings: Sequence[CheckResult]) -> str:
+    counted = [(word, sum(finding.verdict == verdict for finding in findings)) for verdict, word in WORDS.items()]
     return ", ".join(f"{count} {word}" for word, count in counted if count)
 
 
-def _tell(finding: Finding) -> None:
+def _document(finding: CheckResult) -> dict[str, str]:
+    return {
+        "name": finding.name,
+        "verdict": WORDS[finding.verdict],
+        "sentence": finding.sentence,
+        "remedy": finding.remedy,
+    }
+
+
+def _tell(finding: CheckResult) -> None:
     """At once: a check that hangs is the one after the last line."""
     from trainmark.report.terminal import Paper
 
@@ -110,7 +121,9 @@ def _tell(finding: Finding) -> None:
     line.add_column(width=7)
     line.add_column(width=18, overflow="fold")
     line.add_column(overflow="fold")
-    line.add_row(paper.text(finding.verdict, STYLES[finding.verdict]), finding.name, paper.text(finding.sentence))
+    line.add_row(
+        paper.text(WORDS[finding.verdict], STYLES[finding.verdict]), finding.name, paper.text(finding.sentence)
+    )
     if finding.remedy:
         line.add_row("", "", paper.text(f"look at: {finding.remedy}"))
     paper.put(line)

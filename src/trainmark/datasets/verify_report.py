@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
 
 Decode = Literal["none", "header", "full"]
 """How closely to look: at names and sizes, at where files begin and end, or at everything in them."""
 
-Size = TypeVar("Size")
+Size = TypeVar("Size", bound=Any)
 Job = TypeVar("Job")
 Seen = TypeVar("Seen")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing to know about a file or a folder of the set."""
+def problem(path: str, text: str) -> CheckResult:
+    """A run that reads this fails or learns the wrong thing; the path is below the root, with forward slashes."""
+    return CheckResult(verdict="failed", subject=path, sentence=text)
 
-    path: str
-    """Below the root, with forward slashes."""
-    text: str
 
-    def __str__(self) -> str:
-        path = self.path if self.path.isprintable() else repr(self.path)  # a file's name may move the cursor
-        return f"{path}: {self.text}"
+def note_on(path: str, text: str) -> CheckResult:
+    """Unusual, and still read without loss: a PNG named .JPEG, a file that belongs to no clip."""
+    return CheckResult(verdict="note", subject=path, sentence=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +37,8 @@ class Report(Generic[Size]):
     expected: Size | None
     """None where nothing is known of the set."""
     found: Size
-    problems: tuple[Finding, ...]
-    """A run that reads these fails or learns the wrong thing."""
-    notes: tuple[Finding, ...]
-    """Unusual, and still read without loss: a PNG named .JPEG, a file that belongs to no clip."""
+    problems: tuple[CheckResult, ...]
+    notes: tuple[CheckResult, ...]
 
     @property
     def ok(self) -> bool:
@@ -57,6 +53,15 @@ class Report(Generic[Size]):
         if not self.problems:
             return found
         return f"{found}; {len(self.problems)} problems, the first: {self.problems[0]}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "expected": None if self.expected is None else asdict(self.expected),
+            "found": asdict(self.found),
+            "problems": [{"path": found.subject, "text": found.sentence} for found in self.problems],
+            "notes": [{"path": found.subject, "text": found.sentence} for found in self.notes],
+        }
 
 
 def in_parallel(look: Callable[[Job], Seen], jobs: Sequence[Job], processes: int, what: str) -> list[Seen]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.doctor import host_checks, site_checks
-from trainmark.doctor.result import VERDICTS, Section, check, count, failed
 from trainmark.launch.cluster_env import PORT
 from trainmark.spec import site
+from trainmark.spec.checks import VERDICTS, CheckResult, check, count, failed
 from trainmark.spec.errors import TrainmarkError
 
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ class Asked:
     """Where /proc, /sys and /dev are."""
 
 
-def examine(asked: Asked, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[Section]:
-    """Every section, in the order of the screen; `tell` hears what will take a while."""
-    torch_section = _torch()
+def examine(asked: Asked, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[CheckResult]:
+    """Every result, in the order of the screen; `tell` hears what will take a while."""
+    torch_result = _torch()
     devices: Sequence[Device] = ()
-    if torch_section.verdict == "failed":
-        yield torch_section
+    if torch_result.verdict == "failed":
+        yield torch_result
     else:
-        device_sections, devices = _devices(asked)
-        yield from device_sections
-        yield torch_section
+        device_results, devices = _devices(asked)
+        yield from device_results
+        yield torch_result
         yield _versions()
     yield site_checks.programs()
     yield from _host(asked, accelerators=0 if any(device.is_cpu for device in devices) else len(devices))
@@ -54,18 +54,18 @@ def examine(asked: Asked, tell: Callable[[str], None] = lambda sentence: None) -
         yield from _speed(devices, asked.probe_s)
 
 
-def summary(sections: Sequence[Section]) -> str:
+def summary(results: Sequence[CheckResult]) -> str:
     """`ready; 2 doubts, 1 unknown`."""
-    numbers = {verdict: sum(section.verdict == verdict for section in sections) for verdict in VERDICTS}
+    numbers = {verdict: sum(result.verdict == verdict for result in results) for verdict in VERDICTS}
     parts = [f"{numbers['failed']} failed"] if numbers["failed"] else []
     parts += [count(numbers["doubt"], "doubt")] if numbers["doubt"] else []
     parts += [f"{numbers['unknown']} unknown"] if numbers["unknown"] else []
     return "; ".join(filter(None, ("not ready" if numbers["failed"] else "ready", ", ".join(parts))))
 
 
-def _torch() -> Section:
+def _torch() -> CheckResult:
     @check("torch", "Software")
-    def look() -> Section:
+    def look() -> CheckResult:
         try:
             from trainmark.doctor import device_checks
         except (ImportError, OSError) as error:  # a build for another system fails to find its libraries
@@ -75,13 +75,13 @@ def _torch() -> Section:
     return look()
 
 
-def _versions() -> Section:
+def _versions() -> CheckResult:
     from trainmark.doctor import device_checks
 
     return device_checks.versions()
 
 
-def _devices(asked: Asked) -> tuple[list[Section], Sequence[Device]]:
+def _devices(asked: Asked) -> tuple[list[CheckResult], Sequence[Device]]:
     """A platform that is not known is a wrong word; one whose devices cannot be opened is what the doctor is for."""
     from trainmark.doctor import device_checks
     from trainmark.platforms import detection, files
@@ -90,7 +90,7 @@ def _devices(asked: Asked) -> tuple[list[Section], Sequence[Device]]:
     file = files.load(word)
     opened, refusal = _opened(file)
     names = [device.name() for device in opened]
-    sections = [
+    results = [
         device_checks.platform(
             file, chosen_by=device_checks.chosen(file, asked.platform, os.environ), device_names=names
         ),
@@ -98,32 +98,32 @@ def _devices(asked: Asked) -> tuple[list[Section], Sequence[Device]]:
         host_checks.driver(asked.root, is_cpu=file.device_type == "cpu"),
     ]
     if opened:
-        sections.append(device_checks.precision(opened[0]))
-    sections.append(device_checks.sensors(file))
-    return sections, opened
+        results.append(device_checks.precision(opened[0]))
+    results.append(device_checks.sensors(file))
+    return results, opened
 
 
-def _opened(file: PlatformFile) -> tuple[Sequence[Device], Section | None]:
+def _opened(file: PlatformFile) -> tuple[Sequence[Device], CheckResult | None]:
     """The devices, or what keeps them from being opened."""
     from trainmark.platforms.platform import Platform
 
     devices: list[Device] = []
 
     @check("devices", "Device")
-    def look() -> Section:
+    def look() -> CheckResult:
         try:
             platform = Platform(file)
             devices.extend(platform.open(index) for index in range(1 if platform.is_cpu else platform.device_count))
         except (TrainmarkError, RuntimeError) as error:
             devices.clear()
             return failed(str(error).partition("\n")[0], "trainmark run --platform cpu")
-        return Section(verdict="ok", sentence="")
+        return CheckResult(verdict="ok", sentence="")
 
-    section = look()
-    return devices, section if section.verdict != "ok" else None
+    result = look()
+    return devices, result if result.verdict != "ok" else None
 
 
-def _host(asked: Asked, *, accelerators: int) -> Iterator[Section]:
+def _host(asked: Asked, *, accelerators: int) -> Iterator[CheckResult]:
     root = asked.root
     yield host_checks.cores(root, os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(_cores()))
     yield host_checks.governor(root)
@@ -148,23 +148,23 @@ def shell_limits() -> Mapping[str, tuple[int, int]]:
     return found  # type: ignore[return-value]
 
 
-def _site(asked: Asked) -> Iterator[Section]:
+def _site(asked: Asked) -> Iterator[CheckResult]:
     yield site_checks.store(asked.store)
     yield site_checks.site_file(os.environ, Path.cwd())
     try:
         known = site.load()
     except TrainmarkError:
-        known = site.Site()  # the section above says what is wrong with it
+        known = site.Site()  # the result above says what is wrong with it
     for name in ("imagenet", "ljspeech"):
         yield site_checks.data_set(name, known.data.get(name))
     yield site_checks.ports(known.network.port or PORT)
 
 
-def _speed(devices: Sequence[Device], probe_s: float) -> Iterator[Section]:
+def _speed(devices: Sequence[Device], probe_s: float) -> Iterator[CheckResult]:
     from trainmark.doctor import device_checks, device_probe
 
     precisions = device_checks.families(devices[0])
     share_s = probe_s / (len(precisions) + 1)
     for precision in precisions:
-        yield device_probe.matmul_section(devices, precision, budget_s=share_s)
-    yield device_probe.copy_section(devices, budget_s=share_s)
+        yield device_probe.matmul_check(devices, precision, budget_s=share_s)
+    yield device_probe.copy_check(devices, budget_s=share_s)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import trainmark
-from trainmark.doctor.result import Section, amount, check, count, doubt, failed, ok, unknown
 from trainmark.platforms import files
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.platform import Device
+from trainmark.spec.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
 from trainmark.spec.precision import PRECISIONS, Precision
 
 DEFAULT_PRECISION = "fp32"
@@ -35,7 +35,7 @@ SENSOR_WORDS = {
 
 
 @check("torch", "Software")
-def torch_build() -> Section:
+def torch_build() -> CheckResult:
     """Which torch, built for what, and whether it has the interface all devices are used through."""
     import torch
 
@@ -62,7 +62,7 @@ def torch_build() -> Section:
 
 
 @check("trainmark", "Software")
-def versions() -> Section:
+def versions() -> CheckResult:
     facts: dict[str, Any] = {
         "trainmark": trainmark.__version__,
         "python": host_platform.python_version(),
@@ -74,7 +74,7 @@ def versions() -> Section:
 
 
 @check("platform", "Device")
-def platform(file: PlatformFile, *, chosen_by: str, device_names: Sequence[str]) -> Section:
+def platform(file: PlatformFile, *, chosen_by: str, device_names: Sequence[str]) -> CheckResult:
     """Which file describes the devices, and whether it knows them by name."""
     pattern = file.recognise.device_name
     peak = next(filter(None, map(file.peak, device_names)), None)
@@ -102,7 +102,7 @@ def platform(file: PlatformFile, *, chosen_by: str, device_names: Sequence[str])
 
 
 @check("devices", "Device")
-def devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[str, str]) -> Section:
+def devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[str, str]) -> CheckResult:
     """How many there are, what they are called and how much memory each has."""
     shown = environ.get(file.visible_devices or "", "")
     limited = f" ({file.visible_devices}={shown})" if shown else ""
@@ -133,7 +133,7 @@ def devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[st
 
 
 @check("precision", "Device")
-def precision(device: Device) -> Section:
+def precision(device: Device) -> CheckResult:
     """Which of the precisions its file lists the device really trains in: a tiny layer of each is trained."""
     listed = [PRECISIONS[name] for name in device.platform.file.precisions]
     refused = {asked.name: reason for asked in listed if (reason := device.refuses(asked))}
@@ -154,7 +154,7 @@ def precision(device: Device) -> Section:
 
 
 @check("sensors", "Device")
-def sensors(file: PlatformFile) -> Section:
+def sensors(file: PlatformFile) -> CheckResult:
     """Which of the values beside a run can be read, and why not the others."""
     from trainmark.platforms.sensors import open_reader
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from trainmark.doctor.result import Section, check, doubt, failed, ok
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.platform import Device
+from trainmark.spec.checks import CheckResult, check, doubt, failed, ok
 from trainmark.spec.doubts import RANK_SKEW
 from trainmark.spec.precision import PRECISIONS, Precision
 
@@ -49,11 +49,11 @@ class Rate:
         return (cuts[-1] - cuts[0]) / 2 / self.median
 
 
-def matmul_section(devices: Sequence[Device], precision: Precision, *, budget_s: float) -> Section:
+def matmul_check(devices: Sequence[Device], precision: Precision, *, budget_s: float) -> CheckResult:
     """Products of large matrices on every device; `budget_s` is for all of them."""
 
     @check(f"matmul {precision.family}", "Speed")
-    def look() -> Section:
+    def look() -> CheckResult:
         try:
             rates = [matmul(device, precision, budget_s=budget_s / len(devices)) for device in devices]
         except RuntimeError as error:
@@ -72,11 +72,11 @@ def matmul_section(devices: Sequence[Device], precision: Precision, *, budget_s:
     return look()
 
 
-def copy_section(devices: Sequence[Device], *, budget_s: float) -> Section:
+def copy_check(devices: Sequence[Device], *, budget_s: float) -> CheckResult:
     """Copies of a large buffer within the memory of every device."""
 
     @check("memory copy", "Speed")
-    def look() -> Section:
+    def look() -> CheckResult:
         try:
             rates = [copy(device, budget_s=budget_s / len(devices)) for device in devices]
         except RuntimeError as error:
@@ -126,7 +126,7 @@ def copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> 
 
 def judged(
     rates: Sequence[Rate], *, unit: str, file: PlatformFile, peak: float | None = None, source: str = ""
-) -> Section:
+) -> CheckResult:
     """The sentence for what each device reached."""
     middle = median(rate.median for rate in rates)
     spread = max(rate.spread for rate in rates)

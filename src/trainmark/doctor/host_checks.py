@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.doctor import cgroup
-from trainmark.doctor.result import Section, amount, check, count, doubt, failed, ok, unknown
+from trainmark.spec.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
 from trainmark.spec.doubts import FOREIGN_LOAD
 
 LEAST_MEMORY_BYTES = 512 << 20
@@ -41,7 +41,7 @@ Limits = Mapping[str, tuple[int, int]]
 
 
 @check("cores", "Host")
-def cores(root: Path, affinity: Iterable[int]) -> Section:
+def cores(root: Path, affinity: Iterable[int]) -> CheckResult:
     """How many of the cores a run may use, and whether a quota takes back what the scheduler seems to give."""
     folder = root / "sys/devices/system/cpu"
     present = _listed(_text(folder / "present"))
@@ -70,7 +70,7 @@ def cores(root: Path, affinity: Iterable[int]) -> Section:
 
 
 @check("governor", "Host")
-def governor(root: Path) -> Section:
+def governor(root: Path) -> CheckResult:
     """Whether the clocks of the cores rise with the load."""
     folder = root / "sys/devices/system/cpu"
     found = sorted(folder.glob("cpu[0-9]*/cpufreq/scaling_governor"))
@@ -91,7 +91,7 @@ def governor(root: Path) -> Section:
 
 
 @check("memory", "Host")
-def memory(root: Path) -> Section:
+def memory(root: Path) -> CheckResult:
     """What is there, what a control group leaves of it, and what is in swap."""
     sizes = {
         name: int(value.split()[0]) << 10
@@ -124,7 +124,7 @@ def memory(root: Path) -> Section:
 @check("/dev/shm", "Host")  # noqa: S108 - looked at, not written to
 def shared_memory(
     folder: Path, *, accelerators: int, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage
-) -> Section:
+) -> CheckResult:
     """Room for what processes share by name: semaphores always, and the collectives of several accelerators.
 
     Decoded pictures are shared without a name, which takes memory and nothing here.
@@ -141,7 +141,7 @@ def shared_memory(
 
 
 @check("limits", "Host")
-def limits(root: Path, allowed: Limits) -> Section:
+def limits(root: Path, allowed: Limits) -> CheckResult:
     """What the shell and the control group allow: open files, locked memory, processes."""
     (files, most_files), (locked, _), (processes, _) = (
         allowed[name] for name in ("files", "locked_bytes", "processes")
@@ -172,7 +172,7 @@ def limits(root: Path, allowed: Limits) -> Section:
 
 
 @check("load", "Host")
-def load(root: Path, wait: Callable[[float], object] = time.sleep) -> Section:
+def load(root: Path, wait: Callable[[float], object] = time.sleep) -> CheckResult:
     """Who else uses the cores, by a look of a second."""
     before = _use(root)
     wait(LOOK_S)
@@ -206,7 +206,7 @@ def load(root: Path, wait: Callable[[float], object] = time.sleep) -> Section:
 
 
 @check("clock", "Host")
-def clock(root: Path) -> Section:
+def clock(root: Path) -> CheckResult:
     """Where the time comes from that everything here is measured with."""
     folder = root / "sys/devices/system/clocksource/clocksource0"
     current = _text(folder / "current_clocksource")
@@ -220,7 +220,7 @@ def clock(root: Path) -> Section:
 
 
 @check("driver", "Device")
-def driver(root: Path, *, is_cpu: bool) -> Section:
+def driver(root: Path, *, is_cpu: bool) -> CheckResult:
     """The kernel's drivers of the accelerators on the PCI bus, whether or not torch can use them."""
     drivers: dict[str, list[bool]] = {}
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):

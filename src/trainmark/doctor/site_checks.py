@@ -13,8 +13,8 @@ from typing import Any
 
 from trainmark.datasets import synthetic
 from trainmark.datasets.imagenet import counts
-from trainmark.doctor.result import Section, amount, check, doubt, failed, ok
 from trainmark.spec import site
+from trainmark.spec.checks import CheckResult, amount, check, doubt, failed, ok
 from trainmark.spec.errors import TrainmarkError, UsageError
 
 LEAST_DISK_BYTES = 64 << 20
@@ -41,7 +41,7 @@ class Interface:
 
 
 @check("store", "Site")
-def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> Section:
+def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
     """Whether records and checkpoints can be written, and have the room."""
     remedy = "export TRAINMARK_STORE=/a/folder/with/room"
     there = _existing(folder)
@@ -63,7 +63,7 @@ def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.d
 
 
 @check("site file", "Site")
-def site_file(environ: Mapping[str, str], cwd: Path) -> Section:
+def site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
     try:
         found = site.load(environ, cwd=cwd)
     except UsageError as error:
@@ -77,18 +77,18 @@ def site_file(environ: Mapping[str, str], cwd: Path) -> Section:
     return ok(f"{site.FILE} is valid and gives {', '.join(says)}", found=True, gives=says)
 
 
-def data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> Section:
+def data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> CheckResult:
     """One set: the folder the site gives, looked at shallowly, or else the embedded one."""
 
     @check(f"data {name}", "Site")
-    def look() -> Section:
+    def look() -> CheckResult:
         return _given(name, Path(given)) if given else _embedded(made_in(name))
 
     return look()
 
 
 @check("ports", "Site")
-def ports(meeting_port: int) -> Section:
+def ports(meeting_port: int) -> CheckResult:
     """Whether this machine can be the one at which the others of a run meet."""
     try:
         with socket.socket() as listener:
@@ -112,7 +112,7 @@ def ports(meeting_port: int) -> Section:
 
 
 @check("programs", "Software")
-def programs(which: Which = shutil.which) -> Section:
+def programs(which: Which = shutil.which) -> CheckResult:
     """What could start a run on other machines, and what torch.compile would need; nothing here is required."""
     found = {name: which(name) for name in PROGRAMS}
     compiler = next((name for name in COMPILERS if which(name)), None)
@@ -125,7 +125,7 @@ def programs(which: Which = shutil.which) -> Section:
 
 
 @check("network", "Site")
-def network(interfaces: Sequence[Interface], wanted: str | None) -> Section:
+def network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
     """The interfaces the ranks of several machines could use."""
     facts: dict[str, Any] = {"interfaces": [vars(interface) for interface in interfaces], "wanted": wanted}
     usable = [interface for interface in interfaces if interface.up and interface.addresses]
@@ -162,7 +162,7 @@ def interfaces() -> list[Interface]:
     ]
 
 
-def _embedded(folder: Path) -> Section:
+def _embedded(folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "generated": True}
     if (folder / counts.MANIFEST).is_file():
         return ok("the embedded set is made", made=True, **facts)
@@ -185,7 +185,7 @@ def _embedded(folder: Path) -> Section:
     return ok("the embedded set will be made by the first run, in seconds", made=False, **facts)
 
 
-def _given(name: str, folder: Path) -> Section:
+def _given(name: str, folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "generated": False}
     remedy = f"trainmark data verify {name} {folder}"
     try:

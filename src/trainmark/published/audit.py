@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from trainmark.published import audit_rows, audit_tables, audit_words
 from trainmark.published.page import Page
-from trainmark.spec.checking import look
-from trainmark.spec.finding import Checked
+from trainmark.spec.audit import look
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
 
 CHECKS = (*audit_rows.CHECKS, *audit_tables.CHECKS, *audit_words.CHECKS)
 
 
-def audit_page(page: Page) -> tuple[Checked, ...]:
+def audit_page(page: Page) -> tuple[CheckResult, ...]:
     return look(CHECKS, page, page.title)
 
 

@@ -8,7 +8,8 @@ from trainmark.analysis import peaks
 from trainmark.analysis.known import CLIP_FRAMES, KNOWN
 from trainmark.analysis.scaling import THROUGHPUTS
 from trainmark.published.page import Page
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, doubtful, note, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import number, quality_word
 from trainmark.spec.published_row import FLOPS_PER_ITEM, PublishedRow
@@ -36,7 +37,7 @@ def epochs(row: PublishedRow) -> float | None:
 
 
 @check("possible-values", "every figure is one that can be measured")
-def possible_values(page: Page) -> Iterator[Found]:
+def possible_values(page: Page) -> Iterator[CheckResult]:
     for row in page.rows:
         if devices(row) is None:
             yield wrong(f"configuration {row.topology!r}", "it is not nodes x devices", "the page's own line", row.name)
@@ -60,7 +61,7 @@ def possible_values(page: Page) -> Iterator[Found]:
 
 
 @check("throughput-order", "p_whole <= p_train <= p_core")
-def throughput_order(page: Page) -> Iterator[Found]:
+def throughput_order(page: Page) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
         for low, high in (("p_whole", "p_train"), ("p_train", "p_core"), ("p_whole", "p_core")):
@@ -77,7 +78,7 @@ def throughput_order(page: Page) -> Iterator[Found]:
 
 
 @check("mfu", "no card computes more than its peak in the precision a row is labelled with")
-def mfu(page: Page) -> Iterator[Found]:
+def mfu(page: Page) -> Iterator[CheckResult]:
     held = 0
     for row in page.rows:
         used = peaks.use(row) if devices(row) else None
@@ -107,7 +108,7 @@ def mfu(page: Page) -> Iterator[Found]:
 
 
 @check("memory-fits", "memory used is at most the card's")
-def memory_fits(page: Page) -> Iterator[Found]:
+def memory_fits(page: Page) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
         known = peaks.card(row.device)
@@ -126,7 +127,7 @@ def memory_fits(page: Page) -> Iterator[Found]:
 
 
 @check("target", "the quality reaches the target")
-def target(page: Page) -> Iterator[Found]:
+def target(page: Page) -> Iterator[CheckResult]:
     judged = 0
     for row in page.rows:
         if row.quality is None or row.target is None or row.better is None:
@@ -156,7 +157,7 @@ def target(page: Page) -> Iterator[Found]:
 
 
 @check("epochs", "e2e_time x p_whole is a number of epochs the recipe allows")
-def whole_epochs(page: Page) -> Iterator[Found]:
+def whole_epochs(page: Page) -> Iterator[CheckResult]:
     counted = 0
     for row in page.rows:
         done, known = epochs(row), KNOWN.get(row.workload)
@@ -190,7 +191,7 @@ def whole_epochs(page: Page) -> Iterator[Found]:
 
 
 @check("item", "throughput counts what its word says")
-def item(page: Page) -> Iterator[Found]:
+def item(page: Page) -> Iterator[CheckResult]:
     counted, beyond = 0, []
     for row in page.rows:
         rate, each, known = row.p_core or row.p_train or row.p_whole, devices(row), KNOWN.get(row.workload)

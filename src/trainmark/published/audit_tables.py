@@ -10,7 +10,8 @@ from trainmark.analysis.scaling import THROUGHPUTS
 from trainmark.analysis.scaling_published import CONTRADICTION, published_scalings
 from trainmark.published.audit_rows import devices
 from trainmark.published.page import Page
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, doubtful, note, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
 
 UNLIKE_SHARES = 0.20
@@ -26,7 +27,7 @@ SHARES = (
 
 
 @check("shares", "evaluation and data wait take a like share of the time in all rows of one training")
-def shares(page: Page) -> Iterator[Found]:
+def shares(page: Page) -> Iterator[CheckResult]:
     compared = 0
     for rows in _alike(page, lambda row: (row.workload, row.device, _label(row))).values():
         for word, low, high in SHARES:
@@ -50,7 +51,7 @@ def shares(page: Page) -> Iterator[Found]:
 
 
 @check("scaling", "more devices are at most as good as ideal, by every throughput alike")
-def scaling(page: Page) -> Iterator[Found]:
+def scaling(page: Page) -> Iterator[CheckResult]:
     found = published_scalings(row for row in page.rows if devices(row))
     if not found:
         raise CannotCheckError("no two rows differ in topology alone")
@@ -81,7 +82,7 @@ def scaling(page: Page) -> Iterator[Found]:
 
 
 @check("one-recipe", "rows that look comparable were trained with one recipe")
-def one_recipe(page: Page) -> Iterator[Found]:
+def one_recipe(page: Page) -> Iterator[CheckResult]:
     groups = _alike(page, lambda row: (row.workload, row.device, _label(row)))
     several = [rows for rows in groups.values() if len({row.topology for row in rows}) > 1]
     if not several:
@@ -114,7 +115,7 @@ def one_recipe(page: Page) -> Iterator[Found]:
 
 
 @check("faster-when-narrower", "a narrower precision is not slower")
-def faster_when_narrower(page: Page) -> Iterator[Found]:
+def faster_when_narrower(page: Page) -> Iterator[CheckResult]:
     compared = 0
     order = ("fp32", "tf32", "amp", "fp16", "bf16")
     groups = _alike(page, lambda row: (row.workload, row.device, row.topology))

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from trainmark.analysis.scaling import THROUGHPUTS
 from trainmark.published.page import Page, Said
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, doubtful, note, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
+from trainmark.spec.checks import CheckResult
 
 _KINDS = {
     "accuracy": r"acc|top.?1|准确",
@@ -19,7 +20,7 @@ APART = 0.05
 
 
 @check("quality-named-once", "the quality is called by one name throughout the page")
-def quality_named_once(page: Page) -> Iterator[Found]:
+def quality_named_once(page: Page) -> Iterator[CheckResult]:
     said = [entry for entry in _words(page) if entry.quantity in ("quality", "convergence")]
     kinds: dict[str, Said] = {}
     for entry in said:
@@ -39,7 +40,7 @@ def quality_named_once(page: Page) -> Iterator[Found]:
 
 
 @check("one-throughput", "one run has one throughput of a kind")
-def one_throughput(page: Page) -> Iterator[Found]:
+def one_throughput(page: Page) -> Iterator[CheckResult]:
     said = [entry for entry in _words(page) if entry.quantity == "throughput" and entry.value is not None]
     free = [entry for entry in said if entry.word.strip().lower() not in THROUGHPUTS]
     if not said:
@@ -59,7 +60,7 @@ def one_throughput(page: Page) -> Iterator[Found]:
 
 
 @check("units", "every figure has a unit")
-def units(page: Page) -> Iterator[Found]:
+def units(page: Page) -> Iterator[CheckResult]:
     needing = [entry for entry in _words(page) if entry.quantity in NEEDING_UNITS]
     if not needing:
         raise CannotCheckError("the page's own words are not known, only its rows")
@@ -81,7 +82,7 @@ def units(page: Page) -> Iterator[Found]:
 
 
 @check("ratios", "a scalability is at most 1")
-def ratios(page: Page) -> Iterator[Found]:
+def ratios(page: Page) -> Iterator[CheckResult]:
     known = [entry for entry in _words(page) if entry.quantity == "scalability" and entry.value is not None]
     if not known:
         raise CannotCheckError("the page gives no scalability of its own")
@@ -95,7 +96,7 @@ def ratios(page: Page) -> Iterator[Found]:
 
 
 @check("val-loss", "a validation loss means the same in every row")
-def val_loss(page: Page) -> Iterator[Found]:
+def val_loss(page: Page) -> Iterator[CheckResult]:
     rows = [row for row in page.rows if row.quality is not None and row.quality_name == "val_loss"]
     if not rows:
         raise CannotCheckError("no row gives a validation loss")
@@ -111,7 +112,7 @@ def val_loss(page: Page) -> Iterator[Found]:
 
 
 @check("remarks", "there is nothing a reader has to be told beside the columns")
-def remarks(page: Page) -> Iterator[Found]:
+def remarks(page: Page) -> Iterator[CheckResult]:
     named: dict[str, list[str]] = {}
     for row in page.rows:
         if row.remark:
@@ -122,7 +123,7 @@ def remarks(page: Page) -> Iterator[Found]:
 
 
 @check("read", "the whole page could be read")
-def read(page: Page) -> Iterator[Found]:
+def read(page: Page) -> Iterator[CheckResult]:
     for sentence in page.unread:
         yield note(sentence, "what could not be read was not checked either", "the line on the page")
 

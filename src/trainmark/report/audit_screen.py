@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmark.report.terminal import Paper
-from trainmark.spec.audited import Audited, findings, summary
-from trainmark.spec.finding import Checked
+from trainmark.spec.audit import SEVERITIES, Audit, findings, outcome, summary, why_not
+from trainmark.spec.checks import CheckResult
 
-STYLES = {"wrong": "bold red", "doubtful": "bold yellow", "note": "bold"}
+STYLES = {"failed": "bold red", "doubt": "bold yellow", "note": "bold"}
 
 
 def render(
-    audits: Sequence[Audited],
+    audits: Sequence[Audit],
     *,
     everything: bool = False,
     width: int = 100,
@@ -22,24 +22,24 @@ def render(
     """`everything` also lists what passed and what could not be checked."""
     paper = Paper(width=width, color=color, encoding=encoding)
     for finding in findings(audits):
-        head = paper.text(f"{finding.severity}: {finding.subject}", STYLES[finding.severity])
-        head.append_text(paper.text(f"  {finding.code}", "dim"))
+        head = paper.text(f"{SEVERITIES[finding.verdict]}: {finding.subject}", STYLES[finding.verdict])
+        head.append_text(paper.text(f"  {finding.name}", "dim"))
         paper.put(head)
-        paper.put(finding.numbers, _sentence(finding.why), f"Check {finding.check}.", indent=2)
+        paper.put(finding.evidence, _sentence(finding.sentence), f"Check {finding.remedy}.", indent=2)
         paper.put("")
     if everything:
         for audit in audits:
             paper.put(paper.text(audit.title, "bold"))
-            for entry in audit.checked:
-                paper.put(paper.text(_line(entry), "" if entry.outcome == "failed" else "dim"), indent=2)
+            for entry in audit.checks:
+                paper.put(paper.text(_line(entry), "" if entry.findings else "dim"), indent=2)
             paper.put("")
     paper.put(f"{summary(audits)}.")
     return paper.drawn()
 
 
-def _line(entry: Checked) -> str:
-    said = f"{entry.outcome}: {entry.title}"
-    return f"{said} ({entry.why_not})" if entry.why_not else said
+def _line(entry: CheckResult) -> str:
+    said = f"{outcome(entry)}: {entry.claim}"
+    return f"{said} ({why_not(entry)})" if why_not(entry) else said
 
 
 def _sentence(text: str) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from trainmark.spec import escape
-from trainmark.spec.finding import Checked
+from trainmark.spec.audit import SEVERITIES
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.format import device_name, number
 from trainmark.spec.record import Record
 
-Check = Callable[[Record], Sequence[Checked]]
+Check = Callable[[Record], Sequence[CheckResult]]
 
 
 def render(records: Sequence[Record], check: Check) -> str:
@@ -24,7 +25,7 @@ def render(records: Sequence[Record], check: Check) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(record: Record, checks: Sequence[Checked]) -> Element:
+def _suite(record: Record, checks: Sequence[CheckResult]) -> Element:
     e2e = record.metrics.get("e2e_time")
     seconds = f"{e2e.value:.3f}" if e2e is not None and e2e.value is not None else "0"
     suite = Element("testsuite", name=_clean(record.run_id), timestamp=_clean(record.created), time=seconds)
@@ -39,19 +40,22 @@ def _suite(record: Record, checks: Sequence[Checked]) -> Element:
     elif record.doubts:
         SubElement(run, "system-out").text = _clean("doubts: " + "; ".join(doubt.text for doubt in record.doubts))
     for check in checks:
-        _case(SubElement(suite, "testcase", classname=where, name=_clean(check.title), time="0"), check)
+        _case(SubElement(suite, "testcase", classname=where, name=_clean(check.claim), time="0"), check)
     suite.set("tests", str(1 + len(checks)))
     suite.set("failures", str(sum(1 for _ in suite.iter("failure"))))
     suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
     return suite
 
 
-def _case(case: Element, check: Checked) -> None:
-    said = [f"{found.severity}: {found.why} ({found.numbers}; look at: {found.check})" for found in check.findings]
-    if check.outcome == "not checked":
-        SubElement(case, "skipped", message=_clean(check.why_not or "not checked"))
-    elif check.outcome == "failed" and any(found.severity != "note" for found in check.findings):
-        _failure(case, check.findings[0].severity, said)
+def _case(case: Element, check: CheckResult) -> None:
+    said = [
+        f"{SEVERITIES[found.verdict]}: {found.sentence} ({found.evidence}; look at: {found.remedy})"
+        for found in check.findings
+    ]
+    if check.verdict == "unknown":
+        SubElement(case, "skipped", message=_clean(check.sentence or "not checked"))
+    elif check.verdict in ("failed", "doubt"):
+        _failure(case, SEVERITIES[check.findings[0].verdict], said)
     elif said:  # what a reader has to know, but no build should stop at
         SubElement(case, "system-out").text = _clean("\n".join(said))
 

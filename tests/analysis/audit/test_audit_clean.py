@@ -17,8 +17,8 @@ def test_a_clean_record_passes_every_check(kind: str, tmp_path: Path) -> None:
     record = EVERY_KIND[kind].leave(tmp_path)
     checked = audit_document(json.loads(record.dumps()), "record.json")
     assert [finding for entry in checked for finding in entry.findings] == []
-    assert sum(entry.outcome == "passed" for entry in checked) >= 25
-    assert all(entry.why_not for entry in checked if entry.outcome == "not checked")
+    assert sum(entry.verdict == "ok" for entry in checked) >= 25
+    assert all(entry.sentence for entry in checked if entry.verdict == "unknown")
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
@@ -27,9 +27,9 @@ def test_a_clean_runs_events_pass_and_agree_with_its_record(kind: str, tmp_path:
     found = [
         finding
         for audit in audit_run_folder(tmp_path / "runs" / record.run_id, record)
-        for entry in audit.checked
+        for entry in audit.checks
         for finding in entry.findings
-        if finding.severity != "note"  # a run that was cut off says so
+        if finding.verdict != "note"  # a run that was cut off says so
     ]
     assert found == []
 
@@ -37,4 +37,4 @@ def test_a_clean_runs_events_pass_and_agree_with_its_record(kind: str, tmp_path:
 def test_a_record_without_its_file_is_audited_as_far_as_it_goes(tmp_path: Path) -> None:
     checked = audit_record(EVERY_KIND["quick"].leave(tmp_path))
     assert not any(entry.findings for entry in checked)
-    assert {entry.code for entry in checked if entry.outcome == "not checked"} >= {"document"}
+    assert {entry.name for entry in checked if entry.verdict == "unknown"} >= {"document"}

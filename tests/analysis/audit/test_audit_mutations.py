@@ -15,7 +15,7 @@ from analysis.audit.mutations import leaves, mutations, spelt, with_change
 
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.analysis.audit.records import CHECKS
-from trainmark.spec.checking import DAMAGED, look
+from trainmark.spec.audit import DAMAGED, look
 from trainmark.spec.record import Record
 
 NOBODY_CAN_TELL = {

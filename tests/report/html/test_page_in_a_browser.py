@@ -16,7 +16,8 @@ from records import make_record, renamed
 from trainmark.published import library
 from trainmark.report.html.document import render
 from trainmark.report.html.inputs import Contents
-from trainmark.spec.finding import Checked, Finding
+from trainmark.spec.audit import concluded, doubtful, not_checked, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.record import Artifact, Doubt, Record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -88,15 +89,13 @@ def several() -> tuple[Record, ...]:
     )
 
 
-def checks(*records: Record) -> dict[str, tuple[Checked, ...]]:
-    finding = Finding(
-        code="loss", severity="doubtful", subject="run", numbers="1.2, then 1.3", why="The loss rose.", check="the rate"
-    )
+def checks(*records: Record) -> dict[str, tuple[CheckResult, ...]]:
+    finding = doubtful("1.2, then 1.3", "The loss rose.", "the rate")
     return {
         record.run_id: (
-            Checked(code="sum", title="phases sum to e2e_time", outcome="passed"),
-            Checked(code="loss", title="the loss falls", outcome="failed", findings=(finding,)),
-            Checked(code="power", title="power is its samples", outcome="not checked", why_not="nothing was sampled"),
+            concluded("sum", "phases sum to e2e_time", (), "run"),
+            concluded("loss", "the loss falls", (finding,), "run"),
+            not_checked("power", "power is its samples", "nothing was sampled"),
         )
         for record in records
     }
@@ -287,10 +286,10 @@ def test_hostile_names_are_harmless(opened: Open, text: str) -> None:
         environment={"device": {"name": text}, text: {text: text}},
         telemetry={"machines": [{**shown.telemetry()["machines"][0], "host": text, "unavailable": {text: text}}]},
     )
-    finding = Finding(code=text, severity="wrong", subject=text, numbers=text, why=text, check=text)
+    finding = wrong(text, text, text, text)
     checked = (
-        Checked(code=text, title=text, outcome="failed", findings=(finding,)),
-        Checked(code=text, title=text, outcome="not checked", why_not=text),
+        concluded(text, text, (finding,), "run"),
+        not_checked(text, text, text),
     )
     page = opened(render(Contents(records=(record, renamed(record, "other")), checks={text: checked}, made=text)))
     assert page.evaluate("window.harmed") is None

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainmark.spec.audited import Audited
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, look, note, wrong
+from trainmark.spec.audit import Audit, CannotCheckError, Check, check, look, note, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import UsageError
 from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankTrace
@@ -58,7 +58,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 @check("lines", "every line is one whole event")
-def lines(case: LogCase) -> Iterator[Found]:
+def lines(case: LogCase) -> Iterator[CheckResult]:
     if not case.events:
         yield wrong(f"{len(case.lines)} lines", "there is no event in it", "whether this is an event log")
         return
@@ -81,7 +81,7 @@ def lines(case: LogCase) -> Iterator[Found]:
 
 
 @check("log-order", "a log begins at its beginning, and its steps have unbroken numbers")
-def order(case: LogCase) -> Iterator[Found]:
+def order(case: LogCase) -> Iterator[CheckResult]:
     if not case.of("begin"):
         raise CannotCheckError("this is no log of a rank or a sampler")
     if case.events[0][1]["event"] != "begin":
@@ -109,7 +109,7 @@ def order(case: LogCase) -> Iterator[Found]:
 
 
 @check("log-clock", "clocks only go forward")
-def clock(case: LogCase) -> Iterator[Found]:
+def clock(case: LogCase) -> Iterator[CheckResult]:
     last: dict[tuple[str, str], int] = {}
     for number, event in case.events:
         if event["event"] == "begin":
@@ -127,7 +127,7 @@ def clock(case: LogCase) -> Iterator[Found]:
 
 
 @check("log-steps", "every step has its times, its items and its loss")
-def steps(case: LogCase) -> Iterator[Found]:
+def steps(case: LogCase) -> Iterator[CheckResult]:
     if not case.of("steps"):
         raise CannotCheckError("no step is in it")
     for number, event in case.of("steps"):
@@ -139,7 +139,7 @@ def steps(case: LogCase) -> Iterator[Found]:
 
 
 @check("log-time", "evaluations happened when the steps before them were done")
-def time(case: LogCase) -> Iterator[Found]:
+def time(case: LogCase) -> Iterator[CheckResult]:
     begins, evaluations = case.of("begin"), case.of("evaluation")
     if len(begins) != 1 or not evaluations:
         raise CannotCheckError("the rank was started again" if len(begins) > 1 else "nothing was evaluated")
@@ -156,7 +156,7 @@ def time(case: LogCase) -> Iterator[Found]:
 
 
 @check("log-end", "the log has an end")
-def end(case: LogCase) -> Iterator[Found]:
+def end(case: LogCase) -> Iterator[CheckResult]:
     if not case.of("begin"):
         raise CannotCheckError("this is no log of a rank or a sampler")
     last = case.events[-1][1]["event"]
@@ -167,7 +167,7 @@ def end(case: LogCase) -> Iterator[Found]:
 
 
 @check("log-record", "the record holds what the log tells")
-def of_record(case: LogCase) -> Iterator[Found]:
+def of_record(case: LogCase) -> Iterator[CheckResult]:
     if case.rank is None:
         raise CannotCheckError("this is no log of a rank")
     if case.record is None:
@@ -200,7 +200,7 @@ def _replayed(case: LogCase) -> dict[str, list[int]]:
     return told
 
 
-def _summed(case: LogCase, trace: RankTrace) -> Iterator[Found]:
+def _summed(case: LogCase, trace: RankTrace) -> Iterator[CheckResult]:
     phases = case.of("phases")
     if len(case.of("begin")) != 1 or not phases:
         return
@@ -224,16 +224,16 @@ def _first_unlike(name: str, kept: Sequence[int], told: Sequence[int]) -> str:
 CHECKS: tuple[Check[LogCase], ...] = (lines, order, clock, steps, time, end, of_record)
 
 
-def audit_log(path: Path, record: Record | None = None) -> Audited:
+def audit_log(path: Path, record: Record | None = None) -> Audit:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
     name = f"{path.absolute().parent.name}/{path.name}"
-    return Audited(title=name, checked=look(CHECKS, LogCase(name=name, data=data, record=record), name))
+    return Audit(title=name, checks=look(CHECKS, LogCase(name=name, data=data, record=record), name))
 
 
-def audit_run_folder(folder: Path, record: Record | None = None) -> list[Audited]:
+def audit_run_folder(folder: Path, record: Record | None = None) -> list[Audit]:
     """All event logs of ranks and samplers of a run."""
     paths = sorted([*folder.glob("rank*.jsonl"), *folder.glob("telemetry*.jsonl")])
     if not paths:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.analysis.known import KNOWN
-from trainmark.spec.checking import Check, Found, check, wrong
+from trainmark.spec.audit import Check, check, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.doubts import Facts, collect
 from trainmark.spec.record import Doubt
 
@@ -18,7 +19,7 @@ IN_OTHER_WORDS = ("init-from",)
 
 
 @check("doubts", "every doubt the numbers ask for stands on the record, with its figures, and no other")
-def doubts(case: RecordCase) -> Iterator[Found]:
+def doubts(case: RecordCase) -> Iterator[CheckResult]:
     said = [doubt for doubt in case.record.doubts if doubt.code not in OF_EVENTS]
     wanted = [doubt for doubt in collect(_facts(case)) if doubt.code not in OF_EVENTS]
     if case.record.plan.workload not in KNOWN:  # its reference is not on the record: the doubt is taken at its word

@@ -10,7 +10,8 @@ from typing import Any
 
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.analysis.known import KNOWN
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, doubtful, same, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.precision import PRECISIONS
 from trainmark.spec.recipe import Recipe
 
@@ -22,7 +23,7 @@ SHORT = {field.name: field.metadata.get("short", "") for field in fields(Recipe)
 
 
 @check("document", "the file says nothing that the record does not hold, and nothing twice in two ways")
-def document(case: RecordCase) -> Iterator[Found]:
+def document(case: RecordCase) -> Iterator[CheckResult]:
     if case.document is None:
         raise CannotCheckError("the record was not read from a file")
     unlike = list(_unlike(case.document, case.written, ""))
@@ -60,7 +61,7 @@ def _short(value: Any) -> str:
 
 
 @check("name", "the run's id, its date and its plan agree")
-def name(case: RecordCase) -> Iterator[Found]:
+def name(case: RecordCase) -> Iterator[CheckResult]:
     record, plan = case.record, case.record.plan
     created = datetime.fromisoformat(record.created.replace("Z", "+00:00"))
     beginning = f"{plan.workload}-{plan.recipe_name}-{plan.topology}-{plan.precision}-{created:%Y%m%dT%H%M%S}-"
@@ -80,7 +81,7 @@ def name(case: RecordCase) -> Iterator[Found]:
 
 
 @check("plan", "the plan is of words that exist, and its fingerprint is that of what it asks for")
-def plan(case: RecordCase) -> Iterator[Found]:
+def plan(case: RecordCase) -> Iterator[CheckResult]:
     asked = case.record.plan
     for what, word, known in (
         ("precision", asked.precision, tuple(PRECISIONS)),
@@ -111,7 +112,7 @@ def plan(case: RecordCase) -> Iterator[Found]:
 
 
 @check("workload", "item, data set and quality are the workload's own")
-def workload(case: RecordCase) -> Iterator[Found]:
+def workload(case: RecordCase) -> Iterator[CheckResult]:
     record = case.record
     known = KNOWN.get(record.plan.workload)
     if known is None:
@@ -132,7 +133,7 @@ def workload(case: RecordCase) -> Iterator[Found]:
 
 
 @check("deviations", "what is said to differ from the reference recipe differs as said")
-def deviations(case: RecordCase) -> Iterator[Found]:
+def deviations(case: RecordCase) -> Iterator[CheckResult]:
     asked = case.record.plan
     said = {deviation.name: deviation for deviation in asked.deviations}
     if len(said) != len(asked.deviations):

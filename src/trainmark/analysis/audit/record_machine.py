@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from trainmark.analysis import peaks
 from trainmark.analysis.audit.record_case import RecordCase
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, doubtful, same, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.precision import Precision, ran
 from trainmark.spec.topology import Topology
 
 
 @check("precision", "what ran is what the first step's products were computed in")
-def precision(case: RecordCase) -> Iterator[Found]:
+def precision(case: RecordCase) -> Iterator[CheckResult]:
     proof = case.record.environment.get("precision")
     if proof is None:
         raise CannotCheckError("the record holds no proof of its precision")
@@ -50,7 +51,7 @@ def precision(case: RecordCase) -> Iterator[Found]:
 
 
 @check("peak", "the peak is the card's, in the precision asked for")
-def peak(case: RecordCase) -> Iterator[Found]:
+def peak(case: RecordCase) -> Iterator[CheckResult]:
     flops, device = case.record.environment.get("flops"), case.record.environment.get("device") or {}
     if flops is None:
         raise CannotCheckError("FLOPs were not counted")
@@ -69,7 +70,7 @@ def peak(case: RecordCase) -> Iterator[Found]:
 
 
 @check("memory", "no rank held more memory than there is")
-def memory(case: RecordCase) -> Iterator[Found]:
+def memory(case: RecordCase) -> Iterator[CheckResult]:
     total = case.value("mem_total")
     if total is None:
         raise CannotCheckError("the platform reports no memory")
@@ -86,7 +87,7 @@ def memory(case: RecordCase) -> Iterator[Found]:
 
 
 @check("links", "the speed of the links follows from sizes and times")
-def links(case: RecordCase) -> Iterator[Found]:
+def links(case: RecordCase) -> Iterator[CheckResult]:
     found = case.record.environment.get("link")
     if not found:
         raise CannotCheckError("no link was measured")
@@ -111,7 +112,7 @@ def links(case: RecordCase) -> Iterator[Found]:
 
 
 @check("fill", "the batch that was searched for is the one that was trained with")
-def fill(case: RecordCase) -> Iterator[Found]:
+def fill(case: RecordCase) -> Iterator[CheckResult]:
     found = case.record.environment.get("fill")
     if found is None:
         raise CannotCheckError("no batch was searched for")
@@ -125,7 +126,7 @@ def fill(case: RecordCase) -> Iterator[Found]:
 
 
 @check("machine", "the machine has what the run used of it")
-def machine(case: RecordCase) -> Iterator[Found]:
+def machine(case: RecordCase) -> Iterator[CheckResult]:
     environment = case.record.environment
     cpu, device = environment.get("cpu") or {}, environment.get("device") or {}
     if case.record.plan.platform == "cpu" and device.get("type", "cpu") != "cpu":

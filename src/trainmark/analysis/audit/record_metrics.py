@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainmark.analysis.audit.record_case import RecordCase
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, same, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, same, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.metrics import SENSED, UNAVAILABLE, Measured, Quantity, measure
 from trainmark.spec.target import reached
 
@@ -16,7 +17,7 @@ WITHHELD = "the result is not valid"
 
 
 @check("metrics", "every metric and its interval follow from the series")
-def metrics(case: RecordCase) -> Iterator[Found]:
+def metrics(case: RecordCase) -> Iterator[CheckResult]:
     record = case.record
     computed = measure(_measured(case))
     if missing := [alias for alias in computed if alias not in record.metrics]:
@@ -95,7 +96,7 @@ def _length_is_known(case: RecordCase) -> bool:
 
 
 @check("completed", "the share completed is that of a whole number of planned steps")
-def completed(case: RecordCase) -> Iterator[Found]:
+def completed(case: RecordCase) -> Iterator[CheckResult]:
     value, steps = case.value("completed"), case.whole.steps
     if _length_is_known(case):  # then it was recomputed above
         return
@@ -108,7 +109,7 @@ def completed(case: RecordCase) -> Iterator[Found]:
 
 
 @check("time-to-target", "the time to target lies where the evaluation that reached it lies")
-def time_to_target(case: RecordCase) -> Iterator[Found]:
+def time_to_target(case: RecordCase) -> Iterator[CheckResult]:
     record, value = case.record, case.value("time_to_target")
     goal = float(record.plan.recipe["target"])
     hits = [

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from trainmark.analysis.audit.record_case import RecordCase
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, doubtful, same, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.target import reached
 
 LEAST = {"diagonality": -2.0}
@@ -27,7 +28,7 @@ ENDS = (STEPS, SETTLED, SECONDS, TARGET, CAP, EPOCHS)
 
 
 @check("quality", "the quality is that of the last evaluation, judged by the recipe's target")
-def quality(case: RecordCase) -> Iterator[Found]:
+def quality(case: RecordCase) -> Iterator[CheckResult]:
     said, history = case.record.quality, case.record.quality.history
     goal = case.record.plan.recipe["target"]
     if not same(said.goal, float(goal)):
@@ -50,7 +51,7 @@ def quality(case: RecordCase) -> Iterator[Found]:
 
 
 @check("evaluations", "evaluations follow each other and score the same samples")
-def evaluations(case: RecordCase) -> Iterator[Found]:
+def evaluations(case: RecordCase) -> Iterator[CheckResult]:
     history = case.record.quality.history
     if not history:
         raise CannotCheckError("the run was not evaluated")
@@ -79,7 +80,7 @@ def evaluations(case: RecordCase) -> Iterator[Found]:
 
 
 @check("scores", "every score is one the samples can have")
-def scores(case: RecordCase) -> Iterator[Found]:
+def scores(case: RecordCase) -> Iterator[CheckResult]:
     history = case.record.quality.history
     if not history:
         raise CannotCheckError("the run was not evaluated")
@@ -101,7 +102,7 @@ def scores(case: RecordCase) -> Iterator[Found]:
 
 
 @check("ending", "the status, the reason for the end and the steps agree")
-def ending(case: RecordCase) -> Iterator[Found]:
+def ending(case: RecordCase) -> Iterator[CheckResult]:
     record, limits = case.record, case.record.plan.limits
     if record.status not in ("valid", "invalid", "incomplete"):
         yield wrong(f"status {record.status!r}", "there is no such status", "the words on the record")
@@ -134,7 +135,7 @@ def ending(case: RecordCase) -> Iterator[Found]:
 
 
 @check("leftovers", "what is listed beside the numbers is of the run")
-def leftovers(case: RecordCase) -> Iterator[Found]:
+def leftovers(case: RecordCase) -> Iterator[CheckResult]:
     for artifact in case.record.artifacts:
         if not artifact.file or artifact.file.startswith(("/", "\\")) or ".." in artifact.file.split("/"):
             yield wrong(f"artifact {artifact.file!r}", "artifacts lie in the run's own folder", "the file names")

@@ -9,7 +9,8 @@ import numpy as np
 
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.analysis.audit.samples import ROUNDED, THINNED_FROM, Pair, machines_of, pairs_of, points
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, doubtful, same, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
+from trainmark.spec.checks import CheckResult
 
 ENERGY_APART = 0.25
 """A device's own energy counter and the integral of its power may differ by so much."""
@@ -18,7 +19,7 @@ _GIB = 2.0**30
 
 
 @check("sensed", "power, energy, temperature and memory follow from the samples")
-def sensed(case: RecordCase) -> Iterator[Found]:
+def sensed(case: RecordCase) -> Iterator[CheckResult]:
     pairs = pairs_of(case)
     if not pairs:
         given = [alias for alias in _PEAKS if case.value(alias) is not None]
@@ -52,7 +53,7 @@ _SOURCES = {
 """The sensor each metric is made of."""
 
 
-def _reasons(case: RecordCase) -> Iterator[Found]:
+def _reasons(case: RecordCase) -> Iterator[CheckResult]:
     for alias, source in _SOURCES.items():
         if case.value(alias) is not None:
             continue
@@ -64,7 +65,7 @@ def _reasons(case: RecordCase) -> Iterator[Found]:
             yield wrong(f"{alias}: {reason!r}", f"the sampler said: {told[0]}", "the metric and the telemetry")
 
 
-def _peak(case: RecordCase, alias: str, name: str, scale: float, pairs: Sequence[Pair]) -> Iterator[Found]:
+def _peak(case: RecordCase, alias: str, name: str, scale: float, pairs: Sequence[Pair]) -> Iterator[CheckResult]:
     found = case.value(alias)
     least: list[float] = []
     most: list[float] = []
@@ -92,7 +93,7 @@ def _peak(case: RecordCase, alias: str, name: str, scale: float, pairs: Sequence
         )
 
 
-def _energy(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[Found]:
+def _energy(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[CheckResult]:
     energy, power, each = (case.value(alias) for alias in ("energy", "power", "energy_per_item"))
     if (energy is None, each is None) not in ((True, True), (False, False)) or (energy is None) != (power is None):
         yield wrong(f"energy {energy!r}, power {power!r}, per item {each!r}", "all are known or none", "the metrics")
@@ -119,7 +120,7 @@ def _energy(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[Found]:
     thinned = any(found is not None and len(found["at_s"]) >= THINNED_FROM for _, found in series)
     apart = abs(energy - integral) / max(energy, integral, 1e-9)
     if apart > (ENERGY_APART if counted or thinned else fine):
-        grade: Callable[..., Found] = doubtful if counted else wrong
+        grade: Callable[..., CheckResult] = doubtful if counted else wrong
         yield grade(
             f"{energy!r} J, {integral:.6g} J by the samples of power",
             "power by time is energy, whoever counts it",
@@ -127,7 +128,7 @@ def _energy(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[Found]:
         )
 
 
-def _throttled(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[Found]:
+def _throttled(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[CheckResult]:
     found = case.value("throttled")
     if found is None:
         return
@@ -155,7 +156,7 @@ def _throttled(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[Found]:
 
 
 @check("foreign-load", "the load of others is that of the host's samples")
-def foreign_load(case: RecordCase) -> Iterator[Found]:
+def foreign_load(case: RecordCase) -> Iterator[CheckResult]:
     said = case.record.environment.get("foreign_load")
     if said is None:
         raise CannotCheckError("the record does not say it")

@@ -8,7 +8,8 @@ from typing import Any
 
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.spec import statistics
-from trainmark.spec.checking import CannotCheckError, Check, Found, check, doubtful, same, wrong
+from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.timeline import PHASES, RankTrace
 from trainmark.spec.topology import Topology
 
@@ -25,7 +26,7 @@ LONGEST_CLIP_FRAMES = 2000
 
 
 @check("ranks", "the record has the ranks its topology asks for")
-def ranks(case: RecordCase) -> Iterator[Found]:
+def ranks(case: RecordCase) -> Iterator[CheckResult]:
     topology = Topology.parse(case.record.plan.topology)
     numbers = [trace.rank for trace in case.ranks]
     whole = numbers == list(range(topology.devices))
@@ -46,7 +47,7 @@ def ranks(case: RecordCase) -> Iterator[Found]:
 
 
 @check("lengths", "every series of a rank has one value a step")
-def lengths(case: RecordCase) -> Iterator[Found]:
+def lengths(case: RecordCase) -> Iterator[CheckResult]:
     for trace in case.ranks:
         counts = {name: len(getattr(trace, name)) for name in ("wait_ns", "compute_ns", "items", "exchange_ns")}
         if not counts["exchange_ns"]:
@@ -63,7 +64,7 @@ def lengths(case: RecordCase) -> Iterator[Found]:
 
 
 @check("durations", "every duration is a whole number of nanoseconds, not negative and not absurd")
-def durations(case: RecordCase) -> Iterator[Found]:
+def durations(case: RecordCase) -> Iterator[CheckResult]:
     for trace in case.ranks:
         for name in ("wait_ns", "compute_ns", "exchange_ns"):
             bad = [(step, value) for step, value in enumerate(getattr(trace, name)) if not _is_duration(value)]
@@ -103,7 +104,7 @@ def _is_duration(value: Any) -> bool:
 
 
 @check("items", "every step trained as many items as the plan's batch asks for")
-def items(case: RecordCase) -> Iterator[Found]:
+def items(case: RecordCase) -> Iterator[CheckResult]:
     if not case.whole.steps:
         raise CannotCheckError("no step was done")
     frames = case.record.item == "mel frames"
@@ -127,7 +128,7 @@ def items(case: RecordCase) -> Iterator[Found]:
 
 
 @check("loss", "there is a finite loss for every step")
-def loss(case: RecordCase) -> Iterator[Found]:
+def loss(case: RecordCase) -> Iterator[CheckResult]:
     values = case.record.loss
     if len(values) != case.whole.steps:
         yield wrong(f"{len(values)} losses, {case.whole.steps} steps", "every step has a loss", "which series was cut")
@@ -152,7 +153,7 @@ def loss(case: RecordCase) -> Iterator[Found]:
 
 
 @check("warm-up", "warm-up is what the series themselves show")
-def warm_up(case: RecordCase) -> Iterator[Found]:
+def warm_up(case: RecordCase) -> Iterator[CheckResult]:
     timeline, full = case.record.timeline, case.record.plan.limits.full
     steady = statistics.steady_start(case.whole.compute_s, case.whole.step_items) if case.whole.steps else 0
     warmup = 0 if full else steady
@@ -172,7 +173,7 @@ def warm_up(case: RecordCase) -> Iterator[Found]:
 
 
 @check("phases", "phases are the sums of the series, and their sum is e2e_time")
-def phases(case: RecordCase) -> Iterator[Found]:
+def phases(case: RecordCase) -> Iterator[CheckResult]:
     computed = {phase: ns / 1e9 for phase, ns in case.record.timeline.phases_ns.items()}
     said = computed if case.document is None else case.document["phases"]
     unlike = [phase for phase in {**computed, **said} if not same(said.get(phase), computed.get(phase))]
@@ -185,7 +186,7 @@ def phases(case: RecordCase) -> Iterator[Found]:
 
 
 @check("one-clock", "ranks of one host end together")
-def one_clock(case: RecordCase) -> Iterator[Found]:
+def one_clock(case: RecordCase) -> Iterator[CheckResult]:
     hosts: dict[str, list[RankTrace]] = {}
     for trace in case.ranks:
         hosts.setdefault(trace.host, []).append(trace)
@@ -204,7 +205,7 @@ def one_clock(case: RecordCase) -> Iterator[Found]:
 
 
 @check("restarts", "restarts and the time lost by them agree")
-def restarts(case: RecordCase) -> Iterator[Found]:
+def restarts(case: RecordCase) -> Iterator[CheckResult]:
     found: Sequence[Any] = case.record.restarts
     lost = sum(restart.lost_s for restart in found)
     charged = case.ranks[0].phases_ns.get("restart", 0) / 1e9 if case.ranks else 0.0

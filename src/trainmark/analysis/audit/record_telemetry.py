@@ -9,7 +9,8 @@ import numpy as np
 
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.analysis.audit.samples import ROUNDED, THINNED_FROM, machines_of, pairs_of, times
-from trainmark.spec.checking import Check, Found, check, doubtful, note, same, wrong
+from trainmark.spec.audit import Check, check, doubtful, note, same, wrong
+from trainmark.spec.checks import CheckResult
 
 LONG_GAP_S = 2.0
 LATE_S = 0.5
@@ -25,7 +26,7 @@ def _series(machine: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
 
 
 @check("sample-clock", "samples follow each other in time, one value each")
-def sample_clock(case: RecordCase) -> Iterator[Found]:
+def sample_clock(case: RecordCase) -> Iterator[CheckResult]:
     for machine in machines_of(case):
         for name, series in _series(machine):
             at_s, values = series["at_s"], series["values"]
@@ -47,7 +48,7 @@ def sample_clock(case: RecordCase) -> Iterator[Found]:
 
 
 @check("sample-gaps", "samples were taken as often as the sampler says")
-def sample_gaps(case: RecordCase) -> Iterator[Found]:
+def sample_gaps(case: RecordCase) -> Iterator[CheckResult]:
     for machine in machines_of(case):
         lengths = [len(series["at_s"]) for series in machine["host_series"].values()]
         thinned = machine["samples"] > THINNED_FROM
@@ -86,7 +87,7 @@ def sample_gaps(case: RecordCase) -> Iterator[Found]:
 
 
 @check("one-reading", "series of one reading have one clock")
-def one_reading(case: RecordCase) -> Iterator[Found]:
+def one_reading(case: RecordCase) -> Iterator[CheckResult]:
     for machine in machines_of(case):
         for series in (machine["host_series"], *(device["series"] for device in machine["devices"])):
             by_length: dict[int, list[float]] = {}
@@ -107,7 +108,7 @@ def one_reading(case: RecordCase) -> Iterator[Found]:
 
 
 @check("machines", "the machines sampled are those of the ranks, while they trained")
-def machines(case: RecordCase) -> Iterator[Found]:
+def machines(case: RecordCase) -> Iterator[CheckResult]:
     hosts = {trace.rank: trace for trace in case.ranks}
     for machine in machines_of(case):
         trace = hosts.get(machine["first_rank"])
@@ -150,7 +151,7 @@ def machines(case: RecordCase) -> Iterator[Found]:
 
 
 @check("power-samples", "power samples and their gaps are counted right")
-def power_samples(case: RecordCase) -> Iterator[Found]:
+def power_samples(case: RecordCase) -> Iterator[CheckResult]:
     for machine, device in pairs_of(case):
         series = device["series"].get("power_w")
         if series is None:

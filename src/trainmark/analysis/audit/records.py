@@ -16,8 +16,8 @@ from trainmark.analysis.audit import (
     record_telemetry,
 )
 from trainmark.analysis.audit.record_case import RecordCase
-from trainmark.spec.checking import DAMAGED, look
-from trainmark.spec.finding import Checked, Finding
+from trainmark.spec.audit import DAMAGED, concluded, look, wrong
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.record import Record
 
 CHECKS = (
@@ -32,24 +32,17 @@ CHECKS = (
 )
 
 
-def audit_record(record: Record, document: Mapping[str, Any] | None = None) -> tuple[Checked, ...]:
+def audit_record(record: Record, document: Mapping[str, Any] | None = None) -> tuple[CheckResult, ...]:
     """Every check on a record; with the `document` it was read from, what the record leaves out is checked too."""
     return look(CHECKS, RecordCase(record=record, document=document), record.run_id)
 
 
-def audit_document(document: Mapping[str, Any], name: str) -> tuple[Checked, ...]:
+def audit_document(document: Mapping[str, Any], name: str) -> tuple[CheckResult, ...]:
     """Every check on a record file's JSON; one that cannot be read as a record is wrong for that."""
     title = "the file is a record, with the plan its fingerprint was taken of"
     try:
         record = Record.from_json(document)
     except DAMAGED as error:
-        finding = Finding(
-            code="readable",
-            severity="wrong",
-            subject=name,
-            numbers=str(error),
-            why="no run writes a record that cannot be read",
-            check="who changed the file after it was written",
-        )
-        return (Checked(code="readable", title=title, outcome="failed", findings=(finding,)),)
-    return (Checked(code="readable", title=title, outcome="passed"), *audit_record(record, document))
+        why, check = "no run writes a record that cannot be read", "who changed the file after it was written"
+        return (concluded("readable", title, (wrong(str(error), why, check),), name),)
+    return (concluded("readable", title, (), name), *audit_record(record, document))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmark.analysis.audit.record_case import RecordCase
-from trainmark.spec.checking import CannotCheckError
+from trainmark.spec.audit import CannotCheckError
 
 THINNED_FROM = 1000
 """A series this long may be one of means, whose peaks are lost."""

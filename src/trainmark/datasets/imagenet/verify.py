@@ -12,7 +12,8 @@ from typing import Literal
 
 from trainmark.datasets.imagenet import counts
 from trainmark.datasets.imagenet.counts import Counts
-from trainmark.datasets.verify_report import Decode, Finding, Report, in_parallel
+from trainmark.datasets.verify_report import Decode, Report, in_parallel, note_on, problem
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
 
 SPLITS = ("train", "val")
@@ -28,8 +29,8 @@ class _Folder:
     """What one class folder holds."""
 
     files: int
-    problems: tuple[Finding, ...] = ()
-    notes: tuple[Finding, ...] = ()
+    problems: tuple[CheckResult, ...] = ()
+    notes: tuple[CheckResult, ...] = ()
 
 
 def verify(
@@ -67,36 +68,36 @@ def _class_folders(split: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _unshared(classes: dict[str, list[str]]) -> Iterable[Finding]:
+def _unshared(classes: dict[str, list[str]]) -> Iterable[CheckResult]:
     train, val = set(classes["train"]), set(classes["val"])
     for name in sorted(train - val):
-        yield Finding(path=f"train/{name}", text="this class is in train and not in val")
+        yield problem(f"train/{name}", "this class is in train and not in val")
     for name in sorted(val - train):
-        yield Finding(path=f"val/{name}", text="this class is in val and not in train")
+        yield problem(f"val/{name}", "this class is in val and not in train")
 
 
 def _look_at_folder(job: tuple[Path, str, Decode]) -> _Folder:
     root, path, decode = job
-    problems: list[Finding] = []
-    notes: list[Finding] = []
+    problems: list[CheckResult] = []
+    notes: list[CheckResult] = []
     files = 0
     try:
         with os.scandir(root / path) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
     except OSError as error:
-        return _Folder(files=0, problems=(Finding(path=path, text=f"cannot be listed: {error.strerror}"),))
+        return _Folder(files=0, problems=(problem(path, f"cannot be listed: {error.strerror}"),))
     for name in names:
         if not name.lower().endswith((".jpeg", ".jpg")):
-            notes.append(Finding(path=f"{path}/{name}", text="is not named .JPEG and was left out"))
+            notes.append(note_on(f"{path}/{name}", "is not named .JPEG and was left out"))
             continue
         files += 1
-        problem, note = _look_at_file(root / path / name, decode)
-        if problem:
-            problems.append(Finding(path=f"{path}/{name}", text=problem))
+        fault, note = _look_at_file(root / path / name, decode)
+        if fault:
+            problems.append(problem(f"{path}/{name}", fault))
         if note:
-            notes.append(Finding(path=f"{path}/{name}", text=note))
+            notes.append(note_on(f"{path}/{name}", note))
     if not files:
-        problems.append(Finding(path=path, text="the class has no files"))
+        problems.append(problem(path, "the class has no files"))
     return _Folder(files=files, problems=tuple(problems), notes=tuple(notes))
 
 

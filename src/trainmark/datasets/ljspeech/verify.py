@@ -10,7 +10,8 @@ from typing import Literal
 
 from trainmark.datasets import audio
 from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.verify_report import Decode, Finding, Report, in_parallel
+from trainmark.datasets.verify_report import Decode, Report, in_parallel, note_on, problem
+from trainmark.spec.checks import CheckResult
 
 _CHUNK = 64
 _WORTH_PROCESSES = 512
@@ -49,8 +50,8 @@ class _Seen:
     """What some clips hold."""
 
     samples: int
-    problems: tuple[Finding, ...]
-    notes: tuple[Finding, ...]
+    problems: tuple[CheckResult, ...]
+    notes: tuple[CheckResult, ...]
 
 
 def verify(
@@ -78,12 +79,12 @@ def verify(
         expected=None if clips is None else Speech(clips=clips),
         found=Speech(clips=len(there), seconds=None if decode == "none" else samples / audio.RATE),
         problems=(
-            *(Finding(path=reader.METADATA, text=fault) for fault in metadata.faults),
-            *(Finding(path=f"{below}/{name}", text="is missing") for name in named if name not in files),
+            *(problem(reader.METADATA, fault) for fault in metadata.faults),
+            *(problem(f"{below}/{name}", "is missing") for name in named if name not in files),
             *(finding for part in seen for finding in part.problems),
         ),
         notes=(
-            *(Finding(path=f"{below}/{name}", text=_stranger(name)) for name in sorted(files - set(named))),
+            *(note_on(f"{below}/{name}", _stranger(name)) for name in sorted(files - set(named))),
             *(finding for part in seen for finding in part.notes),
         ),
     )
@@ -108,17 +109,17 @@ def _look_at_all(folder: Path, names: Sequence[str], below: str, decode: Decode,
 
 def _look_at_clips(job: _Job) -> _Seen:
     samples = 0
-    problems: list[Finding] = []
-    notes: list[Finding] = []
+    problems: list[CheckResult] = []
+    notes: list[CheckResult] = []
     for name in job.names:
         try:
             held, note = _look_at_clip(job.folder / name, job.decode)
         except audio.BadAudioError as error:
-            problems.append(Finding(path=f"{job.below}/{name}", text=error.reason))
+            problems.append(problem(f"{job.below}/{name}", error.reason))
             continue
         samples += held
         if note:
-            notes.append(Finding(path=f"{job.below}/{name}", text=note))
+            notes.append(note_on(f"{job.below}/{name}", note))
     return _Seen(samples=samples, problems=tuple(problems), notes=tuple(notes))
 
 

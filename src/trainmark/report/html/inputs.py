@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainmark.spec.finding import Checked
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
 
@@ -18,7 +18,7 @@ class Contents:
     """Published rows that were asked for: they stand in the summary too."""
     beside: tuple[PublishedRow, ...] = ()
     """Published rows to show the machines beside."""
-    checks: Mapping[str, tuple[Checked, ...]] = field(default_factory=dict)
+    checks: Mapping[str, tuple[CheckResult, ...]] = field(default_factory=dict)
     """By run id; empty where nothing was checked."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """By run id, where a run's folder with its sound and pictures still lies."""

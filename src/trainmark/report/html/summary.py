@@ -127,7 +127,7 @@ def _of_record(record: Record, anchor: str, contents: Contents, say: Say) -> lis
             el("span", shown_verdict(record, say), class_=f"verdict {verdict(record).replace(' ', '-')}"),
         ]
     )
-    failed = sum(check.outcome == "failed" for check in contents.checks.get(record.run_id, ()))
+    failed = sum(bool(check.findings) for check in contents.checks.get(record.run_id, ()))
     return [
         _Cell(
             shown=[el("a", record.run_id.rpartition("-")[2] or record.run_id, href=f"#{anchor}"), _when(record)],

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from trainmark.analysis.language import Say
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.header import shown_status
-from trainmark.spec.finding import Checked, Finding
+from trainmark.spec.audit import SEVERITIES, by_gravity
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.record import Doubt, Record
 
-SEVERITIES = ("wrong", "doubtful", "note")
 MOST_FINDINGS = 3
 
 
-def card(record: Record, checks: Sequence[Checked], say: Say, meanings: Mapping[str, str]) -> Markup:
+def card(record: Record, checks: Sequence[CheckResult], say: Say, meanings: Mapping[str, str]) -> Markup:
     """`meanings` gives doubts in the reader's language, by their code, where it is not the record's own."""
-    failed = [check for check in checks if check.outcome == "failed"]
-    unseen = [check for check in checks if check.outcome == "not checked"]
-    passed = [check for check in checks if check.outcome == "passed"]
+    failed = [check for check in checks if check.findings]
+    unseen = [check for check in checks if check.verdict == "unknown"]
+    passed = [check for check in checks if check.verdict == "ok"]
     kind = "bad" if record.status != "valid" or _wrong(failed) else "fair" if failed or record.doubts else "good"
     return el(
         "section",
@@ -32,14 +32,14 @@ def card(record: Record, checks: Sequence[Checked], say: Say, meanings: Mapping[
         _counts(len(passed), len(failed), len(unseen), say) if checks else el("p", say("Nothing was checked.")),
         _findings([finding for check in failed for finding in check.findings], say),
         _doubts(record.doubts, say, meanings),
-        _listed(say("Could not be checked"), [f"{say(check.title)}: {check.why_not or ''}" for check in unseen]),
-        _listed(say("Checked and held"), [say(check.title) for check in passed]),
+        _listed(say("Could not be checked"), [f"{say(check.claim)}: {check.sentence}" for check in unseen]),
+        _listed(say("Checked and held"), [say(check.claim) for check in passed]),
         class_=f"card validity {kind}",
     )
 
 
-def _wrong(failed: Sequence[Checked]) -> bool:
-    return any(finding.severity == "wrong" for check in failed for finding in check.findings)
+def _wrong(failed: Sequence[CheckResult]) -> bool:
+    return any(check.verdict == "failed" for check in failed)
 
 
 def _counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
@@ -54,9 +54,9 @@ def _counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
     )  # fmt: skip
 
 
-def _findings(found: Sequence[Finding], say: Say) -> list[Child]:
+def _findings(found: Sequence[CheckResult], say: Say) -> list[Child]:
     """The gravest first; many of them are folded, so that the card stays a card."""
-    ordered = sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    ordered = by_gravity(found)
     first, rest = ordered[:MOST_FINDINGS], ordered[MOST_FINDINGS:]
     shown: list[Child] = [el("ul", [_finding(finding, say) for finding in first], class_="findings")] if first else []
     if rest:
@@ -71,14 +71,14 @@ def _findings(found: Sequence[Finding], say: Say) -> list[Child]:
     return shown
 
 
-def _finding(finding: Finding, say: Say) -> Markup:
-    severities = {"wrong": say("wrong"), "doubtful": say("doubtful"), "note": say("note")}
+def _finding(finding: CheckResult, say: Say) -> Markup:
+    severities = {"failed": say("wrong"), "doubt": say("doubtful"), "note": say("note")}
     return el(
         "li",
-        el("b", severities[finding.severity], class_=f"severity {finding.severity}"),
-        f" {finding.why} ",
-        el("span", finding.numbers, class_="numbers"),
-        el("small", say("Look at: {check}").format(check=finding.check)),
+        el("b", severities[finding.verdict], class_=f"severity {SEVERITIES[finding.verdict]}"),
+        f" {finding.sentence} ",
+        el("span", finding.evidence, class_="numbers"),
+        el("small", say("Look at: {check}").format(check=finding.remedy)),
     )
 
 

@@ -5,55 +5,55 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from trainmark.doctor.result import VERDICTS, Section
 from trainmark.report import links_text
 from trainmark.report.terminal import Paper
 from trainmark.spec import escape, links
+from trainmark.spec.checks import CheckResult
 
 STYLES = {"ok": "green", "doubt": "bold yellow", "failed": "bold red", "unknown": "cyan"}
 
 _INDENT = 2
-_VERDICT_COLUMNS = max(map(len, VERDICTS))
+_VERDICT_COLUMNS = max(map(len, STYLES))
 _BAR_COLUMNS = 20
 
 
-def machine(paper: Paper, sections: Sequence[Section], summary: str) -> str:
-    """Every section in a line or two, below the heading of its group; the summary comes last, where eyes are."""
-    names = max((paper.length(section.name) for section in sections), default=0)
-    for group, members in itertools.groupby(sections, key=lambda section: section.group):
+def machine(paper: Paper, results: Sequence[CheckResult], summary: str) -> str:
+    """Every result in a line or two, below the heading of its group; the summary comes last, where eyes are."""
+    names = max((paper.length(result.name) for result in results), default=0)
+    for group, members in itertools.groupby(results, key=lambda result: result.group):
         paper.put(paper.text(group, "bold"))
-        for section in members:
-            _draw(paper, section, names)
+        for result in members:
+            _draw(paper, result, names)
         paper.put("")
-    worst = next((word for word in ("failed", "doubt") if any(one.verdict == word for one in sections)), "ok")
+    worst = next((word for word in ("failed", "doubt") if any(one.verdict == word for one in results)), "ok")
     paper.put(paper.text(summary, "bold green" if worst == "ok" else STYLES[worst]))
     return paper.drawn()
 
 
-def links_screen(paper: Paper, sections: Sequence[Section]) -> str:
-    for section in sections:
-        paper.put(paper.text(f"{section.name}: {section.verdict}", f"bold {STYLES[section.verdict]}"))
-        paper.put(*filter(None, (section.sentence, section.remedy)), indent=_INDENT)
-        if measured := links.read(section.results):
+def links_screen(paper: Paper, results: Sequence[CheckResult]) -> str:
+    for result in results:
+        paper.put(paper.text(f"{result.name}: {result.verdict}", f"bold {STYLES[result.verdict]}"))
+        paper.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
+        if measured := links.read(result.facts.get("results", ())):
             paper.put("")
             paper.put(links_text.table(paper, measured), indent=_INDENT)
     return paper.drawn()
 
 
-def _draw(paper: Paper, section: Section, name_columns: int) -> None:
+def _draw(paper: Paper, result: CheckResult, name_columns: int) -> None:
     row = paper.table(heads=False)
     row.add_column(width=_VERDICT_COLUMNS)
     row.add_column(width=name_columns)
     row.add_column(overflow="fold")
     row.add_row(
-        paper.text(section.verdict, STYLES[section.verdict]), paper.text(section.name), paper.text(section.sentence)
+        paper.text(result.verdict, STYLES[result.verdict]), paper.text(result.name), paper.text(result.sentence)
     )
     paper.put(row, indent=_INDENT)
     text_column = _INDENT + _VERDICT_COLUMNS + name_columns + 4
-    if (share := section.facts.get("share_of_peak")) is not None:
-        paper.put(paper.text(_bar(paper, share), STYLES[section.verdict]), indent=text_column)
-    if section.remedy:
-        _draw_remedy(paper, section.remedy, text_column)
+    if (share := result.facts.get("share_of_peak")) is not None:
+        paper.put(paper.text(_bar(paper, share), STYLES[result.verdict]), indent=text_column)
+    if result.remedy:
+        _draw_remedy(paper, result.remedy, text_column)
 
 
 def _draw_remedy(paper: Paper, remedy: str, column: int) -> None:
