@@ -174,12 +174,12 @@ def _probe_here(plan: Plan, topology: Topology, store: Path) -> Found:
 
 def _probe_hosts(args: argparse.Namespace, topology: Topology) -> Found:
     """What the doctor of the first host tells."""
-    from trainmark.launch import ssh
+    from trainmark.launch import ssh_run
     from trainmark.spec import site
     from trainmark.spec.errors import NotReadyError
 
     words = ["doctor", "--topology", str(topology), *(["--platform", args.platform] if args.platform else [])]
-    document, code = ssh.ask_hosts(args.hosts, words, topology, site.load(), quiet=True)
+    document, code = ssh_run.ask_hosts(args.hosts, words, topology, site.load(), quiet=True)
     if document is None:
         return [], code, "ended before the links were measured"
     try:

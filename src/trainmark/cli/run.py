@@ -171,7 +171,7 @@ def _one(
 def _over_ssh(args: argparse.Namespace, store: Store, facts: Site) -> tuple[list[Record], int]:
     """The same command on every host, for one run after the other; their records come back from the first host."""
     from trainmark import workloads
-    from trainmark.launch import fill, ssh
+    from trainmark.launch import fill, ssh_run
     from trainmark.spec.errors import UsageError
 
     if args.resume:
@@ -186,7 +186,7 @@ def _over_ssh(args: argparse.Namespace, store: Store, facts: Site) -> tuple[list
     for name in args.workloads or workloads.NAMES:
         for _ in range(args.repeat):
             words = [name, *(word for words in spelt(args, add_plan_words) for word in words), *options]
-            record, code = ssh.run_on_hosts(args.hosts, words, topology, facts, store.folder, quiet=args.quiet)
+            record, code = ssh_run.run_on_hosts(args.hosts, words, topology, facts, store.folder, quiet=args.quiet)
             if record:
                 if not store.path(record.run_id).exists():  # the first host may share this store
                     store.add(record)

@@ -8,11 +8,10 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import trainmark
@@ -20,6 +19,7 @@ from trainmark import workloads
 from trainmark.launch import cluster_env, network
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat, LostLeaderError
 from trainmark.launch.faults import Fault, first_fault, hang, of_workers
+from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerProcesses
 from trainmark.platforms import files
 from trainmark.spec.errors import NotReadyError, TrainmarkError
@@ -125,7 +125,7 @@ def _execute(
     workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe)
     route = network.route(here, settled.rendezvous_port, interface)
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
-    with _catching_signals() as signals:
+    with catching_signals() as signals:
         workers.start(settled.plan_file, route, time.perf_counter_ns())
         try:
             fault = _supervise(workers, signals, watch, heartbeat)
@@ -347,19 +347,3 @@ def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")
-
-
-@contextmanager
-def _catching_signals() -> Iterator[list[int]]:
-    """The signals that came, in order; what they mean is decided where the ranks are watched."""
-    caught: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
