@@ -37,7 +37,11 @@ def _chinese() -> dict[str, str]:
 
     return {
         **{check.title: meanings_zh.CHECKS[check.code] for check in records.CHECKS},
-        **{METRICS[alias].formula: meaning.formula for alias, meaning in meanings_zh.METRICS.items()},
+        **{
+            METRICS[alias].formula: meaning.formula
+            for alias, meaning in meanings_zh.METRICS.items()
+            if alias in METRICS
+        },
         **meanings_zh.REASONS,
         **WORDS,
     }

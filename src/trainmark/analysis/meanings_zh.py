@@ -236,6 +236,7 @@ CHECKS = {
 """By the code of a check on a record: what it holds to be true of an honest result."""
 
 REASONS = {
+    "it was not measured": "没有测量",
     "no step was counted": "没有计入统计的步",
     "FLOPs are counted after the last step, which was not reached": "FLOPs 在最后一步之后计数，而训练没有到达那里",
     "the platform reports no memory": "平台不报告内存",

@@ -11,11 +11,9 @@ from typing import Any, Literal
 from trainmark.spec import metrics
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import device_name, number
-from trainmark.spec.metrics import Quantity
+from trainmark.spec.metrics import THROUGHPUTS, Quantity
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
-
-THROUGHPUTS = ("p_whole", "p_train", "p_core")
 
 FORMULA = "throughput(NxM) / (devices(NxM) / devices(base) x throughput(base))"
 

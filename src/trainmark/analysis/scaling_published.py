@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmark.analysis.scaling import THROUGHPUTS, scaling_efficiency
-from trainmark.spec.metrics import Quantity
+from trainmark.analysis.scaling import scaling_efficiency
+from trainmark.spec.metrics import THROUGHPUTS, Quantity
 from trainmark.spec.published_row import PublishedRow, Source
 from trainmark.spec.topology import Topology
 

@@ -210,7 +210,9 @@ def _in_chinese(entry: Meaning) -> Meaning:
     from trainmark.analysis import meanings_zh
 
     if entry.kind == "metric":
-        said = meanings_zh.METRICS[entry.word]
+        said = meanings_zh.METRICS.get(entry.word)
+        if said is None:  # a metric may be younger than its translation
+            return entry
         return entry._replace(title=said.name, formula=said.formula, definition=said.definition, language="zh")
     of_kind = {"phase": meanings_zh.PHASES, "word": meanings_zh.WORDS, "doubt": meanings_zh.DOUBTS}
     return entry._replace(definition=of_kind[entry.kind][entry.word], language="zh")

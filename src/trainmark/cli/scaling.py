@@ -100,10 +100,11 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
 
 
 def _of_published(args: argparse.Namespace) -> int:
-    from trainmark.analysis.scaling import THROUGHPUTS, throughput_alias
+    from trainmark.analysis.scaling import throughput_alias
     from trainmark.analysis.scaling_published import published_scalings, to_json
     from trainmark.cli.terminal import console, say
     from trainmark.published import imported, library
+    from trainmark.spec.metrics import THROUGHPUTS
     from trainmark.store.store import default_folder
 
     metric = throughput_alias(args.metric) if args.metric else None

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from trainmark.analysis import peaks
 from trainmark.analysis.known import CLIP_FRAMES, KNOWN
-from trainmark.analysis.scaling import THROUGHPUTS
 from trainmark.published.page import Page
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import number, quality_word
+from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.published_row import FLOPS_PER_ITEM, PublishedRow
 from trainmark.spec.target import reached
 from trainmark.spec.topology import Topology

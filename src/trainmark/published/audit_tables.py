@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 
 from trainmark.analysis.known import KNOWN
-from trainmark.analysis.scaling import THROUGHPUTS
 from trainmark.analysis.scaling_published import CONTRADICTION, published_scalings
 from trainmark.published.audit_rows import devices
 from trainmark.published.page import Page
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.published_row import PublishedRow
 
 UNLIKE_SHARES = 0.20

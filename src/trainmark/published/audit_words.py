@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmark.analysis.scaling import THROUGHPUTS
 from trainmark.published.page import Page, Said
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.metrics import THROUGHPUTS
 
 _KINDS = {
     "accuracy": r"acc|top.?1|准确",

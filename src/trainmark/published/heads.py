@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainmark.published.cells import key, tidy
+from trainmark.spec.metrics import THROUGHPUTS
 
 WORDS: dict[str, tuple[str, ...]] = {
     "configuration": ("配置", "configuration", "config", "机器配置", "硬件配置", "设备配置"),
@@ -60,7 +61,6 @@ QUANTITIES = {
 }
 """What a column is about, by its kind; columns that are not here only say which run it was."""
 
-THROUGHPUTS = ("p_whole", "p_train", "p_core")
 
 _KINDS = {key(word): kind for kind, words in WORDS.items() for word in words}
 _QUALITY_NAMES = {key(word): name for name, words in QUALITIES.items() for word in words}

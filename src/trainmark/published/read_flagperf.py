@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from trainmark.published import names
 from trainmark.published.cells import batch, figure, is_blank, memory_gib, place, precision, seconds, tidy
-from trainmark.published.heads import THROUGHPUTS, Head
+from trainmark.published.heads import Head
 from trainmark.published.markdown import Line, Table
 from trainmark.published.section import Section, item_of, quoted
+from trainmark.spec.metrics import THROUGHPUTS
 
 MARKS = {*THROUGHPUTS, "e2e_time", "fix_hp"}
 """A table with a configuration and one of these is of this form."""

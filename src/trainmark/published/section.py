@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from trainmark.published import names
 from trainmark.published.cells import Figure, is_blank, key, tidy
-from trainmark.published.heads import QUANTITIES, THROUGHPUTS, Head, head, quality_name
+from trainmark.published.heads import QUANTITIES, Head, head, quality_name
 from trainmark.published.markdown import Line, Table
 from trainmark.published.names import Device
 from trainmark.published.page import Said
+from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.published_row import PublishedRow, Source
 from trainmark.spec.topology import Topology
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainmark.analysis.scaling import EXPLAINING, THROUGHPUTS, Point, Scaling
+from trainmark.analysis.scaling import EXPLAINING, Point, Scaling
 from trainmark.analysis.scaling_published import PublishedPoint, PublishedScaling
 from trainmark.report.published_table import NOT_PUBLISHED, figure
 from trainmark.report.terminal import Cell, Column, Paper, Sheet, draw
 from trainmark.spec.format import NOTHING, half_width_percent, number, with_unit
+from trainmark.spec.metrics import THROUGHPUTS
 
 
 def render(found: Sequence[Scaling], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:

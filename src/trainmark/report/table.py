@@ -21,12 +21,11 @@ from trainmark.spec.format import (
     stability_percent,
     verdict,
 )
+from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.recipe import fix_hp
 
 if TYPE_CHECKING:
     from trainmark.spec.record import Record
-
-THROUGHPUTS = ("p_whole", "p_train", "p_core")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,6 +46,12 @@ class Quantity:
     """Why there is no value. A missing number is never 0."""
 
 
+Better = Literal["higher", "lower"]
+Formula = Callable[[Measured], float | None]
+Spread = Callable[[Measured], "statistics.Interval | None"]
+Missing = str | Callable[[Measured], str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     name: str
@@ -54,33 +60,95 @@ class Metric:
     unit: str
     definition: str
     formula: str
-    compute: Callable[[Measured], float | None]
-    interval: Callable[[Measured], statistics.Interval | None] | None
+    compute: Formula
+    better: Better | None = None
+    """Which way a result is better; None for a fact that no two results are compared by."""
+    missing: Missing = "it was not measured"
+    """Why there is no value where there is none."""
+    needs: tuple[str, ...] = ()
+    """What of `Measured` it rests on beside the timeline, by the names of the fields."""
+    any_length: bool = False
+    """A longer run of the same kind does not change it, so that 60 steps may stand beside 200."""
+    withheld: bool = False
+    """Not given where the result is invalid: no speed is published from a run whose loss was not finite."""
+    interval: Spread | None = None
+
+    @property
+    def is_rate(self) -> bool:
+        """Items a second: what is better of it is called faster."""
+        return self.unit == "{item}/s"
+
+    def reason(self, m: Measured) -> str:
+        """Why there is no value of this run."""
+        return self.missing if isinstance(self.missing, str) else self.missing(m)
 
 
 METRICS: dict[str, Metric] = {}
 """By alias, in the order tables show them."""
 
-Formula = Callable[[Measured], float | None]
-Spread = Callable[[Measured], "statistics.Interval | None"]
+THROUGHPUTS = ("p_whole", "p_train", "p_core")
+"""The three that published tables give, from all work down to computing alone."""
+
+WITHHELD = "the result is not valid"
 
 
-def metric(unit: str, *, alias: str, formula: str, interval: Spread | None = None) -> Callable[[Formula], Formula]:
-    """Registers a function as a metric; its docstring is the public definition."""
+def metric(
+    unit: str,
+    *,
+    alias: str | None = None,
+    formula: str = "",
+    better: Better | None = None,
+    missing: Missing = "it was not measured",
+    needs: tuple[str, ...] = (),
+    any_length: bool = False,
+    withheld: bool = False,
+    interval: Spread | None = None,
+) -> Callable[[Formula], Formula]:
+    """Registers a function as a metric; its docstring is the public definition, all else has a safe default."""
+    if unknown := set(needs) - {entry.name for entry in fields(Measured)}:
+        raise TypeError(f"a metric cannot need {', '.join(sorted(unknown))}: Measured has no such field")
 
     def register(function: Formula) -> Formula:
-        METRICS[alias] = Metric(
+        entry = Metric(
             name=function.__name__,
-            alias=alias,
+            alias=alias or function.__name__,
             unit=unit,
             definition=inspect.cleandoc(function.__doc__ or ""),
             formula=formula,
             compute=function,
+            better=better,
+            missing=missing,
+            needs=needs,
+            any_length=any_length,
+            withheld=withheld,
             interval=interval,
         )
+        METRICS[entry.alias] = entry
         return function
 
     return register
+
+
+NO_STEP = "no step was counted"
+NO_MEMORY = "the platform reports no memory"
+NOTHING_SAMPLED = "nothing was sampled during the run"
+
+
+def _unsensed(name: str) -> Callable[[Measured], str]:
+    """Why a sensor gave nothing, by the field that would hold it."""
+    return lambda m: m.sensed.reasons.get(name, NOTHING_SAMPLED)
+
+
+def _no_exchange(m: Measured) -> str:
+    if len(m.timeline.ranks) < 2:
+        return "the run has one rank"
+    return NO_STEP if m.timeline.exchange_known else "the exchange was not measured"
+
+
+def _no_utilisation(m: Measured) -> str:
+    if m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
+        return m.peak_source
+    return "FLOPs are counted after the last step, which was not reached"
 
 
 def _training_spread(m: Measured) -> statistics.Interval | None:
@@ -98,7 +166,7 @@ def _rate(m: Measured, *phases: str) -> float | None:
     return m.timeline.items / seconds if m.timeline.items and seconds > 0 else None
 
 
-@metric("s", alias="e2e_time", formula="sum of all phases")
+@metric("s", alias="e2e_time", formula="sum of all phases", better="lower")
 def end_to_end_time(m: Measured) -> float | None:
     """Wall time from the launcher's start to the end of the slowest rank's last phase."""
     return sum(m.timeline.phases_ns.values()) / 1e9
@@ -109,6 +177,9 @@ def end_to_end_time(m: Measured) -> float | None:
     alias="p_whole",
     formula="items / (data_wait + compute + evaluate + checkpoint + other)",
     interval=_training_spread,
+    better="higher",
+    missing=NO_STEP,
+    withheld=True,
 )
 def overall_throughput(m: Measured) -> float | None:
     """Items trained per second of everything after set-up: waiting for data, computing, evaluating, saving.
@@ -118,13 +189,31 @@ def overall_throughput(m: Measured) -> float | None:
     return _rate(m, "data_wait", "compute", "evaluate", "checkpoint", "other")
 
 
-@metric("{item}/s", alias="p_train", formula="items / (data_wait + compute + other)", interval=_training_spread)
+@metric(
+    "{item}/s",
+    alias="p_train",
+    formula="items / (data_wait + compute + other)",
+    interval=_training_spread,
+    better="higher",
+    missing=NO_STEP,
+    any_length=True,
+    withheld=True,
+)
 def training_throughput(m: Measured) -> float | None:
     """Items trained per second of training, evaluation and checkpoints left out."""
     return _rate(m, "data_wait", "compute", "other")
 
 
-@metric("{item}/s", alias="p_core", formula="items / compute", interval=_compute_spread)
+@metric(
+    "{item}/s",
+    alias="p_core",
+    formula="items / compute",
+    interval=_compute_spread,
+    better="higher",
+    missing=NO_STEP,
+    any_length=True,
+    withheld=True,
+)
 def compute_throughput(m: Measured) -> float | None:
     """Items trained per second of forward, backward, gradient exchange and optimizer: the wait for data is left out.
 
@@ -133,7 +222,17 @@ def compute_throughput(m: Measured) -> float | None:
     return _rate(m, "compute")
 
 
-@metric("%", alias="mfu", formula="p_core x FLOPs of an item / (devices x peak)", interval=_compute_spread)
+@metric(
+    "%",
+    alias="mfu",
+    formula="p_core x FLOPs of an item / (devices x peak)",
+    interval=_compute_spread,
+    better="higher",
+    missing=_no_utilisation,
+    needs=("flops_per_item", "peak_tflops"),
+    any_length=True,
+    withheld=True,
+)
 def model_flops_utilisation(m: Measured) -> float | None:
     """How much of what its devices could do at most the training used, in the FLOPs its mathematics needs.
 
@@ -147,20 +246,34 @@ def model_flops_utilisation(m: Measured) -> float | None:
     return 100 * rate * m.flops_per_item / (len(m.timeline.ranks) * m.peak_tflops * 1e12)
 
 
-@metric("GiB", alias="mem", formula="max over ranks of the peak, / 2**30")
+@metric(
+    "GiB",
+    alias="mem",
+    formula="max over ranks of the peak, / 2**30",
+    better="lower",
+    missing=NO_MEMORY,
+    any_length=True,
+)
 def peak_device_memory(m: Measured) -> float | None:
     """The most memory the worst rank held at once, by the device's allocator; on a CPU, its resident memory."""
     peaks = [trace.memory_peak_bytes for trace in m.timeline.ranks if trace.memory_peak_bytes is not None]
     return max(peaks) / 2**30 if peaks else None
 
 
-@metric("GiB", alias="mem_total", formula="bytes / 2**30")
+@metric("GiB", alias="mem_total", formula="bytes / 2**30", missing=NO_MEMORY, needs=("memory_capacity_bytes",))
 def device_memory_capacity(m: Measured) -> float | None:
     """The memory one device has; on a CPU, the memory of the machine."""
     return m.memory_capacity_bytes / 2**30 if m.memory_capacity_bytes else None
 
 
-@metric("GiB", alias="mem_device", formula="max over devices and samples of the memory in use, / 2**30")
+@metric(
+    "GiB",
+    alias="mem_device",
+    formula="max over devices and samples of the memory in use, / 2**30",
+    better="lower",
+    missing=_unsensed("memory_peak_bytes"),
+    needs=("sensed",),
+)
 def peak_memory_in_use(m: Measured) -> float | None:
     """The most memory in use at once on the fullest device while it trained, as the device's own tool sees it.
 
@@ -170,7 +283,15 @@ def peak_memory_in_use(m: Measured) -> float | None:
     return None if m.sensed.memory_peak_bytes is None else m.sensed.memory_peak_bytes / 2**30
 
 
-@metric("W", alias="power", formula="mean over devices of energy / training time")
+@metric(
+    "W",
+    alias="power",
+    formula="mean over devices of energy / training time",
+    better="lower",
+    missing=_unsensed("power_w"),
+    needs=("sensed",),
+    any_length=True,
+)
 def mean_power(m: Measured) -> float | None:
     """The power one device drew while it trained, as a mean over time and devices.
 
@@ -180,13 +301,27 @@ def mean_power(m: Measured) -> float | None:
     return m.sensed.power_w
 
 
-@metric("W", alias="power_peak", formula="max over devices and samples of the power")
+@metric(
+    "W",
+    alias="power_peak",
+    formula="max over devices and samples of the power",
+    better="lower",
+    missing=_unsensed("power_peak_w"),
+    needs=("sensed",),
+)
 def peak_power(m: Measured) -> float | None:
     """The highest power any device reported while it trained; what happens between two samples is not seen."""
     return m.sensed.power_peak_w
 
 
-@metric("J", alias="energy", formula="sum over devices of their energy counter's growth, or of power x time")
+@metric(
+    "J",
+    alias="energy",
+    formula="sum over devices of their energy counter's growth, or of power x time",
+    better="lower",
+    missing=_unsensed("energy_j"),
+    needs=("sensed",),
+)
 def training_energy(m: Measured) -> float | None:
     """The energy all devices used from the first step to the last, evaluations in between included.
 
@@ -196,32 +331,67 @@ def training_energy(m: Measured) -> float | None:
     return m.sensed.energy_j
 
 
-@metric("J/item", alias="energy_per_item", formula="energy / items of all steps")
+@metric(
+    "J/item",
+    alias="energy_per_item",
+    formula="energy / items of all steps",
+    better="lower",
+    missing=_unsensed("energy_j"),
+    needs=("sensed",),
+)
 def energy_per_item(m: Measured) -> float | None:
     """The energy one trained item took: evaluations are in it, so compare it between full runs only."""
     items = sum(sum(trace.items) for trace in m.timeline.ranks)
     return None if m.sensed.energy_j is None or not items else m.sensed.energy_j / items
 
 
-@metric("°C", alias="temperature_peak", formula="max over devices and samples of the temperature")
+@metric(
+    "°C",
+    alias="temperature_peak",
+    formula="max over devices and samples of the temperature",
+    better="lower",
+    missing=_unsensed("temperature_peak_c"),
+    needs=("sensed",),
+)
 def peak_temperature(m: Measured) -> float | None:
     """How warm the warmest device became while it trained, by its own sensor."""
     return m.sensed.temperature_peak_c
 
 
-@metric("%", alias="throttled", formula="samples in which the device said it was slowed / samples, of the worst device")
+@metric(
+    "%",
+    alias="throttled",
+    formula="samples in which the device said it was slowed / samples, of the worst device",
+    better="lower",
+    missing=_unsensed("throttled_percent"),
+    needs=("sensed",),
+)
 def throttled_share(m: Measured) -> float | None:
     """How often the device that was slowed most said that heat or its power limit slowed it."""
     return m.sensed.throttled_percent
 
 
-@metric("s", alias="step_time", formula="median over counted steps of data_wait + compute")
+@metric(
+    "s",
+    alias="step_time",
+    formula="median over counted steps of data_wait + compute",
+    better="lower",
+    missing=NO_STEP,
+    any_length=True,
+)
 def median_step_time(m: Measured) -> float | None:
     """How long the middle step took, its wait for data included."""
     return float(np.median(m.timeline.step_s)) if m.timeline.step_s.size else None
 
 
-@metric("%", alias="step_spread", formula="(95th - 5th percentile) / median of counted steps")
+@metric(
+    "%",
+    alias="step_spread",
+    formula="(95th - 5th percentile) / median of counted steps",
+    better="lower",
+    missing=NO_STEP,
+    any_length=True,
+)
 def step_time_spread(m: Measured) -> float | None:
     """How unlike each other the steps were: small is steady.
 
@@ -233,7 +403,14 @@ def step_time_spread(m: Measured) -> float | None:
     return float(100 * (high - low) / middle) if middle else None
 
 
-@metric("%", alias="exchange", formula="exchange not hidden / compute, of the slowest rank's counted steps")
+@metric(
+    "%",
+    alias="exchange",
+    formula="exchange not hidden / compute, of the slowest rank's counted steps",
+    better="lower",
+    missing=_no_exchange,
+    any_length=True,
+)
 def exposed_exchange_share(m: Measured) -> float | None:
     """How much of computing was spent only on exchanging gradients: what backward did not hide.
 
@@ -245,7 +422,14 @@ def exposed_exchange_share(m: Measured) -> float | None:
     return float(100 * t.exchange_s.sum() / compute_s) if compute_s else None
 
 
-@metric("%", alias="rank_skew", formula="(compute - exchange) of the slowest rank / that of the fastest - 1")
+@metric(
+    "%",
+    alias="rank_skew",
+    formula="(compute - exchange) of the slowest rank / that of the fastest - 1",
+    better="lower",
+    missing=_no_exchange,
+    any_length=True,
+)
 def rank_skew(m: Measured) -> float | None:
     """How much longer the slowest rank's own computing took than the fastest's, exchange left out.
 
@@ -255,73 +439,56 @@ def rank_skew(m: Measured) -> float | None:
     return None if skew is None else 100 * (skew.factor - 1)
 
 
-@metric("s", alias="time_to_target", formula="end-to-end time at the first evaluation that met the target")
+@metric(
+    "s",
+    alias="time_to_target",
+    formula="end-to-end time at the first evaluation that met the target",
+    better="lower",
+    missing="the target was not reached",
+    needs=("target_reached_ns",),
+)
 def time_to_target(m: Measured) -> float | None:
     """Wall time from the launcher's start until an evaluation first met the recipe's target."""
     return None if m.target_reached_ns is None else m.target_reached_ns / 1e9
 
 
-@metric("%", alias="completed", formula="steps done / steps planned")
+@metric(
+    "%",
+    alias="completed",
+    formula="steps done / steps planned",
+    better="higher",
+    missing="the run's length is open",
+    needs=("steps_planned",),
+)
 def completed_share(m: Measured) -> float | None:
     """How much of the planned training was done; 100 when the target ended it early."""
     return None if not m.steps_planned else min(100.0, 100 * m.timeline.steps / m.steps_planned)
 
 
-UNAVAILABLE = {
-    "p_whole": "no step was counted",
-    "p_train": "no step was counted",
-    "p_core": "no step was counted",
-    "mfu": "FLOPs are counted after the last step, which was not reached",
-    "mem": "the platform reports no memory",
-    "mem_total": "the platform reports no memory",
-    "step_time": "no step was counted",
-    "step_spread": "no step was counted",
-    "exchange": "no step was counted",
-    "rank_skew": "no step was counted",
-    "time_to_target": "the target was not reached",
-    "completed": "the run's length is open",
-}
-OF_SEVERAL_RANKS = ("exchange", "rank_skew")
-SENSED = {
-    "mem_device": "memory_peak_bytes",
-    "power": "power_w",
-    "power_peak": "power_peak_w",
-    "energy": "energy_j",
-    "energy_per_item": "energy_j",
-    "temperature_peak": "temperature_peak_c",
-    "throttled": "throttled_percent",
-}
-"""Metrics that sensors give, with the field that knows why one could not."""
-
-
 def measure(m: Measured) -> dict[str, Quantity]:
     """Every metric of a run, by the word the tables use."""
-    found: dict[str, Quantity] = {}
-    for alias, entry in METRICS.items():
-        value = entry.compute(m)
-        spread = entry.interval(m) if entry.interval and value is not None else None
-        found[alias] = Quantity(
-            value=value,
-            unit=entry.unit.format(item=m.item),
-            # the spread is the series'; the value may also carry time outside of steps, so the share is what is kept
-            interval=(value * (1 - spread.relative_half_width), value * (1 + spread.relative_half_width))
-            if spread and value is not None
-            else None,
-            unavailable=None if value is not None else _why_not(alias, m),
-        )
-    return found
+    return {alias: _quantity(entry, m) for alias, entry in METRICS.items()}
 
 
-def _why_not(alias: str, m: Measured) -> str:
-    if alias in OF_SEVERAL_RANKS and len(m.timeline.ranks) < 2:
-        return "the run has one rank"
-    if alias in OF_SEVERAL_RANKS and not m.timeline.exchange_known:
-        return "the exchange was not measured"
-    if alias == "mfu" and m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
-        return m.peak_source
-    if alias in SENSED:
-        return m.sensed.reasons.get(SENSED[alias], "nothing was sampled during the run")
-    return UNAVAILABLE[alias]
+def _quantity(entry: Metric, m: Measured) -> Quantity:
+    unit = entry.unit.format(item=m.item)
+    value = entry.compute(m)
+    if value is None:
+        return Quantity(value=None, unit=unit, unavailable=entry.reason(m))
+    spread = entry.interval(m) if entry.interval else None
+    # the spread is the series'; the value may also carry time outside of steps, so the share is what is kept
+    share = spread.relative_half_width if spread else 0.0
+    return Quantity(value=value, unit=unit, interval=(value * (1 - share), value * (1 + share)) if spread else None)
+
+
+def withhold(found: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """The same for an invalid result: what may not be published from one is unavailable."""
+    return {
+        alias: Quantity(value=None, unit=quantity.unit, unavailable=WITHHELD)
+        if alias in METRICS and METRICS[alias].withheld
+        else quantity
+        for alias, quantity in found.items()
+    }
 
 
 def find(word: str) -> Metric:

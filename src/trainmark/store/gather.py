@@ -16,7 +16,7 @@ from trainmark.spec import statistics
 from trainmark.spec.doubts import Facts, collect
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.events import EventTail
-from trainmark.spec.metrics import Measured, Quantity, measure
+from trainmark.spec.metrics import Measured, measure, withhold
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Artifact, Evaluation, Quality, Record, Restart, Status
 from trainmark.spec.target import Target
@@ -222,7 +222,7 @@ def record(folder: Path) -> Record:
     )
     metrics = measure(measured)
     if status == "invalid":
-        metrics = {alias: _withheld(alias, quantity) for alias, quantity in metrics.items()}
+        metrics = withhold(metrics)
     seen = {"link": first.link, "flops": first.flops, "precision": first.precision, "fill": launcher.get("fill")}
     found = {name: facts for name, facts in seen.items() if facts}
     others = samplers.foreign_load(machines)
@@ -359,10 +359,3 @@ def _planned(plan: Plan, story: RankStory, *, reached: bool) -> int | None:
         return len(story.compute_ns)
     epochs = min(int(plan.recipe["epochs"]), plan.limits.epochs or int(plan.recipe["epochs"]))
     return epochs * story.steps_per_epoch - story.first_step
-
-
-def _withheld(alias: str, quantity: Quantity) -> Quantity:
-    """No throughput is published from a run whose loss was not finite."""
-    if not alias.startswith("p_") and alias != "mfu":
-        return quantity
-    return Quantity(value=None, unit=quantity.unit, unavailable="the result is not valid")

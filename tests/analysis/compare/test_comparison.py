@@ -148,7 +148,7 @@ def test_a_metric_that_a_run_lacks_is_a_sentence() -> None:
         compare(*two(), metric="power")
     with pytest.raises(UsageError, match="did you mean 'p_core'"):
         compare(*two(), metric="p_cor")
-    with pytest.raises(UsageError, match="a fact of the device"):
+    with pytest.raises(UsageError, match="a fact and not a result"):
         compare(*two(), metric="mem_total")
 
 

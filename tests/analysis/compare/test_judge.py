@@ -14,7 +14,7 @@ from trainmark.analysis.compare.comparison import side_of
 from trainmark.analysis.compare.judge import Side, Spread, judge, own_interval, place
 from trainmark.analysis.compare.null import binomial_interval
 
-P_CORE = quantities.Compared(name="p_core", better="higher")
+P_CORE = quantities.find("p_core", ())
 
 
 def group(*values: float) -> Side:

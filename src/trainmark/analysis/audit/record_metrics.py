@@ -8,28 +8,21 @@ from typing import Any
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.spec.audit import CannotCheckError, Check, check, same, wrong
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.metrics import SENSED, UNAVAILABLE, Measured, Quantity, measure
+from trainmark.spec.metrics import METRICS, Measured, Quantity, measure, withhold
 from trainmark.spec.target import reached
 
-BOUNDED = ("time_to_target",)
-"""Metrics of which the record holds no raw figure: see the checks of their own."""
-WITHHELD = "the result is not valid"
+NOT_RECOMPUTED = {"sensed", "target_reached_ns"}
+"""What metrics may need and the record holds no raw figure of: see the checks of their own."""
 
 
 @check("metrics", "every metric and its interval follow from the series")
 def metrics(case: RecordCase) -> Iterator[CheckResult]:
     record = case.record
     computed = measure(_measured(case))
-    if missing := [alias for alias in computed if alias not in record.metrics]:
-        yield wrong(", ".join(missing), "a record holds every metric, or says why not", "what was taken out")
-    if unknown := [alias for alias in record.metrics if alias not in computed]:
-        yield wrong(", ".join(unknown), "trainmark has no such metric", "what was put in")
-    for alias, expected in computed.items():
+    for alias, expected in (withhold(computed) if record.status == "invalid" else computed).items():
         found = record.metrics.get(alias)
-        if found is None:
+        if found is None:  # not recorded: the version that wrote it did not have the metric yet
             continue
-        if record.status == "invalid" and (alias.startswith("p_") or alias == "mfu"):
-            expected = Quantity(value=None, unit=expected.unit, unavailable=WITHHELD)
         unlike = list(_unlike(alias, found, expected, case))
         if unlike:
             yield wrong(
@@ -44,7 +37,7 @@ def _unlike(alias: str, found: Quantity, expected: Quantity, case: RecordCase) -
         yield f"unit {found.unit!r}, not {expected.unit!r}"
     if (found.value is None) != bool(found.unavailable):
         yield "a value or a reason why there is none, never both"
-    if alias in SENSED or alias in BOUNDED or (alias == "completed" and not _length_is_known(case)):
+    if NOT_RECOMPUTED.intersection(METRICS[alias].needs) or (alias == "completed" and not _length_is_known(case)):
         return
     for what, one, other in (
         ("value", found.value, expected.value),
@@ -111,6 +104,8 @@ def completed(case: RecordCase) -> Iterator[CheckResult]:
 @check("time-to-target", "the time to target lies where the evaluation that reached it lies")
 def time_to_target(case: RecordCase) -> Iterator[CheckResult]:
     record, value = case.record, case.value("time_to_target")
+    if "time_to_target" not in record.metrics:
+        raise CannotCheckError("the record does not have it")
     goal = float(record.plan.recipe["target"])
     hits = [
         evaluation
@@ -125,7 +120,7 @@ def time_to_target(case: RecordCase) -> Iterator[CheckResult]:
                 "an evaluation met the target, and no time is given",
                 "the metric and the evaluations",
             )
-        elif (reason := record.metrics["time_to_target"].unavailable) != UNAVAILABLE["time_to_target"]:
+        elif (reason := record.metrics["time_to_target"].unavailable) != METRICS["time_to_target"].missing:
             yield wrong(f"{reason!r}", "another reason is given where a target was not reached", "the metric")
         return
     if not hits:

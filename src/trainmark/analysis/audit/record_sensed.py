@@ -55,7 +55,7 @@ _SOURCES = {
 
 def _reasons(case: RecordCase) -> Iterator[CheckResult]:
     for alias, source in _SOURCES.items():
-        if case.value(alias) is not None:
+        if alias not in case.record.metrics or case.value(alias) is not None:
             continue
         told = [machine["unavailable"][source] for machine in case.machines if source in machine["unavailable"]]
         reason = case.record.metrics[alias].unavailable or ""
@@ -94,7 +94,10 @@ def _peak(case: RecordCase, alias: str, name: str, scale: float, pairs: Sequence
 
 
 def _energy(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[CheckResult]:
-    energy, power, each = (case.value(alias) for alias in ("energy", "power", "energy_per_item"))
+    aliases = ("energy", "power", "energy_per_item")
+    if not all(alias in case.record.metrics for alias in aliases):
+        return
+    energy, power, each = (case.value(alias) for alias in aliases)
     if (energy is None, each is None) not in ((True, True), (False, False)) or (energy is None) != (power is None):
         yield wrong(f"energy {energy!r}, power {power!r}, per item {each!r}", "all are known or none", "the metrics")
     if energy is None or power is None or each is None:

@@ -24,9 +24,6 @@ THRESHOLD = 0.03
 
 ONE_RUN_EACH = "one run each: what changes between processes was not seen, only allowed for; --repeat 5 measures it"
 
-RECOMPUTED = ("e2e_time", *quantities.THROUGHPUTS, "step_time")
-"""Metrics that follow from a record's own series alone: by them an older definition shows."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
@@ -151,7 +148,7 @@ def _party(subject: Subject, compared: Compared) -> Party:
 
 
 def _spread(record: Record, compared: Compared) -> Spread | None:
-    interval_of = None if compared.is_quality else metrics.METRICS[compared.name].interval
+    interval_of = compared.metric.interval if compared.metric else None
     found = interval_of(_measured(record)) if interval_of else None
     if found is None:
         return None
@@ -176,9 +173,10 @@ def _faults(record: Record, compared: Compared) -> list[str]:
     if record.status != "valid":
         return [f"run {record.run_id} is {record.status} ({record.ended})"]
     recorded = record.metrics.get(compared.name)
-    if compared.is_quality or compared.name not in RECOMPUTED or recorded is None or recorded.value is None:
+    # what follows from a record's own series alone shows an older definition
+    if compared.metric is None or compared.metric.needs or recorded is None or recorded.value is None:
         return []
-    computed = metrics.METRICS[compared.name].compute(_measured(record))
+    computed = compared.metric.compute(_measured(record))
     if computed is not None and math.isclose(computed, recorded.value, rel_tol=1e-6):
         return []
     here = "none" if computed is None else number(computed, 4)

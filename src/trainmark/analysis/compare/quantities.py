@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from trainmark.spec import metrics
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.format import quality_word
+from trainmark.spec.metrics import THROUGHPUTS, Better
 
 if TYPE_CHECKING:
     from trainmark.analysis.subject import Subject
     from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
 
-THROUGHPUTS = ("p_whole", "p_train", "p_core")
-HIGHER_IS_BETTER = (*THROUGHPUTS, "mfu", "completed")
-SAME_AT_ANY_LENGTH = ("p_train", "p_core", "mfu", "step_time", "step_spread", "mem", "power", "exchange", "rank_skew")
-"""Metrics that a longer run of the same kind does not change, so that 60 steps may stand beside 200."""
-NOT_COMPARED = ("mem_total",)
-"""A fact of the device and not a result."""
 IN_ROWS = {"e2e_time": "e2e_time_s", "mem": "mem_used_gib", **{alias: alias for alias in THROUGHPUTS}}
 """Where a published row keeps what a record calls by these words."""
-
-Better = Literal["higher", "lower"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +27,21 @@ class Compared:
     name: str
     """The word the tables use."""
     better: Better
-    is_quality: bool = False
+    metric: metrics.Metric | None = None
+    """Its definition; None where it is the quality that the runs were trained for."""
+
+    @property
+    def is_quality(self) -> bool:
+        return self.metric is None
 
     @property
     def words(self) -> tuple[str, str]:
         """What B is called if it is better than A, and if it is worse."""
-        return ("faster", "slower") if self.name in THROUGHPUTS else ("better", "worse")
+        return ("faster", "slower") if self.metric and self.metric.is_rate else ("better", "worse")
 
     @property
     def same_at_any_length(self) -> bool:
-        return self.name in SAME_AT_ANY_LENGTH
+        return self.metric is not None and self.metric.any_length
 
 
 def find(word: str, sides: Sequence[Subject]) -> Compared:
@@ -51,14 +49,19 @@ def find(word: str, sides: Sequence[Subject]) -> Compared:
     for side in sides:
         quality = _quality_of(side)
         if quality and word in ("quality", quality[0], quality_word(quality[0])):
-            return Compared(name=quality_word(quality[0]), better=quality[1], is_quality=True)
+            return Compared(name=quality_word(quality[0]), better=quality[1])
     names = [name for entry in metrics.METRICS.values() for name in (entry.alias, entry.name)]
     if word not in names:
+        if any(word in record.metrics for side in sides for record in side.records):
+            raise UsageError(
+                f"metric {word!r} is on the record and this version of trainmark does not know whether more or less of "
+                "it is better; compare with the version that measured it"
+            )
         raise UsageError(f"metric {word!r} is not known; {nearest(word, [*names, 'quality'])}")
-    alias = metrics.find(word).alias
-    if alias in NOT_COMPARED:
-        raise UsageError(f"metric {word!r} is a fact of the device and not a result; compare by mem or another")
-    return Compared(name=alias, better="higher" if alias in HIGHER_IS_BETTER else "lower")
+    metric = metrics.find(word)
+    if metric.better is None:
+        raise UsageError(f"metric {word!r} is a fact and not a result; compare by p_core, mem or another")
+    return Compared(name=metric.alias, better=metric.better, metric=metric)
 
 
 def of_record(record: Record, compared: Compared) -> tuple[float, str]:
@@ -79,12 +82,12 @@ def of_record(record: Record, compared: Compared) -> tuple[float, str]:
 
 def of_row(row: PublishedRow, compared: Compared) -> tuple[float, str]:
     """The same of a published row."""
-    if compared.is_quality:
+    if compared.metric is None:
         same = row.quality_name is not None and quality_word(row.quality_name) == compared.name
         value, unit = (row.quality, row.quality_unit or "") if same else (None, "")
     else:
         value = getattr(row, IN_ROWS[compared.name]) if compared.name in IN_ROWS else None
-        unit = f"{row.item}/s" if compared.name in THROUGHPUTS else metrics.METRICS[compared.name].unit
+        unit = compared.metric.unit.format(item=row.item)
     if value is None:
         there = [alias for alias, field in IN_ROWS.items() if getattr(row, field) is not None]
         raise UsageError(
