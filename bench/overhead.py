@@ -31,10 +31,12 @@ from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
 from trainmark.train.losses import losses_on
+from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
+from trainmark.workloads.workload import Progress
 
 RECIPE = Recipe(
-    batch_per_device=8, learning_rate=0.01, weight_decay=0.0, epochs=1, target=0.0, checkpoint_every_epochs=-1
+    batch_per_device=8, learning_rate=0.01, weight_decay=0.0, epochs=1, target=0.0, checkpoint_every="never"
 )
 
 
@@ -97,6 +99,7 @@ def bare_loop(steps: int, *, idle: bool = False) -> tuple[float, float]:
 @dataclass
 class Data:
     steps_per_epoch: int
+    items_per_step: float = 8.0
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     def train(self, epoch: int, start_step: int) -> Iterator[Batch]:
@@ -109,7 +112,7 @@ class Work:
     def items(self, batch: Batch) -> int:
         return batch.count
 
-    def learning_rate(self, recipe: Recipe, epoch: float) -> float:
+    def learning_rate(self, recipe: Recipe, progress: Progress) -> float:
         return recipe.learning_rate
 
     loss = staticmethod(loss)
@@ -124,13 +127,19 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
         stepper.step = idle_step  # type: ignore[method-assign]
     clock = Clock(device.marks, device.synchronize)
     events = EventWriter(folder / "rank0.jsonl")
+    schedule = Schedule(recipe=RECIPE, limits=Limits(), steps_per_epoch=steps, items_per_step=8.0)
     watch = monitor.Monitor(
-        clock=clock, events=events, limits=Limits(), collectives=SingleRank(), losses=losses_on(device)
+        clock=clock,
+        events=events,
+        schedule=schedule,
+        collectives=SingleRank(),
+        losses=losses_on(device),
+        position=Position(),
     )
     job: Any = loop.Job(
         workload=Work(),  # type: ignore[arg-type]
         recipe=RECIPE,
-        limits=Limits(),
+        schedule=schedule,
         data=Data(steps),  # type: ignore[arg-type]
         device=device,
         stepper=stepper,
@@ -141,7 +150,7 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
         save=lambda position: None,
     )
     began = now()
-    loop.train_epoch(job, loop.Position())
+    loop.train_stretch(job, Position())
     return since(began)
 
 

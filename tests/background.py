@@ -16,7 +16,7 @@ from conftest import TINY_RUN
 
 from trainmark.store import gather
 
-LONG = (*TINY_RUN, "--set", "epochs=100000", "--set", "evaluate_every_epochs=100000")
+LONG = (*TINY_RUN, "--set", "epochs=100000", "--set", "evaluate_every=end")
 """A run that does not end by itself."""
 
 

@@ -305,7 +305,7 @@ def test_an_interrupt_reaches_the_ranks_on_every_host_and_the_record_still_comes
     cluster: Cluster, tmp_path: Path
 ) -> None:
     environment = cluster.site(tmp_path)
-    endless = ["--set", "epochs=100000", "--set", "evaluate_every_epochs=100000", "--json"]
+    endless = ["--set", "epochs=100000", "--set", "evaluate_every=end", "--json"]
     words = [*TINY_RUN, "--data", cluster.pictures, "--topology", "2x1", "--hosts", BOTH, *endless]
     earlier = set(events_on(cluster.servers[0]))
     run = cluster.user.popen(

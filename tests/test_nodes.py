@@ -116,7 +116,7 @@ def test_the_ranks_of_all_nodes_start_again_from_the_leaders_checkpoint(
         "--epochs",
         "8",
         "--set",
-        "checkpoint_every_epochs=1",
+        "checkpoint_every=1 epoch",
         "--max-restarts",
         "1",
     )

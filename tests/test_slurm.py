@@ -100,7 +100,7 @@ def test_inside_an_allocation_a_run_calls_srun_itself(jobs: Jobs, pictures: Path
 
 
 def test_a_rank_killed_in_the_job_is_named_and_the_job_fails(jobs: Jobs, pictures: Path) -> None:
-    number = jobs.submit("--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every_epochs=100000")
+    number = jobs.submit("--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every=end")
     pid = until(lambda: rank_that_has_made_steps(jobs.store, 3), "rank 3 to make steps")
     os.kill(pid, signal.SIGKILL)
     ended = jobs.cluster.wait(number)
@@ -112,7 +112,7 @@ def test_a_rank_killed_in_the_job_is_named_and_the_job_fails(jobs: Jobs, picture
 
 
 def test_a_cancelled_job_keeps_what_was_measured(jobs: Jobs, pictures: Path) -> None:
-    number = jobs.submit("--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every_epochs=100000")
+    number = jobs.submit("--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every=end")
     until(lambda: rank_that_has_made_steps(jobs.store, 0), "rank 0 to make steps")
     jobs.cluster.call("scancel", "--signal=TERM", number)
     ended = jobs.cluster.wait(number)

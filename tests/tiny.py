@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
 from trainmark.train.losses import losses_on
+from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import Progress, Share
 
 RECIPE = Recipe(batch_per_device=4, learning_rate=0.1, weight_decay=0.0, epochs=5, target=0.001, optimizer_kind="plain")
 
@@ -45,14 +47,15 @@ class PointData:
 
     poison_at: int | None = None
     """The step of an epoch whose batch is not finite."""
-    steps_per_epoch: int = 3
+    steps_per_epoch: int | None = 3
+    items_per_step: float = 10 / 3
     skipped: list[tuple[str, str]] = field(default_factory=list)
     facts: Mapping[str, float] = field(default_factory=dict)
     closed: bool = False
 
     def train(self, epoch: int, start_step: int) -> Iterator[Points]:
         x = torch.linspace(-1, 1, 10)[torch.randperm(10, generator=torch.Generator().manual_seed(epoch))]
-        for step in range(start_step, self.steps_per_epoch):
+        for step in range(start_step, 3):
             part = x[step * 4 : step * 4 + 4]
             if step == self.poison_at:
                 part = part * float("nan")
@@ -64,6 +67,21 @@ class PointData:
 
     def close(self) -> None:
         self.closed = True
+
+
+@dataclass
+class PointStream(PointData):
+    """Points without end, a function of the step alone."""
+
+    steps_per_epoch: int | None = None
+    items_per_step: float = 4.0
+    asked_from: list[int] = field(default_factory=list)
+
+    def train(self, epoch: int, start_step: int) -> Iterator[Points]:
+        self.asked_from.append(start_step)
+        for step in itertools.count(start_step):
+            x = torch.rand(4, generator=torch.Generator().manual_seed(step))
+            yield Points(x=x, y=3 * x + 1, count=4, global_count=4)
 
 
 class Line(nn.Module):
@@ -96,7 +114,7 @@ class LineFit:
     def optimizer(self, parameters: Iterable[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=recipe.learning_rate, momentum=0.5)
 
-    def learning_rate(self, recipe: Recipe, epoch: float) -> float:
+    def learning_rate(self, recipe: Recipe, progress: Progress) -> float:
         return recipe.learning_rate
 
     def items(self, batch: Points) -> int:
@@ -118,13 +136,18 @@ class LineFit:
         return ()
 
 
+def at_epoch(epoch: float) -> Progress:
+    """So far in a training of which only the epochs matter."""
+    return Progress(step=0, epoch=epoch, planned_steps=1, items_per_step=1)
+
+
 def job(
     folder: Path,
     *,
     recipe: Recipe = RECIPE,
     limits: Limits | None = None,
     data: PointData | None = None,
-    position: loop.Position | None = None,
+    position: Position | None = None,
     precision: str = "fp32",
     platform: str = "cpu",
     saved: list[tuple[int, dict[str, Any]]] | None = None,
@@ -141,20 +164,26 @@ def job(
     )
     clock = Clock(device.marks, device.synchronize)
     events = EventWriter(folder / "rank0.jsonl")
-    limits = limits or Limits()
+    data = data or PointData()
+    schedule = Schedule(
+        recipe=recipe,
+        limits=limits or Limits(),
+        steps_per_epoch=data.steps_per_epoch,
+        items_per_step=data.items_per_step,
+    )
     watch = monitor.Monitor(
         clock=clock,
         events=events,
-        limits=limits,
+        schedule=schedule,
         collectives=SingleRank(),
         losses=losses_on(device),
-        first_step=position.step if position else 0,
+        position=position or Position(),
     )
     return loop.Job(
         workload=workload,
         recipe=recipe,
-        limits=limits,
-        data=data or PointData(),
+        schedule=schedule,
+        data=data,
         device=device,
         stepper=stepper,
         clock=clock,

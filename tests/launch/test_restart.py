@@ -23,8 +23,9 @@ from trainmark.spec.plan import Plan
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record, Restart
 from trainmark.store import gather
-from trainmark.train import checkpoint, loop, setup
+from trainmark.train import checkpoint, setup
 from trainmark.train.collectives import SingleRank
+from trainmark.train.schedule import Position
 
 MS = 1_000_000
 INIT_MS, EVALUATE_MS, CHECKPOINT_MS = 30, 20, 5
@@ -265,7 +266,7 @@ def kept(tmp_path: Path) -> Callable[[str, int, int], Path]:
     def keep(name: str, began_step: int, step: int) -> Path:
         (tmp_path / name).mkdir()
         stepper = tiny.job(tmp_path / name).stepper
-        position = loop.Position(step=step, epoch=1, began_step=began_step, trained_s=3.0)
+        position = Position(step=step, epoch=1, began_step=began_step, trained_s=3.0)
         state = {"stepper": stepper.state(), "position": asdict(position)}
         return checkpoint.save(tmp_path / name / "checkpoints", step, state).parent
 
@@ -301,7 +302,7 @@ def saved_steps(path: Path) -> list[int]:
 
 def test_a_killed_rank_is_started_again_and_the_run_ends_valid(environment: dict[str, str], pictures: Path) -> None:
     """Two ranks train 8 epochs of 48 pictures; one of them is killed once a checkpoint was made."""
-    words = ["--set", "epochs=8", "--set", "checkpoint_every_epochs=1", "--set", "target=101", "--topology", "1x2"]
+    words = ["--set", "epochs=8", "--set", "checkpoint_every=1 epoch", "--set", "target=101", "--topology", "1x2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "trainmark", *TINY_RUN, "--data", str(pictures), *words, "--max-restarts", "1"],
         env=environment,

@@ -96,17 +96,38 @@ def test_the_fingerprint_ignores_where_files_lie_and_nothing_that_matters() -> N
         {"topology": "1x4"},
         {"platform": "nvidia"},
         {"limits": Limits(steps=101)},
+        {"limits": replace(PLAN.limits, items=101)},
         {"recipe": {**PLAN.recipe, "learning_rate": 0.4}},
         {"data": replace(PLAN.data, generated=True)},
     ):
         assert replace(PLAN, **change).fingerprint != PLAN.fingerprint
 
 
-def test_a_plan_written_before_weights_could_be_given_is_read_with_its_fingerprint() -> None:
+def test_a_plan_written_before_weights_and_items_could_be_given_is_read_with_its_fingerprint() -> None:
     document = PLAN.to_json()
     assert document["fingerprint"] == "84478466f4b28fde141848d4225db82faf444719655d63bfd924a4d4b95036c9"
-    del document["init_from"], document["init_sha256"]
+    del document["init_from"], document["init_sha256"], document["limits"]["items"]
     assert Plan.from_json(document) == PLAN
+
+
+@pytest.mark.parametrize(
+    ("recipe", "limits", "steps_per_epoch", "last"),
+    [
+        ({"epochs": 5}, Limits(), 30, 150),
+        ({"epochs": 5}, Limits(epochs=2), 30, 60),
+        ({"epochs": 5, "steps": 100}, Limits(), 30, 100),
+        ({"epochs": 0, "items": 1000}, Limits(), None, 125),
+        ({"epochs": 0, "steps": 100}, Limits(items=81), None, 18),
+        ({"epochs": 5}, Limits(steps=9, items=81), 30, 16),
+        ({"epochs": 5}, Limits(seconds=60), 30, None),
+        ({"epochs": 5}, Limits(), None, None),
+    ],
+)
+def test_a_plan_knows_the_step_at_which_its_run_ends_at_the_latest(
+    recipe: dict[str, int], limits: Limits, steps_per_epoch: int | None, last: int | None
+) -> None:
+    plan = replace(PLAN, recipe=recipe, limits=limits)
+    assert plan.last_step(first_step=7, steps_per_epoch=steps_per_epoch, items_per_step=8.0) == last
 
 
 def test_the_fingerprint_knows_given_weights_by_what_they_are_not_by_where_they_lie() -> None:

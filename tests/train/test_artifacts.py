@@ -24,6 +24,7 @@ from trainmark.spec.record import Artifact
 from trainmark.train import artifacts, loop, monitor, setup, worker
 from trainmark.train.collectives import SingleRank
 from trainmark.train.ranks import Ranks
+from trainmark.train.schedule import Position
 
 LEFT = Artifact(file="samples/line.txt", caption="the line it found")
 
@@ -56,7 +57,7 @@ class SecondRank(SingleRank):
 
 def trained(folder: Path, workload: LineFit, **changes: Any) -> loop.Job:
     ready = replace(job(folder, limits=Limits(steps=4)), workload=workload, **changes)
-    loop.train(ready, loop.Position())
+    loop.train(ready, Position())
     return ready
 
 
@@ -131,7 +132,7 @@ def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
 def test_a_new_phase_is_said_at_once_however_lately_another_was(tmp_path: Path) -> None:
     ready = job(tmp_path)
     for phase in ("evaluate", "evaluate", "sample"):
-        ready.pace.alive(phase, 0)
+        ready.monitor.alive(phase, 0)
     assert [event["phase"] for event in events(tmp_path)] == ["evaluate", "sample"]
 
 
@@ -161,7 +162,7 @@ def test_a_worker_samples_after_the_phases_and_before_the_end_with_its_data_open
     workload = Painter(lambda data: open_at_sampling.append(not data.closed))
     data = PointData(facts={"padding": 0.25})
     ready = replace(job(tmp_path, limits=Limits(steps=4), data=data), workload=workload)
-    monkeypatch.setattr(setup, "build_job", lambda *_, **__: (ready, loop.Position()))
+    monkeypatch.setattr(setup, "build_job", lambda *_, **__: (ready, Position()))
     worker.work(make_plan(), tmp_path, Ranks.from_environment(), ready.events)
     kinds = [event["event"] for event in events(tmp_path) if event["event"] != "alive"]
     assert kinds[-4:] == ["phases", "flops", "artifacts", "end"]

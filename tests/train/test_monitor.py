@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from standin import HandClock, StandIn
+from tiny import RECIPE
 
 from trainmark.spec.events import EventTail, EventWriter
 from trainmark.spec.recipe import Limits
@@ -14,6 +15,7 @@ from trainmark.train import monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
 from trainmark.train.losses import MOST_KEPT, QueuedLosses
+from trainmark.train.schedule import Position, Schedule
 
 MS = 1_000_000
 
@@ -25,21 +27,21 @@ class Several(SingleRank):
 
 
 class Course:
-    """A training stretch on the stand-in device, with the pace's clock moved by the same hand."""
+    """A training stretch on the stand-in device, with the monitor's clock moved by the same hand."""
 
     def __init__(self, folder: Path, limits: Limits, *, world: int = 1, **begun: Any) -> None:
         self.hand = HandClock()
         self.device = StandIn(self.hand)
         self.clock = Clock(self.device, self.device.synchronize, now_ns=self.hand)
         self.path = folder / "rank0.jsonl"
-        self.pace = monitor.Monitor(
+        self.monitor = monitor.Monitor(
             clock=self.clock,
             events=EventWriter(self.path),
-            limits=limits,
+            schedule=Schedule(recipe=RECIPE, limits=limits, steps_per_epoch=3, items_per_step=8),
             collectives=Several() if world > 1 else SingleRank(),
             losses=QueuedLosses(torch.zeros(MOST_KEPT)),
+            position=Position(**begun),
             now_s=lambda: self.hand.ns / 1e9,
-            **begun,
         )
         self.world = world
 
@@ -53,10 +55,10 @@ class Course:
                         self.clock.exchange_begins()
                         self.device.launch(MS)
                         self.clock.exchange_ends()
-                    self.pace.note(torch.tensor(0.5))
-                if reason := self.pace.stop():
+                    self.monitor.note(torch.tensor(0.5))
+                if reason := self.monitor.stop():
                     break
-        self.pace.write_down()
+        self.monitor.write_down()
         return self.clock.steps, reason
 
     def lines(self) -> int:
@@ -104,12 +106,12 @@ def test_steps_that_take_longer_because_they_hold_more_settle_as_soon(tmp_path: 
 
 def test_a_loss_that_is_not_finite_outranks_every_other_reason(tmp_path: Path) -> None:
     course = Course(tmp_path, Limits(steps=1))
-    course.pace.wish = monitor.INTERRUPTED
+    course.monitor.wish = monitor.INTERRUPTED
     with course.clock.training():
         for _ in course.clock.waiting_for([1]):
             with course.clock.step(1):
-                course.pace.note(torch.tensor(float("inf")))
-            reason = course.pace.stop()
+                course.monitor.note(torch.tensor(float("inf")))
+            reason = course.monitor.stop()
     assert reason == monitor.NOT_FINITE
 
 
@@ -123,17 +125,32 @@ def test_the_exchange_of_each_step_is_written_down_where_there_are_several_ranks
     assert all("exchange_ns" not in event for event in alone.events())
 
 
+def test_a_limit_of_items_ends_a_run_at_the_step_that_reaches_them(tmp_path: Path) -> None:
+    for number, (limits, expected) in enumerate(
+        [
+            (Limits(items=80), (10, monitor.ITEMS)),
+            (Limits(items=81), (11, monitor.ITEMS)),
+            (Limits(items=80, steps=9), (9, monitor.STEPS)),
+        ]
+    ):
+        (tmp_path / str(number)).mkdir()
+        assert Course(tmp_path / str(number), limits).run([10] * 100) == expected
+
+
 def test_after_a_restart_the_limits_count_what_was_done_before_it(tmp_path: Path) -> None:
     (tmp_path / "resumed").mkdir()
-    begun = {"first_step": 140, "began_step": 100}
+    begun = {"step": 140, "began_step": 100}
     assert Course(tmp_path, Limits(steps=60), **begun).run([10] * 100) == (20, monitor.STEPS)
     # a run that resumed another one's checkpoint begins there, and has all of its own steps before it
-    assert Course(tmp_path / "resumed", Limits(steps=60), first_step=140).run([10] * 100) == (60, monitor.STEPS)
+    assert Course(tmp_path / "resumed", Limits(steps=60), step=140, began_step=140).run([10] * 100) == (
+        60,
+        monitor.STEPS,
+    )
 
 
 def test_after_a_restart_the_seconds_go_on_from_the_checkpoint(tmp_path: Path) -> None:
-    course = Course(tmp_path, Limits(seconds=5), first_step=140, began_step=0, trained_s=4.0)
+    course = Course(tmp_path, Limits(seconds=5), step=140, trained_s=4.0)
     steps, reason = course.run([10] * 10_000)
     assert reason == monitor.SECONDS
     assert 100 <= steps <= 100 + 60
-    assert course.pace.trained_s() >= 5
+    assert course.monitor.trained_s() >= 5

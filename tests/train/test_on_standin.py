@@ -17,6 +17,7 @@ from trainmark.spec.precision import PRECISIONS
 from trainmark.train import feed, loop
 from trainmark.train.clock import MOST_STEPS_IN_FLIGHT, Clock
 from trainmark.train.losses import QueuedLosses, losses_on
+from trainmark.train.schedule import Position
 
 SLOW_US = 20_000
 
@@ -33,7 +34,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trained(folder: Path, platform: str, precision: str = "fp32") -> tuple[loop.Job, list[dict[str, Any]]]:
     folder.mkdir()
     made = job(folder, platform=platform, precision=precision)
-    loop.train(made, loop.Position())
+    loop.train(made, Position())
     lines = (folder / "rank0.jsonl").read_text(encoding="utf-8").splitlines()
     return made, [json.loads(line) for line in lines]
 

@@ -21,6 +21,7 @@ from trainmark.spec.events import EventTail, EventWriter
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.train import loop
 from trainmark.train.precision_proof import Proof, kind_of_product
+from trainmark.train.schedule import Position
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.tacotron2.batches import SpeechBatch
@@ -170,7 +171,7 @@ def test_steps_that_the_loss_scaler_skips_are_counted(tmp_path: Path, device: De
 def test_the_loop_has_its_first_step_watched(tmp_path: Path) -> None:
     ready = job(tmp_path, recipe=replace(RECIPE, epochs=1))
     Proof(ready.stepper, ready.events)
-    loop.train(ready, loop.Position())
+    loop.train(ready, Position())
     assert said(tmp_path)["ran"] == "mixed: no product was seen"
     assert said(tmp_path)["weights"] == {"float32": 2}
     assert isinstance(ready.workload, LineFit)

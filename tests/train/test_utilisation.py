@@ -24,6 +24,7 @@ from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record
 from trainmark.train import loop, utilisation
 from trainmark.train.monitor import INTERRUPTED, REASONS
+from trainmark.train.schedule import Position
 
 MS = 1_000_000
 SHEET = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
@@ -59,7 +60,7 @@ def test_without_a_peak_or_a_count_there_is_no_mfu_but_a_reason() -> None:
 
 def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(tmp_path: Path) -> None:
     ready = job(tmp_path, limits=Limits(steps=4))
-    ended = loop.train(ready, loop.Position())
+    ended = loop.train(ready, Position())
     before = ready.clock.phases_ns
     utilisation.write_down(ready, ended)
     [event] = flops_events(tmp_path)
@@ -75,14 +76,14 @@ def test_a_workload_that_cannot_be_counted_costs_no_result(tmp_path: Path, capsy
             raise RuntimeError("an operation without a meta kernel")
 
     ready = replace(job(tmp_path, limits=Limits(steps=4)), workload=Uncountable())
-    utilisation.write_down(ready, loop.train(ready, loop.Position()))
+    utilisation.write_down(ready, loop.train(ready, Position()))
     assert flops_events(tmp_path) == []
     assert "without a meta kernel" in capsys.readouterr().err
 
 
 def test_nobody_who_interrupted_a_run_waits_for_its_flops(tmp_path: Path) -> None:
     ready = job(tmp_path, limits=Limits(steps=4))
-    loop.train(ready, loop.Position())
+    loop.train(ready, Position())
     utilisation.write_down(ready, REASONS[INTERRUPTED])
     assert flops_events(tmp_path) == []
 

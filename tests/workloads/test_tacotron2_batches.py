@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import at_epoch
 
 from trainmark.datasets.ljspeech import make, reader
 from trainmark.spec.errors import NotReadyError, WorkloadError
@@ -198,7 +199,7 @@ def test_longest_frames_leaves_long_clips_out_of_training_only(speech: Path) -> 
 
 def test_the_rate_falls_as_published() -> None:
     reference: Any = WORKLOAD.recipes["reference"]
-    rates = [WORKLOAD.learning_rate(reference, epoch) for epoch in (0, 499.9, 500, 999.9, 1000, 1499.9, 1500)]
+    rates = [WORKLOAD.learning_rate(reference, at_epoch(epoch)) for epoch in (0, 499.9, 500, 999.9, 1000, 1499.9, 1500)]
     assert rates == pytest.approx([1e-3, 1e-3, 3e-4, 3e-4, 1e-4, 1e-4, 3e-5])
 
 

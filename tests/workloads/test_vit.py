@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import at_epoch
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
@@ -75,7 +76,7 @@ def test_quick_is_the_full_network_with_the_rate_of_a_small_batch() -> None:
     changed = {deviation.name for deviation in deviations(QUICK, REFERENCE)}
     assert changed <= {
         *("batch_per_device", "accumulate", "learning_rate", "eval_batch_per_device"),
-        *("evaluate_after_limit", "checkpoint_every_epochs"),
+        *("evaluate_after_limit", "checkpoint_every"),
     }
     assert QUICK.learning_rate / QUICK.batch_per_device == pytest.approx(0.003 / 4096, rel=0.03)
     on_accelerators = WORKLOAD.on_accelerators["quick"]
@@ -96,17 +97,17 @@ def test_quick_is_the_full_network_with_the_rate_of_a_small_batch() -> None:
     ],
 )
 def test_the_rate_rises_over_thirty_epochs_and_falls_to_nothing_over_the_rest(epoch: float, share: float) -> None:
-    assert WORKLOAD.learning_rate(REFERENCE, epoch) == pytest.approx(0.003 * share, rel=1e-4, abs=1e-12)
+    assert WORKLOAD.learning_rate(REFERENCE, at_epoch(epoch)) == pytest.approx(0.003 * share, rel=1e-4, abs=1e-12)
 
 
 def test_without_warm_up_the_rate_begins_whole() -> None:
     recipe = with_settings(REFERENCE, ["warmup_epochs=0"])
-    assert WORKLOAD.learning_rate(recipe, 0) == 0.003
-    assert WORKLOAD.learning_rate(recipe, 100) == pytest.approx(0.003 * 0.75)
+    assert WORKLOAD.learning_rate(recipe, at_epoch(0)) == 0.003
+    assert WORKLOAD.learning_rate(recipe, at_epoch(100)) == pytest.approx(0.003 * 0.75)
 
 
 def test_the_rate_never_jumps() -> None:
-    rates = [WORKLOAD.learning_rate(REFERENCE, step / 100) for step in range(30_001)]
+    rates = [WORKLOAD.learning_rate(REFERENCE, at_epoch(step / 100)) for step in range(30_001)]
     assert max(abs(after - before) for before, after in itertools.pairwise(rates)) < 0.003 / 1000
     assert max(rates) == pytest.approx(0.003)
 

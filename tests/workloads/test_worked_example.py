@@ -16,7 +16,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.precision import Precision
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.workload import Share, Workload
+from trainmark.workloads.workload import Progress, Share, Workload
 
 PAGE = Path(__file__).parent.parent.parent / "CONTRIBUTING.md"
 
@@ -51,8 +51,9 @@ def test_it_trains_and_is_scored(example: Any, pictures: Path) -> None:
     stepper = build_stepper(workload, recipe, Precision.parse("fp32"), device, 1)
     losses: list[float] = []
     with closing(workload.open_data(recipe, pictures, Share(rank=0, world=1, local_ranks=1), 0)) as data:
-        for reached in range(8):  # the same pictures each time, to be learnt by heart
-            stepper.set_learning_rate(workload.learning_rate(recipe, reached))
+        for epoch in range(8):  # the same pictures each time, to be learnt by heart
+            progress = Progress(step=3 * epoch, epoch=epoch, planned_steps=3 * recipe.epochs, items_per_step=16)
+            stepper.set_learning_rate(workload.learning_rate(recipe, progress))
             losses += [float(stepper.step(batch)) for batch in data.train(0, 0)]
         sums = dict.fromkeys(workload.sums, 0.0)
         with torch.no_grad():

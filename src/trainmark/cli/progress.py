@@ -104,12 +104,10 @@ class Progress:
         """What the bar measures: seconds where the run is limited by them, else steps."""
         limits = self._plan.limits
         done = float(len(story.compute_ns))
-        if limits.steps is not None:
-            return limits.steps, done
-        if limits.seconds is not None:
+        last = self._plan.last_step(
+            first_step=story.first_step, steps_per_epoch=story.steps_per_epoch, items_per_step=story.items_per_step
+        )
+        if limits.steps is None and limits.items is None and limits.seconds is not None:
             spent = (sum(story.wait_ns) + sum(story.compute_ns)) / 1e9
             return limits.seconds, spent
-        if story.steps_per_epoch is None:
-            return None, done
-        epochs = min(int(self._plan.recipe["epochs"]), limits.epochs or int(self._plan.recipe["epochs"]))
-        return epochs * story.steps_per_epoch - story.first_step, done
+        return None if last is None else last - story.first_step, done

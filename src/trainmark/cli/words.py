@@ -25,6 +25,9 @@ def add_plan_words(parser: argparse.ArgumentParser) -> None:
     how_long.add_argument("--steps", type=int, metavar="N", help="stop after N steps")
     how_long.add_argument("--seconds", type=float, metavar="S", help="stop after S seconds of training")
     how_long.add_argument("--epochs", type=int, metavar="N", help="stop after N epochs")
+    how_long.add_argument(
+        "--items", type=int, metavar="N", help="stop after N images, mel frames or what else is counted"
+    )
     add(
         "--set",
         action="append",
@@ -84,6 +87,7 @@ def spoken(args: argparse.Namespace) -> Words:
         steps=args.steps,
         seconds=args.seconds,
         epochs=args.epochs,
+        items=args.items,
         settings=args.settings,
         seed=args.seed,
         skip_bad=args.skip_bad,

@@ -32,7 +32,6 @@ MOST_OF_HOST = 0.6
 TRAIN_S = 4.0
 """About how long the counted steps of a try are to take."""
 FEWEST_STEPS, MOST_STEPS = 2, 20
-NEVER = 10**9
 POLL_S = 0.05
 
 
@@ -85,9 +84,9 @@ class Trial:
             batch_per_device=batch,
             learning_rate=workload.scaled_learning_rate(recipe, batch),
             evaluate_first=False,
-            evaluate_every_epochs=NEVER,
+            evaluate_every="end",
             evaluate_after_limit=False,
-            checkpoint_every_epochs=-1,
+            checkpoint_every="never",
         )
         return replace(self._plan, recipe=to_values(recipe), topology="1x1", limits=Limits(steps=steps), max_restarts=0)
 
@@ -136,7 +135,7 @@ class Trial:
             items_per_s=sum(story.items[1:]) / max(sum(compute_s), 1e-9),
             step_s=statistics.median(compute_s),
             memory_bytes=story.memory_peak_bytes,
-            most=self._most(batch, story.steps_per_epoch or 1),
+            most=self._most(batch, story.steps_per_epoch),
         )
         self._worked = True
         return replace(done, unfit=self._too_full(story))
@@ -149,8 +148,10 @@ class Trial:
             f"no batch could be tried; with batch_per_device={batch}: {sentence}"
         )
 
-    def _most(self, batch: int, steps_per_epoch: int) -> int:
-        """What all but the last step of an epoch, which may be short, show of the set's size."""
+    def _most(self, batch: int, steps_per_epoch: int | None) -> int | None:
+        """What all but the last step of an epoch, which may be short, show of the set's size; a stream has none."""
+        if steps_per_epoch is None:
+            return None
         micro_batches = int(self._plan.recipe["accumulate"])
         samples = (steps_per_epoch - 1) * batch * micro_batches + 1
         return samples // (micro_batches * self._devices)

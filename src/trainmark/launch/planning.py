@@ -33,6 +33,7 @@ class Words:
     steps: int | None = None
     seconds: float | None = None
     epochs: int | None = None
+    items: int | None = None
     settings: Sequence[str] = ()
     seed: int | None = None
     skip_bad: int = 0
@@ -131,9 +132,9 @@ def _precision(word: str | None, platform: files.PlatformFile) -> Precision:
 
 
 def _limits(words: Words, usual: Limits) -> Limits:
-    said = {"steps": words.steps, "seconds": words.seconds, "epochs": words.epochs}
+    said = {"steps": words.steps, "seconds": words.seconds, "epochs": words.epochs, "items": words.items}
     given = {name: value for name, value in said.items() if value is not None}
     for name, value in given.items():
         if value <= 0:
             raise UsageError(f"--{name} must be more than 0, not {value:g}")
-    return Limits(steps=words.steps, seconds=words.seconds, epochs=words.epochs) if given else usual
+    return Limits(steps=words.steps, seconds=words.seconds, epochs=words.epochs, items=words.items) if given else usual

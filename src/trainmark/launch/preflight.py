@@ -60,13 +60,13 @@ def data_folder(plan: Plan) -> None:
 def disk(plan: Plan, store: Path) -> None:
     """Two checkpoints and the logs must fit; what else fills the disk meanwhile cannot be seen from here."""
     need = LOG_BYTES
-    if int(plan.recipe["checkpoint_every_epochs"]) >= 0:
+    if plan.recipe.get("checkpoint_every") != "never":
         need += 3 * checkpoint_bytes(plan)  # the two kept and the one being written
     free = shutil.disk_usage(_existing(store)).free
     if free < need:
         raise NotReadyError(
             f"{store} has {free / 2**20:,.0f} MiB free and this run may need {need / 2**20:,.0f}; "
-            "free some, choose another with --store DIR, or --set checkpoint_every_epochs=-1"
+            "free some, choose another with --store DIR, or --set checkpoint_every=never"
         )
 
 

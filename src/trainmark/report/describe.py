@@ -283,7 +283,7 @@ def _draw_quality(paper: Paper, record: Record) -> None:
             left_out = len(quality.history) - len(shown_history) + 1
             drawn.add_row(paper.text("…"), *([paper.text("")] * len(names)), paper.text(f"{left_out} more"))
             continue
-        cells = [f"{evaluation.step}", number(evaluation.epoch)]
+        cells = [f"{evaluation.step}", NOTHING if evaluation.epoch is None else number(evaluation.epoch)]
         cells += [number(evaluation.values[name], 4) if name in evaluation.values else NOTHING for name in names]
         drawn.add_row(*(paper.text(cell) for cell in cells), paper.text(f"{evaluation.samples:,}".replace(",", " ")))
     paper.put(drawn, indent=2)

@@ -103,7 +103,7 @@ class Rank:
             self.recent.clear()
         elif kind == "ready":
             self.steps_per_epoch, self.phase, self.step = (
-                int(event["steps_per_epoch"]),
+                None if event["steps_per_epoch"] is None else int(event["steps_per_epoch"]),
                 "train",
                 int(event["first_step"]),
             )
@@ -233,11 +233,14 @@ class Live:
         first = self.first
         if isinstance(steps := self.limits.get("steps"), int):
             return (first.first_step or 0) + steps
-        if any(self.limits.get(name) is not None for name in ("seconds", "half_width")) or not first.steps_per_epoch:
+        if (
+            any(self.limits.get(name) is not None for name in ("items", "seconds", "half_width"))
+            or not first.steps_per_epoch
+        ):
             return None
         recipe = self.plan.get("recipe")
         caps = [recipe.get("epochs") if isinstance(recipe, Mapping) else None, self.limits.get("epochs")]
-        epochs = [cap for cap in caps if isinstance(cap, int)]
+        epochs = [cap for cap in caps if isinstance(cap, int) and cap]
         return min(epochs) * first.steps_per_epoch if epochs else None
 
     @property

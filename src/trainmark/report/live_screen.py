@@ -235,7 +235,7 @@ def _ranks(live: Live) -> str:
 
 def _left(live: Live) -> str:
     # a target may end a full run sooner, and evaluations in between are not counted
-    full = not any(live.limits.get(name) is not None for name in ("steps", "seconds", "half_width"))
+    full = not any(live.limits.get(name) is not None for name in ("steps", "items", "seconds", "half_width"))
     about = "at most about" if full else "about"
     return f"{about} {duration(live.left_s or 0.0)}"
 

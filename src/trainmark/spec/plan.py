@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -60,13 +61,28 @@ class Plan:
             "precision": self.precision,
             "platform": self.platform,
             "data": {"name": self.data.name, "generated": self.data.generated},
-            "limits": asdict(self.limits),
+            "limits": {name: value for name, value in asdict(self.limits).items() if name != "items"},
             "skip_bad": self.skip_bad,
         }
-        if self.init_sha256 is not None:  # left out where not asked for, so that earlier plans keep their fingerprint
-            asked["init_sha256"] = self.init_sha256
+        later = {"init_sha256": self.init_sha256, "items": self.limits.items}
+        # left out where not asked for, so that earlier plans keep their fingerprint
+        asked.update({name: value for name, value in later.items() if value is not None})
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def last_step(self, *, first_step: int, steps_per_epoch: int | None, items_per_step: float | None) -> int | None:
+        """The step at which the run ends at the latest, where that is fixed; it began with `first_step`."""
+        if self.limits.steps is not None or (self.limits.items is not None and items_per_step):
+            return first_step + (self.limits.most_steps(items_per_step or 1.0) or 0)
+        if not self.limits.full:
+            return None
+        cap = {name: int(self.recipe.get(name, 0)) for name in ("steps", "epochs", "items")}
+        ends = [cap["steps"]]
+        if steps_per_epoch:
+            ends += [steps_per_epoch * cap["epochs"], steps_per_epoch * (self.limits.epochs or 0)]
+        if items_per_step:
+            ends.append(math.ceil(cap["items"] / items_per_step))
+        return min((end for end in ends if end), default=None)
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": PLAN_SCHEMA, **asdict(self), "fingerprint": self.fingerprint}

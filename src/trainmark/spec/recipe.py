@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -20,37 +21,70 @@ def knob(
     least: float | None = None,
     most: float | None = None,
     words: Sequence[str] = (),
+    span: bool = False,
 ) -> Any:
-    """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column."""
-    return field(default=default, metadata={"short": short, "least": least, "most": most, "words": tuple(words)})
+    """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column. Where `span`
+    is true, a length such as `500 steps` is taken beside the words."""
+    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span}
+    return field(default=default, metadata=bounds)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A length of training, said as `1 epoch`, `16000 steps` or `1e9 items`."""
+
+    count: float
+    unit: str
+    """`steps`, `epochs` or `items`; items are counted over all devices."""
+
+    @classmethod
+    def parse(cls, text: str) -> Span:
+        found = re.fullmatch(r"\s*([0-9][0-9.]*(?:[eE]\+?[0-9]+)?)\s*(step|epoch|item)s?\s*", text)
+        count = float(found[1]) if found and found[1].count(".") < 2 else 0.0
+        if found is None or not 1 <= count < math.inf or (found[2] != "item" and count != int(count)):
+            raise UsageError(f"{text!r} is not a length of training; try '1 epoch', '500 steps' or '1e6 items'")
+        return cls(count, found[2] + "s")
+
+    def __str__(self) -> str:
+        shown = f"{self.count:.0f}" if self.count == int(self.count) and self.count < 1e6 else f"{self.count:g}"
+        return f"{shown} {self.unit.removesuffix('s') if self.count == 1 else self.unit}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Where a run stops before its recipe would: none of them means the recipe's target or its cap of epochs."""
+    """Where a run stops before its recipe would: none of them means the recipe's target or its cap."""
 
     steps: int | None = None
     seconds: float | None = None
     epochs: int | None = None
+    items: int | None = None
+    """What throughput counts, over all devices."""
     half_width: float | None = None
     """Stop once the 95 % interval of p_core is within this share of it."""
 
     @property
     def full(self) -> bool:
         """True where throughput covers all training steps, as in the published tables; else the steady part only."""
-        return self.steps is None and self.seconds is None and self.half_width is None
+        return self.steps is None and self.items is None and self.seconds is None and self.half_width is None
+
+    def most_steps(self, items_per_step: float) -> int | None:
+        """How many steps the limits of steps and items leave, counted from where the run began."""
+        by_items = None if self.items is None else math.ceil(self.items / items_per_step)
+        return min((most for most in (self.steps, by_items) if most is not None), default=None)
 
     def __str__(self) -> str:
         parts = []
         if self.steps is not None:
             parts.append(f"{self.steps} steps")
+        if self.items is not None:
+            parts.append(f"{self.items} items")
         if self.half_width is not None:
             parts.append(f"p_core known to ±{100 * self.half_width:g} %")
         if self.seconds is not None:
             parts.append(f"{self.seconds:g} s")
         if self.epochs is not None:
             parts.append(f"{self.epochs} epochs")
-        return " or ".join(parts) or "the target or the recipe's cap of epochs"
+        return " or ".join(parts) or "the target or the recipe's cap"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,18 +94,23 @@ class Recipe:
     batch_per_device: int = knob(short="bs", least=1)
     learning_rate: float = knob(short="lr", least=0)
     weight_decay: float = knob(short="wd", least=0)
-    epochs: int = knob(least=1)
-    """The cap: training ends here even if the target was not reached."""
+    epochs: int = knob(0, least=0)
+    """The cap: training ends here even if the target was not reached; 0: none in epochs, as for an endless stream."""
+    steps: int = knob(0, least=0)
+    """The same in steps; 0: none. Where there are several caps, the first to be reached counts."""
+    items: int = knob(0, least=0)
+    """The same in what throughput counts, over all devices."""
     target: float = knob()
     """The quality at which training ends, in the unit of the workload's target."""
     eval_batch_per_device: int = knob(256, short="eval_bs", least=1)
     evaluate_first: bool = knob(False)
     """Evaluate once before the first step."""
-    evaluate_every_epochs: int = knob(1, least=1)
+    evaluate_every: str = knob("1 epoch", words=("end",), span=True)
+    """A length such as `1 epoch`, `500 steps` or `1e6 items`; `end`: at the cap only, where all evaluate."""
     evaluate_after_limit: bool = knob(False)
-    """Evaluate once more when a limit of steps or seconds ended the run."""
-    checkpoint_every_epochs: int = knob(0, least=-1)
-    """0: at the end only; -1: never."""
+    """Evaluate once more when a limit of steps, items or seconds ended the run."""
+    checkpoint_every: str = knob("end", words=("end", "never"), span=True)
+    """A length as of `evaluate_every`, and at the end; `end`: only there; `never`: not even there."""
     seed: int = knob(0, least=0)
     input_workers: int = knob(-1, least=-1)
     """Processes a rank that read and prepare data; -1 divides the cores among the ranks, 0 works inside the trainer."""
@@ -153,6 +192,7 @@ def to_values(recipe: Recipe) -> dict[str, Value]:
 def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe:
     """A recipe from plain values, checked field by field."""
     known = {f.name: f for f in fields(kind)}
+    values = dict(_with_spans(values))
     for name, value in values.items():
         if name not in known:
             raise UsageError(f"setting {name!r} is not known; {nearest(name, known)}")
@@ -164,11 +204,30 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
             raise UsageError(f"setting {name} must be at least {least:g}, not {value}")
         if most is not None and value > most:
             raise UsageError(f"setting {name} must be at most {most:g}, not {value}")
-        if words and value not in words:
+        if bounds.get("span") and value not in words:
+            values[name] = _span(name, str(value), words)
+        elif words and value not in words:
             raise UsageError(
                 f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"
             )
     return kind(**values)  # type: ignore[arg-type]
+
+
+def _span(name: str, text: str, words: Sequence[str]) -> str:
+    try:
+        return str(Span.parse(text))
+    except UsageError as error:
+        raise UsageError(f"setting {name} must be {' or '.join(words)} or a length: {error}") from None
+
+
+def _with_spans(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """Plans written when only epochs were counted have a number where a length stands now."""
+    for name, value in values.items():
+        if name in ("evaluate_every_epochs", "checkpoint_every_epochs"):
+            words = {0: "end", -1: "never"}
+            yield name.removesuffix("_epochs"), words.get(int(value), str(Span(int(value), "epochs")))
+        else:
+            yield name, value
 
 
 def _parse(kind: type[Recipe], key: str, text: str) -> Value:

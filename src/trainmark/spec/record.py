@@ -33,7 +33,8 @@ class Evaluation:
     """One evaluation during a run."""
 
     step: int
-    epoch: float
+    epoch: float | None
+    """None where the data is a stream without epochs."""
     values: Mapping[str, float]
     samples: int
 

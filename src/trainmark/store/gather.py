@@ -49,6 +49,7 @@ class RankStory:
     """How often torchrun had started the ranks again when this worker began."""
     startup_ns: int = 0
     steps_per_epoch: int | None = None
+    items_per_step: float | None = None
     first_step: int = 0
     wait_ns: list[int] = field(default_factory=list)
     compute_ns: list[int] = field(default_factory=list)
@@ -97,7 +98,8 @@ class RankStory:
             else:
                 self._again.damaged = tuple(event["damaged"])
         elif kind == "ready":
-            self.steps_per_epoch, self.phase = event["steps_per_epoch"], "train"
+            self.steps_per_epoch, self.items_per_step = event["steps_per_epoch"], event.get("items_per_step")
+            self.phase = "train"
             if self.span.from_ns is None:
                 self.span = samplers.Span(from_ns=event.get("at_ns"))
             if self._again is None:
@@ -351,11 +353,9 @@ def _reached_ns(target: Target, plan: Plan, story: RankStory) -> int | None:
 
 def _planned(plan: Plan, story: RankStory, *, reached: bool) -> int | None:
     """How many steps the run was to take, as far as that is fixed."""
-    if plan.limits.steps is not None:
-        return plan.limits.steps
-    if not plan.limits.full or story.steps_per_epoch is None:
-        return None
     if reached:
         return len(story.compute_ns)
-    epochs = min(int(plan.recipe["epochs"]), plan.limits.epochs or int(plan.recipe["epochs"]))
-    return epochs * story.steps_per_epoch - story.first_step
+    last = plan.last_step(
+        first_step=story.first_step, steps_per_epoch=story.steps_per_epoch, items_per_step=story.items_per_step
+    )
+    return None if last is None else last - story.first_step

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from trainmark.platforms.platform import Device
+from trainmark.spec.errors import WorkloadError
 from trainmark.spec.events import EventWriter
 from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.recipe import Recipe
 from trainmark.spec.record import Evaluation
 from trainmark.train import feed, monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.monitor import Monitor
 from trainmark.train.precision_proof import Proof
+from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.workload import DataSource, Workload
+from trainmark.workloads.workload import DataSource, Progress, Workload
 
-TARGET, CAP = "the target is reached", "the recipe's cap of epochs is reached"
-
-
-@dataclass(kw_only=True)
-class Position:
-    """Where training stands: what a checkpoint must restore beside the weights."""
-
-    epoch: int = 0
-    step_in_epoch: int = 0
-    step: int = 0
-    history: list[Evaluation] = field(default_factory=list)
-    began_step: int = 0
-    """The step this run began with: 0, or where the run stood that it resumed. A restart does not change it."""
-    trained_s: float = 0.0
-    """How long this run has trained, as of its last checkpoint."""
+TARGET = "the target is reached"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +33,7 @@ class Job:
 
     workload: Workload
     recipe: Recipe
-    limits: Limits
+    schedule: Schedule
     data: DataSource
     device: Device
     stepper: Stepper
@@ -61,41 +50,48 @@ def train(job: Job, position: Position) -> str:
     """Trains from a position to the end and returns why it ended."""
     if job.recipe.evaluate_first and position.step == 0:
         evaluate(job, position)
-    last_epoch = min(job.recipe.epochs, job.limits.epochs or job.recipe.epochs)
-    while position.epoch < last_epoch:
-        stopped = train_epoch(job, position)
+    while not (ended := job.schedule.ended(position)):
+        stopped = train_stretch(job, position)
         if stopped:
-            if job.recipe.evaluate_after_limit and stopped in (monitor.STEPS, monitor.SETTLED, monitor.SECONDS):
+            if job.recipe.evaluate_after_limit and stopped in monitor.LIMITS:
                 evaluate(job, position)
             if stopped != monitor.NOT_FINITE:
                 save_if_wanted(job, position, last=True)
             return monitor.REASONS[stopped]
-        at_end = position.epoch == last_epoch
-        if at_end or position.epoch % job.recipe.evaluate_every_epochs == 0:
+        at_end = bool(job.schedule.ended(position))
+        if at_end or job.schedule.is_due(job.recipe.evaluate_every, position):
             reached = evaluate(job, position)
-            if reached and job.limits.full:
+            if reached and job.schedule.limits.full:
                 save_if_wanted(job, position, last=True)
                 return TARGET
         save_if_wanted(job, position, last=at_end)
-    return CAP if last_epoch == job.recipe.epochs else "the epochs asked for are done"
+    return ended
 
 
-def train_epoch(job: Job, position: Position) -> int:
-    """Trains to the end of the epoch and returns 0, or stops before and returns the reason."""
+def train_stretch(job: Job, position: Position) -> int:
+    """Trains to the next pause - the end of the epoch, or a step that is to be evaluated or saved - and returns 0, or
+    stops before and returns the reason."""
     job.stepper.model.train()
     batches = feed.on_device(job.data.train(position.epoch, position.step_in_epoch), job.device)
-    steps_per_epoch = job.data.steps_per_epoch
+    steps_per_epoch = job.schedule.steps_per_epoch or math.inf
+    planned, items_per_step = job.schedule.planned_steps, job.schedule.items_per_step
+    pause = job.schedule.next_pause(position)
     with job.clock.training():
         for batch in job.clock.waiting_for(batches):
             with job.clock.step(job.workload.items(batch)):
-                reached_epoch = position.epoch + position.step_in_epoch / steps_per_epoch
-                job.stepper.set_learning_rate(job.workload.learning_rate(job.recipe, reached_epoch))
+                epoch = position.epoch + position.step_in_epoch / steps_per_epoch
+                progress = Progress(position.step, epoch, planned, items_per_step)
+                job.stepper.set_learning_rate(job.workload.learning_rate(job.recipe, progress))
                 job.monitor.note(job.stepper.step(batch))
             position.step += 1
             position.step_in_epoch += 1
-            if reason := job.monitor.stop():
+            reason = job.monitor.stop()
+            # where the epoch ends too, its source ends the stretch
+            if reason or (position.step >= pause and position.step_in_epoch != steps_per_epoch):
                 break
         else:
+            if job.schedule.steps_per_epoch is None:
+                raise WorkloadError(f"the endless stream of training data ended at step {position.step}")
             position.epoch, position.step_in_epoch, reason = position.epoch + 1, 0, 0
     job.monitor.write_down()
     # the last steps of an epoch are seen only now, and a loss that is not finite must not be evaluated
@@ -105,7 +101,7 @@ def train_epoch(job: Job, position: Position) -> int:
 
 @torch.no_grad()
 def evaluate(job: Job, position: Position) -> bool:
-    """Scores the whole validation set, each sample once over all ranks; says whether the target is reached."""
+    """Scores all the source gives for it, each sample once over all ranks; says whether the target is reached."""
     workload, model = job.workload, job.stepper.bare_model
     precision = evaluation_precision(job.recipe, job.stepper.precision)
     arithmetic = job.device.arithmetic(precision)
@@ -123,7 +119,8 @@ def evaluate(job: Job, position: Position) -> bool:
         totals = job.collectives.total({**{name: float(value) for name, value in sums.items()}, "samples": samples})
     samples = int(totals["samples"])
     values = workload.quality(totals) if samples else {}
-    epoch = position.epoch + position.step_in_epoch / job.data.steps_per_epoch
+    per_epoch = job.schedule.steps_per_epoch
+    epoch = position.epoch + position.step_in_epoch / per_epoch if per_epoch else None
     evaluation = Evaluation(step=position.step, epoch=epoch, values=values, samples=samples)
     position.history.append(evaluation)
     job.events.write(
@@ -140,8 +137,8 @@ def evaluation_precision(recipe: Recipe, training: Precision) -> Precision:
 
 
 def save_if_wanted(job: Job, position: Position, *, last: bool) -> None:
-    every = job.recipe.checkpoint_every_epochs
-    if every < 0 or not (last or (every and position.epoch % every == 0)):
+    every = job.recipe.checkpoint_every
+    if every == "never" or not (last or job.schedule.is_due(every, position)):
         return
     with job.clock.phase("checkpoint"):
         job.save(position)

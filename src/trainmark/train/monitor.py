@@ -11,19 +11,22 @@ import torch
 
 from trainmark.spec import statistics
 from trainmark.spec.events import EventWriter
-from trainmark.spec.recipe import Limits
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.losses import MOST_KEPT, Losses
+from trainmark.train.schedule import Position, Schedule
 
 LOOK_EVERY_S = 0.5
 FEWEST_STEPS_FOR_INTERVAL = 12
 
-STEPS, SETTLED, SECONDS, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 7)
+STEPS, ITEMS, SETTLED, SECONDS, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 8)
 """Reasons to stop before the recipe does; where ranks differ, the largest wins."""
+LIMITS = (STEPS, ITEMS, SETTLED, SECONDS)
+"""Those a user asked for beforehand."""
 
 REASONS = {
     STEPS: "the steps asked for are done",
+    ITEMS: "the items asked for are done",
     SETTLED: "p_core is known as closely as asked",
     SECONDS: "the time asked for is over",
     INTERRUPTED: "interrupted",
@@ -40,29 +43,27 @@ class Monitor:
         *,
         clock: Clock,
         events: EventWriter,
-        limits: Limits,
+        schedule: Schedule,
         collectives: Collectives,
         losses: Losses,
-        first_step: int = 0,
-        began_step: int | None = None,
-        trained_s: float = 0.0,
+        position: Position,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """After a restart the limits go on counting from `began_step`, with the seconds trained before it."""
+        """After a restart the limits go on counting from where the run began, with the seconds trained before it."""
         self._clock = clock
         self._events = events
-        self._limits = limits
+        self._limits = schedule.limits
+        most_steps = schedule.limits.most_steps(schedule.items_per_step)
+        self._last_step = None if most_steps is None else position.began_step + most_steps
+        self._at_last_step = STEPS if most_steps == schedule.limits.steps else ITEMS
         self._collectives = collectives
         self._now_s = now_s
         self._losses = losses
-        self._step = self._written = first_step
-        self._first_step = first_step
-        self._began_step = first_step if began_step is None else began_step
-        self._next_look = first_step + 1
+        self._step = self._written = self._first_step = self._looked_at_step = position.step
+        self._next_look = position.step + 1
         self._looked_at_s = now_s()
-        self._began_s = self._looked_at_s - trained_s
+        self._began_s = self._looked_at_s - position.trained_s
         self._said_alive = ("", -math.inf)
-        self._looked_at_step = first_step
         self._compute_s: list[float] = []
         self._items: list[int] = []
         self._settled_look = FEWEST_STEPS_FOR_INTERVAL
@@ -122,8 +123,8 @@ class Monitor:
         # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
         stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MOST_KEPT // 4)
         self._next_look = self._step + stride
-        if self._limits.steps is not None:
-            self._next_look = min(self._next_look, max(self._began_step + self._limits.steps, self._step + 1))
+        if self._last_step is not None:
+            self._next_look = min(self._next_look, max(self._last_step, self._step + 1))
         self._clock.own_work_done()
         return int(reason)
 
@@ -134,8 +135,8 @@ class Monitor:
             return self.wish
         if self._limits.seconds is not None and now - self._began_s >= self._limits.seconds:
             return SECONDS
-        if self._limits.steps is not None and self._step - self._began_step >= self._limits.steps:
-            return STEPS
+        if self._last_step is not None and self._step >= self._last_step:
+            return self._at_last_step
         if (
             self._limits.half_width is not None
             and self._collectives.rank == 0

@@ -35,6 +35,7 @@ from trainmark.train.monitor import Monitor
 from trainmark.train.parallel import exchanging_gradients
 from trainmark.train.precision_proof import Proof
 from trainmark.train.ranks import Ranks
+from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.workloads import weights
 from trainmark.workloads.workload import Share, Workload
@@ -45,7 +46,7 @@ LINK_BUDGET_S = 1.0
 
 def build_job(
     plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int
-) -> tuple[loop.Job, loop.Position]:
+) -> tuple[loop.Job, Position]:
     """The job of one rank and where it begins: at the first step, or where an earlier run was left."""
     if ranks.world != Topology.parse(plan.topology).devices:
         raise NotReadyError(f"{plan.topology} asked, {ranks.world} ranks joined")
@@ -55,6 +56,9 @@ def build_job(
     # the data's helper processes are forked before any device is open or any thread has started
     share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks)
     data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
+    schedule = Schedule(
+        recipe=recipe, limits=plan.limits, steps_per_epoch=data.steps_per_epoch, items_per_step=data.items_per_step
+    )
 
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
@@ -67,19 +71,17 @@ def build_job(
         workload, recipe, Precision.parse(plan.precision), device, collectives.world, initial, clock
     )
     position = starting_point(plan, folder / "checkpoints", stepper, events, collectives)
-    pace = Monitor(
+    monitor = Monitor(
         clock=clock,
         events=events,
-        limits=plan.limits,
+        schedule=schedule,
         collectives=collectives,
         losses=losses_on(device),
-        first_step=position.step,
-        began_step=position.began_step,
-        trained_s=position.trained_s,
+        position=position,
     )
 
-    def save(at: loop.Position) -> None:
-        at.trained_s = pace.trained_s()
+    def save(at: Position) -> None:
+        at.trained_s = monitor.trained_s()
         if collectives.rank == 0:
             checkpoint.save(folder / "checkpoints", at.step, {"stepper": stepper.state(), "position": asdict(at)})
         collectives.barrier()
@@ -92,12 +94,12 @@ def build_job(
     job = loop.Job(
         workload=workload,
         recipe=recipe,
-        limits=plan.limits,
+        schedule=schedule,
         data=data,
         device=device,
         stepper=stepper,
         clock=clock,
-        monitor=pace,
+        monitor=monitor,
         events=events,
         collectives=collectives,
         save=save,
@@ -183,28 +185,26 @@ def nothing() -> None:
     """What is done where no exchange is timed."""
 
 
-def starting_point(
-    plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives
-) -> loop.Position:
+def starting_point(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
     """Where this worker begins. A run that has checkpoints of its own was restarted, and goes on from them."""
     [restarted] = collectives.largest(collectives.rank == 0 and bool(weights.checkpoints(own)))
     if restarted:
         return resumed(str(own), stepper, events, collectives)
     if plan.resume_from is None:
-        return loop.Position()
+        return Position()
     position = resumed(plan.resume_from, stepper, events, collectives)
     position.began_step, position.trained_s = position.step, 0.0
     return position
 
 
-def resumed(checkpoints: str, stepper: Stepper, events: EventWriter, collectives: Collectives) -> loop.Position:
+def resumed(checkpoints: str, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
     """Loads the newest whole checkpoint and says where it stood."""
     state, damaged = newest_checkpoint(Path(checkpoints), collectives)
     for sentence in damaged:
         print(sentence, file=sys.stderr)
     stepper.load_state(state["stepper"])
     history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]
-    position = loop.Position(history=history, **state["position"])
+    position = Position(history=history, **state["position"])
     events.write("resumed", step=position.step, epoch=position.epoch, damaged=damaged)
     return position
 

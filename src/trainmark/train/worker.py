@@ -100,8 +100,13 @@ def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
 
     job, position = setup.build_job(plan, ranks, folder, events, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
     _on_signal(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
-    steps_per_epoch, at_ns = job.data.steps_per_epoch, time.perf_counter_ns()
-    events.write("ready", steps_per_epoch=steps_per_epoch, first_step=position.step, at_ns=at_ns)
+    events.write(
+        "ready",
+        steps_per_epoch=job.data.steps_per_epoch,
+        items_per_step=job.data.items_per_step,
+        first_step=position.step,
+        at_ns=time.perf_counter_ns(),
+    )
     gc.collect()
     gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
     job.clock.charge("init")

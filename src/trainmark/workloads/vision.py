@@ -110,6 +110,7 @@ class ImageData:
         )
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        self.items_per_step = len(self._train) / self.steps_per_epoch
         # an evaluation batch larger than a rank's part of the set would only hold memory
         self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
         self._pool = InputPool(

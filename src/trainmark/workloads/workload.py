@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,31 @@ class Share:
     local_ranks: int
 
 
+class Progress(NamedTuple):
+    """How far training has come, the same on every rank."""
+
+    step: int
+    """Steps done before this one."""
+    epoch: float
+    """Passes over the data; 0 for an endless stream, which never completes one."""
+    planned_steps: float
+    """Where the recipe ends, if its target is not reached before."""
+    items_per_step: float
+
+    @property
+    def fraction(self) -> float:
+        """Of the recipe's length: 0 at the first step, 1 at its end."""
+        return self.step / self.planned_steps
+
+    @property
+    def items(self) -> float:
+        """What throughput counts, over all ranks."""
+        return self.step * self.items_per_step
+
+
 class Batch(Protocol):
-    """What the loader hands over; the tensors are fields of a dataclass, so that any batch can be moved to a device."""
+    """What the loader hands over: a dataclass that may hold anything beside these. Its tensors, alone or in tuples,
+    lists, dicts and further dataclasses, are moved to the device."""
 
     @property
     def count(self) -> int:
@@ -43,7 +66,13 @@ class DataSource(Protocol):
     """Open data of a run; processes that prepare batches live as long as it does."""
 
     @property
-    def steps_per_epoch(self) -> int: ...
+    def steps_per_epoch(self) -> int | None:
+        """None: an endless stream, which is one epoch that never ends."""
+
+    @property
+    def items_per_step(self) -> float:
+        """The mean number of items in a step over all ranks, and the same on all of them; what a recipe or a user says
+        in items becomes steps by it."""
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
@@ -53,9 +82,12 @@ class DataSource(Protocol):
     def facts(self) -> Mapping[str, float]:
         """What the record should say about how the data was read, such as the share of padding."""
 
-    def train(self, epoch: int, start_step: int) -> Iterator[Any]: ...
+    def train(self, epoch: int, start_step: int) -> Iterator[Any]:
+        """This rank's batches from a step of an epoch to the epoch's end; asked for again after every pause, and after
+        a resume. An endless stream is asked for its epoch 0 from any step."""
 
-    def evaluation(self) -> Iterator[Any]: ...
+    def evaluation(self) -> Iterator[Any]:
+        """This rank's part of what is scored: it ends, also where training data does not."""
 
     def close(self) -> None: ...
 
@@ -79,8 +111,8 @@ class Workload(Protocol):
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: Any) -> torch.optim.Optimizer: ...
 
-    def learning_rate(self, recipe: Any, epoch: float) -> float:
-        """The rate at a point in training, in epochs since the start."""
+    def learning_rate(self, recipe: Any, progress: Progress) -> float:
+        """The rate of the step that comes next."""
 
     def scaled_learning_rate(self, recipe: Any, batch_per_device: int) -> float:
         """The rate for another batch than the recipe's, by the rule its authors used."""

@@ -21,6 +21,7 @@ from trainmark.spec.record import Record
 from trainmark.spec.statistics import steady_start
 from trainmark.spec.timeline import RankTrace, Timeline
 from trainmark.train import loop
+from trainmark.train.schedule import Position
 
 
 @pytest.mark.parametrize(("count", "splits"), [(4, 3), (5, 15), (6, 10), (8, 35)])
@@ -68,7 +69,7 @@ def trained(folder: Path, run_id: str) -> Record:
     """A real training of the smallest network, timed by the clock that every run uses."""
     folder.mkdir()
     recipe = replace(tiny.RECIPE, target=-1.0, epochs=100)
-    loop.train(tiny.job(folder, recipe=recipe, limits=Limits(steps=150)), loop.Position())
+    loop.train(tiny.job(folder, recipe=recipe, limits=Limits(steps=150)), Position())
     written = [event for event in EventTail(folder / "rank0.jsonl").new_events() if event["event"] == "steps"]
     series = {
         name: [value for event in written for value in event[name]] for name in ("wait_ns", "compute_ns", "items")

@@ -53,7 +53,7 @@ class RecordCase:
     def steps_per_epoch(self) -> int | None:
         """From the evaluations, which say at which step and at which part of which epoch they stood."""
         for evaluation in self.record.quality.history:
-            if evaluation.epoch > 0:
+            if evaluation.epoch:
                 return round(evaluation.step / evaluation.epoch)
         return None
 

@@ -77,8 +77,7 @@ def _steps_planned(case: RecordCase) -> int | None:
         return len(case.ranks[0].compute_ns)
     if case.steps_per_epoch is None:
         return None
-    cap = int(plan.recipe["epochs"])
-    return min(cap, plan.limits.epochs or cap) * case.steps_per_epoch
+    return plan.last_step(first_step=0, steps_per_epoch=case.steps_per_epoch, items_per_step=None)
 
 
 def _length_is_known(case: RecordCase) -> bool:

@@ -13,17 +13,20 @@ from trainmark.spec.target import reached
 LEAST = {"diagonality": -2.0}
 """Scores that may fall below 0."""
 MOST = {"diagonality": 1.0, "attention_focus": 1.0}
-STEPS, SETTLED, SECONDS = (
+STEPS, ITEMS, SETTLED, SECONDS = (
     "the steps asked for are done",
+    "the items asked for are done",
     "p_core is known as closely as asked",
     "the time asked for is over",
 )
-TARGET, CAP, EPOCHS = (
+TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS = (
     "the target is reached",
     "the recipe's cap of epochs is reached",
+    "the recipe's cap of steps is reached",
+    "the recipe's cap of items is reached",
     "the epochs asked for are done",
 )
-ENDS = (STEPS, SETTLED, SECONDS, TARGET, CAP, EPOCHS)
+ENDS = (STEPS, ITEMS, SETTLED, SECONDS, TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS)
 """Why a valid run may have ended."""
 
 
@@ -61,7 +64,7 @@ def evaluations(case: RecordCase) -> Iterator[CheckResult]:
     per_epoch = case.steps_per_epoch
     for evaluation in history:
         expected = evaluation.step / per_epoch if per_epoch else 0.0
-        if not same(float(evaluation.epoch), expected):
+        if evaluation.epoch is not None and not same(float(evaluation.epoch), expected):
             yield wrong(
                 f"step {evaluation.step} at epoch {evaluation.epoch!r}, {per_epoch} steps an epoch",
                 "an epoch has one number of steps",
@@ -117,6 +120,7 @@ def ending(case: RecordCase) -> Iterator[CheckResult]:
     after_start_s = timeline.seconds(*timeline.phases_ns) - timeline.seconds("startup")
     broken = {
         STEPS: limits.steps is None or (steps != limits.steps and not case.resumed),
+        ITEMS: limits.items is None,
         SETTLED: limits.half_width is None,
         SECONDS: limits.seconds is None or after_start_s < limits.seconds,
         TARGET: not (limits.full and record.quality.reached),

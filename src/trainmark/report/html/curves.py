@@ -140,7 +140,7 @@ def quality(record: Record, say: Say) -> Markup | None:
                 rows=[
                     [
                         str(evaluation.step),
-                        number(evaluation.epoch),
+                        "" if evaluation.epoch is None else number(evaluation.epoch),
                         number(evaluation.values[found.name], 4) if found.name in evaluation.values else "",
                         number(evaluation.samples, 6),
                     ]

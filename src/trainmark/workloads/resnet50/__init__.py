@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from trainmark.spec.recipe import Limits, Recipe, knob
 from trainmark.workloads.resnet50.model import RESNET50_BLOCKS, ResNet
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
+from trainmark.workloads.workload import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ REFERENCE = ResNet50Recipe(
     epochs=100,
     target=75.5,
     evaluate_first=True,
-    checkpoint_every_epochs=1,
+    checkpoint_every="1 epoch",
 )
 FILL = replace(REFERENCE, batch_per_device=256, learning_rate=0.8)
 QUICK = replace(
@@ -46,7 +47,7 @@ QUICK = replace(
     eval_batch_per_device=50,
     evaluate_first=False,
     evaluate_after_limit=True,
-    checkpoint_every_epochs=-1,
+    checkpoint_every="never",
 )
 SMOKE = replace(
     REFERENCE,
@@ -62,7 +63,7 @@ SMOKE = replace(
     warmup_epochs=1.0,
     batch_norm="all-devices",
     evaluate_first=False,
-    checkpoint_every_epochs=0,
+    checkpoint_every="end",
 )
 
 
@@ -86,8 +87,8 @@ class ResNet50(ImageClassifier):
     def optimizer(self, parameters: Iterable[Tensor], recipe: ResNet50Recipe) -> torch.optim.Optimizer:
         return sgd(parameters, recipe, recipe.momentum)
 
-    def learning_rate(self, recipe: ResNet50Recipe, epoch: float) -> float:
-        rate = recipe.learning_rate
+    def learning_rate(self, recipe: ResNet50Recipe, progress: Progress) -> float:
+        rate, epoch = recipe.learning_rate, progress.epoch
         if epoch < recipe.warmup_epochs:
             return rate * epoch / recipe.warmup_epochs
         if recipe.schedule == "cosine":

@@ -17,7 +17,7 @@ from trainmark.workloads.tacotron2 import attention_quality, flops, sample
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import Progress, Share
 
 
 class Tacotron2OnLJSpeech:
@@ -49,8 +49,8 @@ class Tacotron2OnLJSpeech:
     def optimizer(self, parameters: Iterable[Tensor], recipe: Tacotron2Recipe) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **walk(recipe))
 
-    def learning_rate(self, recipe: Tacotron2Recipe, epoch: float) -> float:
-        decays = min(3, int(epoch / recipe.decay_every_epochs))
+    def learning_rate(self, recipe: Tacotron2Recipe, progress: Progress) -> float:
+        decays = min(3, int(progress.epoch / recipe.decay_every_epochs))
         return recipe.learning_rate * (1.0, 0.3, 0.1, 0.03)[decays]
 
     def scaled_learning_rate(self, recipe: Tacotron2Recipe, batch_per_device: int) -> float:

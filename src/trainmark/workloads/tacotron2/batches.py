@@ -130,6 +130,7 @@ class SpeechData:
         self._train, self.val = Split(train, cache).up_to(recipe.longest_frames), Split(val, cache)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        self.items_per_step = float(self._train.frames.sum() / self.steps_per_epoch)
         self._frames = self._padded_frames = 0
 
     @property

@@ -14,6 +14,7 @@ from trainmark.spec.recipe import Limits, Recipe, knob
 from trainmark.workloads.optimizers import walk
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe
 from trainmark.workloads.vit.model import VisionTransformer
+from trainmark.workloads.workload import Progress
 
 REFERENCE_GLOBAL_BATCH = 4096
 REFERENCE_RATE = 0.003
@@ -43,7 +44,7 @@ REFERENCE = ViTRecipe(
     target=79.982,
     eval_batch_per_device=512,
     evaluate_in="fp32",
-    checkpoint_every_epochs=1,
+    checkpoint_every="1 epoch",
     seed=41,
     memory_format="contiguous",
     clip_gradient_norm=1.0,
@@ -62,7 +63,7 @@ QUICK = replace(
     accumulate=1,
     learning_rate=3e-6,
     eval_batch_per_device=16,
-    checkpoint_every_epochs=-1,
+    checkpoint_every="never",
 )
 """On a CPU without evaluation, which would take longer than all the rest: a few images a second."""
 SMOKE = replace(
@@ -74,7 +75,7 @@ SMOKE = replace(
     epochs=22,
     target=65.0,
     eval_batch_per_device=200,
-    checkpoint_every_epochs=0,
+    checkpoint_every="end",
     classes=10,
     image_px=64,
     eval_resize_px=73,
@@ -131,8 +132,8 @@ class ViT(ImageClassifier):
     def optimizer(self, parameters: Iterable[Tensor], recipe: ViTRecipe) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **walk(recipe))
 
-    def learning_rate(self, recipe: ViTRecipe, epoch: float) -> float:
-        rate, warmup = recipe.learning_rate, recipe.warmup_epochs
+    def learning_rate(self, recipe: ViTRecipe, progress: Progress) -> float:
+        rate, warmup, epoch = recipe.learning_rate, recipe.warmup_epochs, progress.epoch
         if epoch < warmup:
             return rate * (recipe.warmup_factor + (1 - recipe.warmup_factor) * epoch / warmup)
         return rate * 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / (recipe.epochs - warmup)))
