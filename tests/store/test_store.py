@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from privileges import ordinary_permissions
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.store.store import Store, default_folder, read_record
+from trainmark.store import store as store_module
+from trainmark.store.store import Store, default_folder, read_record, read_row
 
 
 @pytest.fixture
@@ -20,13 +22,10 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "a store")
 
 
-def indexed(store: Store) -> int:
-    """Rows that really stand in the index on disk."""
-    connection = sqlite3.connect(store.folder / "index.sqlite")
-    try:
-        return int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
-    finally:
-        connection.close()
+def indexed(store: Store) -> set[str]:
+    """Runs that really stand in the index on disk."""
+    lines = [json.loads(line) for line in store.index.read_text().splitlines() if line]
+    return {line[0].removesuffix(".json") for line in lines[1:]}
 
 
 def filled(store: Store, count: int = 3) -> list[str]:
@@ -112,7 +111,7 @@ def test_records_added_and_removed_behind_its_back_are_noticed(store: Store, tmp
     moved.rename(store.path("from-elsewhere"))
     store.path(second).unlink()
     assert [row.run_id for row in store.rows()] == ["from-elsewhere", third, first]
-    assert indexed(store) == 3
+    assert indexed(store) >= {"from-elsewhere", third, first}
 
 
 def test_a_file_that_was_still_being_copied_is_read_again_once_whole(store: Store) -> None:
@@ -166,60 +165,50 @@ def test_a_record_under_another_name_is_called_damaged(store: Store) -> None:
     assert make_record().run_id in contents.damaged[0].reason
 
 
-@pytest.mark.parametrize("garbage", [b"this is no database", b"SQLite format 3\x00" + b"\x07" * 5000])
+@pytest.mark.parametrize("garbage", [b"", b"this is no index", b"\xff\x00" * 5000, b"[" * 100_000])
 def test_a_corrupt_index_is_rebuilt(store: Store, garbage: bytes) -> None:
     run_ids = filled(store)
-    (store.folder / "index.sqlite").write_bytes(garbage)
+    store.index.write_bytes(garbage)
     store.add(renamed(make_record(), "one-more", "2026-11-15T19:00:00Z"))
     assert [row.run_id for row in store.rows()] == [*reversed(run_ids), "one-more"]
-    assert indexed(store) == 4
+    assert indexed(store) == {*run_ids, "one-more"}
 
 
-def test_an_index_damaged_in_the_middle_is_rebuilt(store: Store) -> None:
-    run_ids = filled(store, 30)
-    index = store.folder / "index.sqlite"
-    content = bytearray(index.read_bytes())
-    content[4096:] = b"\x55" * (len(content) - 4096)
-    index.write_bytes(content)
+@pytest.mark.parametrize("damage", [b"U", b"\xff", b"\n", b"[", b'"', b"1"])
+def test_an_index_damaged_in_the_middle_is_mended(store: Store, damage: bytes) -> None:
+    run_ids = filled(store, 12)
+    content = store.index.read_bytes()
+    place = len(content) // 2
+    store.index.write_bytes(content[:place] + damage * 600 + content[place + 600 :])
     assert [row.run_id for row in store.rows()] == run_ids[::-1]
-    assert indexed(store) == 30
+    assert [row.run_id for row in store.rows()] == run_ids[::-1]
+
+
+def test_an_index_whose_writer_was_killed_is_mended(store: Store) -> None:
+    run_ids = filled(store)
+    store.index.write_bytes(store.index.read_bytes()[:-40])
+    store.add(renamed(make_record(), "one-more", "2026-11-15T23:00:00Z"))
+    assert [row.run_id for row in store.rows()] == ["one-more", *reversed(run_ids)]
 
 
 def test_an_index_of_another_version_is_rebuilt(store: Store) -> None:
     run_ids = filled(store)
-    connection = sqlite3.connect(store.folder / "index.sqlite")
-    connection.executescript("DROP TABLE records; CREATE TABLE records (old); PRAGMA user_version = 7")
-    connection.close()
+    head, rest = store.index.read_text().split("\n", 1)
+    store.index.write_text(json.dumps(json.loads(head)[:-1]) + "\n" + rest.replace("resnet50", "a lie"))
     assert [row.run_id for row in store.rows()] == run_ids[::-1]
-    assert indexed(store) == 3
-
-
-def test_a_locked_index_costs_no_record_and_is_repaired_later(tmp_path: Path) -> None:
-    store = Store(tmp_path, index_timeout_s=0)
-    filled(store, 2)
-    other = sqlite3.connect(store.folder / "index.sqlite", isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    store.add(renamed(make_record(), "meanwhile"))
-    assert len(store.rows()) == 3
-    other.execute("ROLLBACK")
-    other.close()
-    assert indexed(store) == 2
-    assert len(store.rows()) == 3
-    assert indexed(store) == 3
+    assert "a lie" not in store.index.read_text()
 
 
 def test_an_index_that_cannot_be_made_costs_nothing_but_time(store: Store) -> None:
-    (store.folder / "index.sqlite").mkdir(parents=True)
+    store.index.mkdir(parents=True)
     run_ids = filled(store)
     assert [row.run_id for row in store.rows()] == run_ids[::-1]
 
 
 def test_rebuild_reads_every_record_again(store: Store) -> None:
     filled(store)
-    connection = sqlite3.connect(store.folder / "index.sqlite")
-    connection.execute("UPDATE records SET workload = 'a lie'")
-    connection.commit()
-    connection.close()
+    store.index.write_text(store.index.read_text().replace('"resnet50"', '"a lie"'))
+    assert {row.workload for row in store.rows()} == {"a lie"}
     assert store.rebuild() == 3
     assert {row.workload for row in store.rows()} == {"resnet50"}
 
@@ -277,7 +266,7 @@ def test_two_processes_that_save_at_once_both_succeed(store: Store) -> None:
         assert writer.returncode == 0
     assert sum(int(lost) for lost in answers) == 10  # each of the ids both wanted went to exactly one
     assert len(store.rows()) == 60
-    assert indexed(store) == 60
+    assert len(indexed(store)) == 60
     assert store.contents().damaged == []
 
 
@@ -405,3 +394,105 @@ def test_a_listing_needs_neither_numpy_nor_torch(store: Store) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
+def test_whatever_byte_of_a_record_is_damaged_it_is_one_line_of_a_listing(store: Store) -> None:
+    store.add(renamed(make_record(), "good"))
+    content = renamed(make_record(), "odd").dumps().encode()
+    draw = random.Random(7)
+    called_damaged = 0
+    for _ in range(150):
+        place = draw.randrange(len(content))
+        change = draw.choice((b"", b"0", b",", b".", b"]", b" ", b"-", b'"', b"\xff", b"e"))
+        store.path("odd").write_bytes(content[:place] + change + content[place + 1 :])
+        contents = store.contents()
+        assert len(contents.rows) + len(contents.damaged) == 2, (place, change)
+        called_damaged += len(contents.damaged)
+    assert 20 < called_damaged < 150
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document["metrics"]["p_core"].update(value=[1]),
+        lambda document: document["metrics"]["p_core"].update(value="fast"),
+        lambda document: document["metrics"]["p_core"].update(value=10**400),
+        lambda document: document.update(created=5),
+        lambda document: document.update(status=None),
+        lambda document: document.update(group={"a": 1}),
+        lambda document: document["quality"].update(reached="yes"),
+        lambda document: document["quality"].update(name="\ud800"),
+        lambda document: document["environment"].update(device={"name": "\udfff"}),
+    ],
+)
+def test_a_value_of_a_wrong_kind_makes_a_damaged_file_and_no_crash(store: Store, change: Any) -> None:
+    store.add(renamed(make_record(), "good"))
+    document = json.loads(renamed(make_record(), "odd").dumps())
+    change(document)
+    store.path("odd").write_text(json.dumps(document))
+    contents = store.contents()
+    assert [row.run_id for row in contents.rows] == ["good"]
+    assert [damaged.path.name for damaged in contents.damaged] == ["odd.json"]
+    assert store.rebuild() == 1
+
+
+def test_a_name_that_is_no_text_is_left_alone(store: Store) -> None:
+    store.add(renamed(make_record(), "good"))
+    (store.records / os.fsdecode(b"\xff\xfe.json")).write_text("{")
+    assert [row.run_id for row in store.rows()] == ["good"]
+    assert store.contents().damaged == []
+
+
+def test_files_the_index_knows_are_not_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two", "three"):
+        store.add(renamed(make_record(), name))
+    read: list[str] = []
+
+    def noting(path: Path) -> Any:
+        read.append(path.stem)
+        return read_row(path)
+
+    monkeypatch.setattr(store_module, "read_row", noting)
+    assert len(store.rows()) == 3
+    assert read == []
+    store.path("two").touch()
+    assert len(store.rows(limit=1)) == 1
+    assert read == ["two"]
+
+
+def test_a_limited_listing_still_counts_all_that_fit(store: Store) -> None:
+    for minute in range(5):
+        store.add(renamed(make_record(), f"run-{minute}", f"2026-11-15T20:{minute:02}:00Z"))
+    store.add(renamed(make_record(plan={"workload": "vit"}), "other", "2026-11-15T21:00:00Z"))
+    (store.runs / "killed").mkdir(parents=True)
+    (store.runs / "run-3").mkdir()
+    contents = store.contents(limit=2, workload="resnet50")
+    assert [row.run_id for row in contents.rows] == ["run-4", "run-3"]
+    assert contents.count == 5
+    assert contents.unrecorded == []
+    everything = store.contents(limit=2)
+    assert (everything.count, [row.run_id for row in everything.unrecorded]) == (6, ["killed"])
+    assert sorted(store.run_ids()) == ["other", *(f"run-{minute}" for minute in range(5))]
+
+
+def test_a_store_that_cannot_keep_an_index_still_orders_and_chooses(store: Store) -> None:
+    store.index.mkdir(parents=True)
+    store.add(renamed(make_record(), "old", "2026-11-15T20:00:00Z"))
+    store.add(renamed(make_record(), "new", "2026-11-15T21:00:00Z", group="g"))
+    store.path("torn").write_text("{")
+    assert [row.run_id for row in store.rows()] == ["new", "old"]
+    assert [row.run_id for row in store.rows(group="g")] == ["new"]
+    assert store.find("last") == store.path("new")
+    assert len(store.contents().damaged) == 1
+    assert store.rebuild() == 2
+
+
+def test_the_newest_run_folder_is_the_one_touched_last(store: Store) -> None:
+    for age, name in enumerate(("young", "middle", "old")):
+        (store.runs / name).mkdir(parents=True)
+        os.utime(store.runs / name, (5000 - age, 5000 - age))
+    assert [folder.name for folder in store.newest_folders()] == ["young", "middle", "old"]
+    assert store.run_folder().name == store.run_folder("last").name == "young"
+    assert store.run_folder("mid").name == "middle"
+    with pytest.raises(UsageError, match="did you mean 'middle'"):
+        store.run_folder("middel")

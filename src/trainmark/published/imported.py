@@ -44,7 +44,7 @@ class Contents:
 def keep(store_folder: Path, page: Page, *, content: bytes, day: str) -> Kept:
     """Saves what was read from a page. A page is known by its content: a changed one is kept beside the first."""
     from trainmark.published.names import slug
-    from trainmark.store.files import write_once
+    from trainmark.spec.whole_files import write_once
 
     folder, digest = _folder(store_folder), hashlib.sha256(content).hexdigest()
     with contextlib.suppress(OSError):

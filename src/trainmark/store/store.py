@@ -5,30 +5,86 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import json
+import math
 import os
 import re
 import secrets
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.store import index as store_index
-from trainmark.store.files import read_record, read_row, write_once
-from trainmark.store.index import Entry, Index, Stamp
-from trainmark.store.rows import Contents, Damaged, Row, folder_row, newest_first, row_of
+from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
+from trainmark.spec.whole_files import write_once, write_whole
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.spec.record import Record
-
-__all__ = ["Contents", "Damaged", "Row", "Store", "default_folder", "newest_first", "read_record"]
-
-Answer = TypeVar("Answer")
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_DAMAGE = (TrainmarkError, ValueError, AttributeError, RecursionError)
 _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
+
+
+class Row(NamedTuple):
+    """What lists show of a run."""
+
+    run_id: str
+    created: str
+    status: str
+    """The record's word, or `no record` for a run folder whose run left none."""
+    workload: str = ""
+    recipe: str = ""
+    topology: str = ""
+    precision: str = ""
+    platform: str = ""
+    device: str = ""
+    p_core: float | None = None
+    unit: str = ""
+    quality_name: str = ""
+    quality: float | None = None
+    quality_unit: str = ""
+    doubts: int = 0
+    fingerprint: str = ""
+    group: str | None = None
+    reached: bool = False
+    """The target, by any evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damaged:
+    """A file among the records that cannot be read as one."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"record file {self.path} is left out: it {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a store's folder holds, or the part of it that was asked for."""
+
+    rows: list[Row]
+    """Its records, newest first."""
+    damaged: list[Damaged]
+    unrecorded: list[Row]
+    """Run folders without a record, newest first: still running, or ended before a record could be written."""
+    count: int
+    """Records that fit what was asked for, with those a limit left out."""
+
+
+class _Entry(NamedTuple):
+    """What the index remembers of a file, and how the file looked when it was read."""
+
+    size: int
+    mtime_ns: int
+    row: Row | None
+    problem: str | None = None
+    """Why the file is not a record."""
 
 
 def default_folder() -> Path:
@@ -47,13 +103,13 @@ def default_folder() -> Path:
 
 
 class Store:
-    """A folder of records. The files are the truth; `index.sqlite` only remembers what stands in them."""
+    """A folder of records. The files are the truth; the index only remembers what lists show of them."""
 
-    def __init__(self, folder: Path, *, index_timeout_s: float = 5.0) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.records = folder / "records"
         self.runs = folder / "runs"
-        self._index_timeout_s = index_timeout_s
+        self.index = folder / "index.jsonl"
 
     def path(self, run_id: str) -> Path:
         return self.records / f"{run_id}.json"
@@ -75,11 +131,9 @@ class Store:
             kind = WorkloadError if error.errno in _FULL else NotReadyError
             raise kind(f"record {path} could not be written: {error.strerror}") from error
         # the record is safe whatever happens here; the next listing finds what the index lacks
-        with (
-            contextlib.suppress(sqlite3.Error, OSError, ValueError),
-            store_index.on_disk(self.folder, self._index_timeout_s) as index,
-        ):
-            index.update({path.name: Entry(_stamp(path.stat()), row_of(record))})
+        with contextlib.suppress(OSError, ValueError):
+            status = path.stat()
+            self._remember({path.name: _Entry(status.st_size, status.st_mtime_ns, row_of(record))})
         return path
 
     def check_writable(self) -> None:
@@ -116,27 +170,31 @@ class Store:
             "group": group,
         }
         asked = {name: value for name, value in wanted.items() if value is not None}
-        return self._ask(lambda index: index.rows(asked, limit))
+        found = (entry.row for entry in self._entries().values() if entry.row)
+        return newest_first(row for row in found if all(getattr(row, name) == asked[name] for name in asked))[:limit]
 
     def contents(self, *, limit: int | None = None, workload: str | None = None) -> Contents:
         """All that the folder holds, or at most so many runs of a workload."""
-        asked = {} if workload is None else {"workload": workload}
-        rows, count, problems = self._ask(
-            lambda index: (index.rows(asked, limit), index.count(asked), index.problems()),
+        entries = self._entries()
+        rows = newest_first(
+            entry.row for entry in entries.values() if entry.row and workload in (None, entry.row.workload)
         )
-        left = self._folder_names() - set(self.run_ids())
+        left = self._folder_names() - {name.removesuffix(".json") for name in entries}
         unrecorded = newest_first(folder_row(self.runs / name) for name in left)
         return Contents(
-            rows=rows,
-            count=count,
-            damaged=[Damaged(path=self.records / name, reason=problem) for name, problem in problems],
+            rows=rows[:limit],
+            count=len(rows),
+            damaged=[
+                Damaged(path=self.records / name, reason=entry.problem)
+                for name, entry in sorted(entries.items())
+                if entry.problem is not None
+            ],
             unrecorded=[row for row in unrecorded if workload in (None, row.workload)],
         )
 
     def rebuild(self) -> int:
         """Forgets the index and reads every record again; says how many there are."""
-        store_index.discard(self.folder)
-        return self._ask(lambda index: index.count({}), anew=True)
+        return sum(entry.row is not None for entry in self._entries(anew=True).values())
 
     def run_ids(self) -> list[str]:
         """Of every record file, in no order; the file may prove to be damaged."""
@@ -200,18 +258,6 @@ class Store:
         except OSError as error:
             raise NotReadyError(f"the store {self.folder} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
 
-    def _stamps(self) -> dict[str, Stamp]:
-        """Every record file, with how it looks now."""
-        found: dict[str, Stamp] = {}
-        with self._explaining_folder(), os.scandir(self.records) as entries:
-            for entry in entries:
-                if _names_record(entry.name):
-                    try:
-                        found[entry.name] = _stamp(entry.stat())
-                    except FileNotFoundError:
-                        continue  # taken away while we look
-        return found
-
     @contextlib.contextmanager
     def _explaining_folder(self) -> Iterator[None]:
         """A folder that is not there holds nothing; one that cannot be read is a sentence."""
@@ -231,50 +277,181 @@ class Store:
         except OSError:
             return set()
 
-    def _ask(self, question: Callable[[Index], Answer], *, anew: bool = False) -> Answer:
-        """Asks an index that holds what the files hold: the one on disk, else one in memory that nobody keeps."""
-        read: dict[str, Entry] = {}
-        for _ in range(2):
-            try:
-                with store_index.on_disk(self.folder, self._index_timeout_s) as index:
-                    self._bring_up_to_date(index, read, anew=anew)
-                    return question(index)
-            except (sqlite3.OperationalError, OSError):
-                break  # locked, full, or not ours
-            except sqlite3.DatabaseError:
-                store_index.discard(self.folder)
-        with store_index.in_memory() as index:
-            if not anew:
-                with (
-                    contextlib.suppress(sqlite3.Error, OSError),
-                    store_index.on_disk(self.folder, self._index_timeout_s) as kept,
-                ):
-                    index.copy_from(kept)
-            self._bring_up_to_date(index, read)
-            return question(index)
+    def _entries(self, *, anew: bool = False) -> dict[str, _Entry]:
+        """Every record file: as the index remembers it, or read now where it has changed since."""
+        known = {} if anew else self._remembered()
+        found: dict[str, _Entry] = {}
+        fresh: dict[str, _Entry] = {}
+        for name, size, mtime_ns in self._listing():
+            entry = known.get(name)
+            if entry is None or (entry.size, entry.mtime_ns) != (size, mtime_ns):
+                entry = fresh[name] = self._read_entry(name, size, mtime_ns)
+            found[name] = entry
+        with contextlib.suppress(OSError):  # a store that is full or not ours is only slower to list
+            if anew or not known:
+                self._remember(found, anew=True)
+            elif fresh:
+                self._remember(fresh)
+        return found
 
-    def _bring_up_to_date(self, index: Index, read: dict[str, Entry], *, anew: bool = False) -> None:
-        """Reads the files that the index does not know as they are now; what was read is also put into `read`."""
-        # the index first: a record's file is there before its row is, so a row without a file is truly gone
-        known = index.stamps()
-        listing = self._stamps()
-        if known == listing and not anew:
+    def _listing(self) -> Iterator[tuple[str, int, int]]:
+        """Every record file with how it looks now."""
+        with self._explaining_folder(), os.scandir(self.records) as entries:
+            for entry in entries:
+                if _names_record(entry.name):
+                    with contextlib.suppress(FileNotFoundError):  # taken away while we look
+                        status = entry.stat()
+                        yield entry.name, status.st_size, status.st_mtime_ns
+
+    def _remembered(self) -> dict[str, _Entry]:
+        """The index, a line a file, of which the last counts; what cannot be read of it is read from the records."""
+        found: dict[str, _Entry] = {}
+        with contextlib.suppress(OSError):
+            lines = self.index.read_bytes().splitlines()
+            for line in lines[1:] if lines[:1] == [_INDEX_HEAD] else []:
+                with contextlib.suppress(ValueError, TypeError, RecursionError):
+                    name, size, mtime_ns, row, problem = json.loads(line)
+                    found[name] = _Entry(size, mtime_ns, row and Row(*row), problem)
+        return found
+
+    def _remember(self, entries: Mapping[str, _Entry], *, anew: bool = False) -> None:
+        """Appends to the index in one write, so that several may do so at once; a line that is torn does no harm."""
+        lines = b"".join(json.dumps((name, *entry)).encode() + b"\n" for name, entry in entries.items())
+        if anew:
+            if self.records.is_dir():
+                write_whole(self.index, _INDEX_HEAD + b"\n" + lines)
             return
-        unread = [name for name, stamp in listing.items() if anew or known.get(name) != stamp]
-        for name in unread:
-            if name not in read or read[name].stamp != listing[name]:
-                read[name] = self._read_entry(name, listing[name])
-        index.update({name: read[name] for name in unread}, known.keys() - listing.keys())
+        with self.index.open("ab", buffering=0) as stream:
+            stream.write((b"\n" if stream.tell() else _INDEX_HEAD + b"\n") + lines)
 
-    def _read_entry(self, name: str, stamp: Stamp) -> Entry:
+    def _read_entry(self, name: str, size: int, mtime_ns: int) -> _Entry:
         path = self.records / name
         try:
             row = read_row(path)
         except UsageError as error:
-            return Entry(stamp, None, str(error).removeprefix(f"record file {path} "))
+            return _Entry(size, mtime_ns, None, str(error).removeprefix(f"record file {path} "))
         if f"{row.run_id}.json" != name:
-            return Entry(stamp, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
-        return Entry(stamp, row)
+            problem = f"holds run {row.run_id}, so it must be named {row.run_id}.json"
+            return _Entry(size, mtime_ns, None, problem)
+        return _Entry(size, mtime_ns, row)
+
+
+_INDEX_HEAD = json.dumps(Row._fields).encode()
+"""The first line of an index of this version; another's is made anew."""
+
+
+def read_record(path: Path) -> Record:
+    """The record in a file, or a sentence that names the file and what is wrong with it."""
+    from trainmark.spec.record import Record
+
+    try:
+        return Record.from_json(_parsed(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
+    except _DAMAGE as error:
+        raise UsageError(f"record file {path} is damaged: {_reason(error)}") from error
+
+
+def read_row(path: Path) -> Row:
+    """What lists show of the record in a file."""
+    try:
+        return row_of(read_record(path))
+    except ValueError as error:
+        raise UsageError(f"record file {path} is damaged: {error}") from error
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number JSON knows")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON at line {error.lineno}, column {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    return str(error) if isinstance(error, (TrainmarkError, ValueError)) else f"{type(error).__name__} {error}"
+
+
+def newest_first(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (_instant(row.created), row.run_id), reverse=True)
+
+
+def _instant(created: str) -> float:
+    """Seconds by which moments are ordered, whatever zone they are written in; 0 for what is no moment."""
+    try:
+        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    except ValueError:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def row_of(record: Record) -> Row:
+    """ValueError where a value is not of the kind that lists take."""
+    device = record.environment.get("device")
+    p_core = record.metrics.get("p_core")
+    row = Row(
+        run_id=record.run_id,
+        created=record.created,
+        status=record.status,
+        workload=record.plan.workload,
+        recipe=record.plan.recipe_name,
+        topology=record.plan.topology,
+        precision=record.precision,
+        platform=record.plan.platform,
+        device=str(device.get("name", "")) if isinstance(device, Mapping) else "",
+        p_core=p_core.value if p_core else None,
+        unit=p_core.unit if p_core else "",
+        quality_name=record.quality.name,
+        quality=record.quality.value,
+        quality_unit=record.quality.unit,
+        doubts=len(record.doubts),
+        fingerprint=record.plan.fingerprint,
+        group=record.group,
+        reached=record.quality.reached,
+    )
+    for name, value in row._asdict().items():
+        if not _fits(name, value):
+            raise ValueError(f"{name} cannot be {value!r:.40}")
+    return row
+
+
+def _fits(name: str, value: object) -> bool:
+    if name == "reached":
+        return isinstance(value, bool)
+    if name in ("p_core", "quality", "doubts"):
+        if isinstance(value, int):
+            return not isinstance(value, bool) and abs(value) < 2**63  # more than that no list can show
+        return value is None or (isinstance(value, float) and math.isfinite(value))
+    if not isinstance(value, str):
+        return value is None and name == "group"
+    return value.isascii() or value.isprintable() or not any("\ud800" <= sign <= "\udfff" for sign in value)
+
+
+def folder_row(folder: Path) -> Row:
+    """What can be said of a run that left no record: when its folder was last touched, and what its plan asked for."""
+    try:
+        touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
+    except OSError:
+        touched = ""
+    plan: Any = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    asked = plan if isinstance(plan, dict) else {}
+    return Row(
+        run_id=folder.name,
+        created=touched,
+        status="no record",
+        workload=str(asked.get("workload", "")),
+        recipe=str(asked.get("recipe_name", "")),
+        topology=str(asked.get("topology", "")),
+        precision=str(asked.get("precision", "")),
+        platform=str(asked.get("platform", "")),
+        fingerprint=str(asked.get("fingerprint", "")),
+    )
 
 
 def _names_record(name: str) -> bool:
@@ -300,10 +477,6 @@ def _only_match(word: str, names: Iterable[str]) -> str | None:
 def _nearest(word: str, newest: list[str]) -> str:
     close = difflib.get_close_matches(word, newest[:500], n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"the newest is {newest[0]!r}"
-
-
-def _stamp(status: os.stat_result) -> Stamp:
-    return (status.st_size, status.st_mtime_ns)
 
 
 def _is_file(path: Path) -> bool:
