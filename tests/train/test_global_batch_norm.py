@@ -13,13 +13,13 @@ import torch
 from gloo_ranks import on_ranks
 from tiny import Points
 from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import Precision
 from trainmark.train.global_batch_norm import GlobalBatchNorm, over_all_ranks
+from trainmark.train.parallel import DataParallel
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.resnet50 import REFERENCE, SMOKE, WORKLOAD
@@ -118,8 +118,7 @@ def _trained(rank: int = 0, shares: tuple[int, ...] = (7,)) -> dict[str, Tensor]
         loss=lambda model, batch: (model(batch.x) - batch.y).square().mean(),
         precision=Precision.parse("fp32"),
         device=Platform(files.load("cpu")).open(0),
-        wrap=DistributedDataParallel if world > 1 else lambda model: model,
-        world=world,
+        parallel=DataParallel(Platform(files.load("cpu")).open(0)) if world > 1 else None,
     )
     mine = Points(x=x.split(shares)[rank], y=y.split(shares)[rank], count=shares[rank], global_count=7)
     for _ in range(3):

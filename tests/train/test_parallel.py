@@ -17,7 +17,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.precision import Precision
 from trainmark.train.clock import Clock
-from trainmark.train.parallel import exchanging_gradients
+from trainmark.train.parallel import DataParallel
 from trainmark.train.stepper import Stepper
 
 HELD_BACK_S = 0.05
@@ -30,6 +30,19 @@ def process_group() -> Iterator[None]:
     distributed.destroy_process_group()
 
 
+class Log:
+    """Is told what the clock would be told."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def exchange_begins(self) -> None:
+        self._log.append("last are ready")
+
+    def exchange_ends(self) -> None:
+        self._log.append("backward returned")
+
+
 @pytest.mark.usefixtures("process_group")
 def test_the_last_gradients_are_announced_once_a_step_when_all_are_computed() -> None:
     log: list[str] = []
@@ -39,7 +52,7 @@ def test_the_last_gradients_are_announced_once_a_step_when_all_are_computed() ->
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(partial(lambda name, _: log.append(name), name))
     device = Platform(files.load("cpu")).open(0)
-    parallel = exchanging_gradients(model, device, lambda: log.append("last are ready"))
+    parallel = DataParallel(device, Log(log)).wrap(model)
     for _ in range(3):
         log.clear()
         parallel(torch.ones(4, 8)).sum().backward()
@@ -58,8 +71,7 @@ def fit(world: int) -> Stepper:
         loss=lambda model, data: (model(data.x) - data.y).square().mean(),
         precision=Precision.parse("fp32"),
         device=device,
-        wrap=partial(exchanging_gradients, device=device, last_are_ready=lambda: None) if world > 1 else lambda m: m,
-        world=world,
+        parallel=DataParallel(device) if world > 1 else None,
     )
 
 
@@ -88,19 +100,22 @@ def one_step_with_a_slow_rank() -> int:
     """Rank 1 computes on for a while after rank 0 has told it that its own gradients are ready."""
     store = distributed.distributed_c10d._get_default_store()
     device = Platform(files.load("cpu")).open(0)
-    clock = Clock(device.marks, device.synchronize)
     slow = distributed.get_rank() == 1
 
-    def ready() -> None:
-        clock.exchange_begins()
-        if not slow:
-            store.set("rank 0 waits", "")
+    class Telling(Clock):
+        def exchange_begins(self) -> None:
+            super().exchange_begins()
+            if not slow:
+                store.set("rank 0 waits", "")
+
+    clock = Telling(device.marks, device.synchronize)
 
     def hold_back(gradient: Tensor) -> None:
         store.get("rank 0 waits")
         time.sleep(HELD_BACK_S)
 
-    model = exchanging_gradients(nn.Linear(4, 1), device, ready)
+    parallel = DataParallel(device, clock)
+    model = parallel.wrap(nn.Linear(4, 1))
     with clock.training():
         for x in clock.waiting_for([torch.ones(2, 4)]):
             with clock.step(len(x)):
@@ -108,7 +123,7 @@ def one_step_with_a_slow_rank() -> int:
                 if slow:
                     out.register_hook(hold_back)
                 out.sum().backward()
-                clock.exchange_ends()
+                parallel.after_backward()
     [step] = clock.finished_steps()
     assert 0 <= step.exchange_ns <= step.compute_ns
     return step.exchange_ns

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.train.parallel import exchanging_gradients
+from trainmark.train.parallel import DataParallel, OneDevice, Parallel
 from trainmark.train.stepper import Stepper
 
 
@@ -49,6 +49,14 @@ def loss(model: nn.Module, data: Batch) -> Tensor:
     return nn.functional.cross_entropy(model(x).float(), data.y)
 
 
+class Among(OneDevice):
+    """One of several ranks whose gradients somebody else averages."""
+
+    def __init__(self, world: int) -> None:
+        super().__init__()
+        self.world = world
+
+
 def stepper(
     word: str,
     model: nn.Module | None = None,
@@ -56,8 +64,7 @@ def stepper(
     *,
     clip_gradient_norm: float = 0.0,
     accumulate: int = 1,
-    wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
-    exchanged: Callable[[], None] = lambda: None,
+    parallel: Parallel | None = None,
 ) -> Stepper:
     return Stepper(
         model or network(),
@@ -65,9 +72,7 @@ def stepper(
         loss=loss,
         precision=Precision.parse(word),
         device=Platform(files.load("cpu")).open(0),
-        wrap=wrap,
-        exchanged=exchanged,
-        world=world,
+        parallel=parallel or Among(world),
         clip_gradient_norm=clip_gradient_norm,
         accumulate=accumulate,
     )
@@ -220,19 +225,21 @@ def test_ranks_of_unlike_shares_cut_into_micro_batches_make_the_step_of_all_samp
     torch.testing.assert_close((loss + other_loss) / 2, whole_loss)
 
 
-class Exchanging(nn.Module):
+class Exchanging(OneDevice):
     """Writes down the micro-batches whose gradients would be exchanged, and those whose gradients stay here."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.model = model
         self.log: list[str] = []
         self.word = "exchanged"
 
-    def forward(self, x: Tensor) -> Tensor:
-        x.register_hook(lambda gradient: self.log.append(f"backward {self.word}"))
+    def wrap(self, model: nn.Module) -> nn.Module:
+        model.register_forward_pre_hook(self._note)
+        return model
+
+    def _note(self, model: nn.Module, inputs: tuple[Tensor]) -> None:
+        inputs[0].register_hook(lambda gradient: self.log.append(f"backward {self.word}"))
         self.log.append(f"forward {self.word}")
-        return self.model(x)  # type: ignore[no-any-return]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -243,22 +250,22 @@ class Exchanging(nn.Module):
 
 @pytest.mark.parametrize(("samples", "accumulate", "kept"), [(8, 1, 0), (8, 2, 1), (7, 4, 3), (1, 4, 0)])
 def test_only_the_last_micro_batch_exchanges_gradients(samples: int, accumulate: int, kept: int) -> None:
-    wrapped = Exchanging(classifier())
+    parallel = Exchanging()
 
     def watched(model: nn.Module, data: Batch) -> Tensor:
         return nn.functional.cross_entropy(model(data.x.clone().requires_grad_()), data.y)
 
     training = Stepper(
-        wrapped.model,
+        classifier(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
         loss=watched,
         precision=Precision.parse("fp32"),
         device=Platform(files.load("cpu")).open(0),
-        wrap=lambda model: wrapped,
+        parallel=parallel,
         accumulate=accumulate,
     )
     training.step(batch().rows(0, samples))
-    assert wrapped.log == ["forward kept", "backward kept"] * kept + ["forward exchanged", "backward exchanged"]
+    assert parallel.log == ["forward kept", "backward kept"] * kept + ["forward exchanged", "backward exchanged"]
 
 
 @pytest.fixture
@@ -271,11 +278,17 @@ def process_group() -> Iterator[None]:
 @pytest.mark.usefixtures("process_group")
 def test_ddp_exchanges_the_sum_of_all_micro_batches_once_a_step() -> None:
     log: list[str] = []
-    wrap = partial(
-        exchanging_gradients, device=Platform(files.load("cpu")).open(0), last_are_ready=lambda: log.append("ready")
-    )
+
+    class Timer:
+        def exchange_begins(self) -> None:
+            log.append("ready")
+
+        def exchange_ends(self) -> None:
+            log.append("backward returned")
+
     data, plain = batch().rows(0, 7), stepper("fp32", classifier())
-    training = stepper("fp32", classifier(), accumulate=3, wrap=wrap, exchanged=lambda: log.append("backward returned"))
+    parallel = DataParallel(Platform(files.load("cpu")).open(0), Timer())
+    training = stepper("fp32", classifier(), accumulate=3, parallel=parallel)
     for _ in range(2):
         torch.testing.assert_close(training.step(data), plain.step(data))
         assert log == ["backward returned", "backward returned", "ready", "backward returned"]
@@ -299,3 +312,37 @@ def test_a_batch_that_makes_a_step_of_its_own_is_not_cut() -> None:
 
     data = batch()
     assert float(stepper("fp32").step(Whole(data.x, data.y))) == float(stepper("fp32").step(data))
+
+
+def test_whoever_shares_the_work_may_change_the_weights_before_the_optimizer_sees_them_and_clips_and_saves() -> None:
+    """What a way that shards weights needs, and plain replicas do not show."""
+
+    class Halving(OneDevice):
+        def wrap(self, model: nn.Module) -> nn.Module:
+            linear = model.get_submodule("2")
+            linear.weight = nn.Parameter(linear.weight.detach()[:1].clone())
+            linear.bias = nn.Parameter(linear.bias.detach()[:1].clone())
+            return model
+
+        def clip_gradients(self, parameters: Iterable[Tensor], norm: float) -> None:
+            clipped.extend(tuple(parameter.shape) for parameter in parameters)
+
+        def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+            return {**super().state(model, optimizer), "whole": True}
+
+    clipped: list[tuple[int, ...]] = []
+    model = nn.Sequential(nn.Flatten(), nn.Tanh(), nn.Linear(192, 2))
+    training = Stepper(
+        model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+        loss=lambda model, data: model(data.x).square().mean(),
+        precision=Precision.parse("fp32"),
+        device=Platform(files.load("cpu")).open(0),
+        parallel=Halving(),
+        clip_gradient_norm=1.0,
+    )
+    before = training.state()["model"]["2.weight"].clone()
+    training.step(batch())
+    assert clipped == [(1, 192), (1,)]
+    assert training.state()["whole"]
+    assert not torch.equal(training.state()["model"]["2.weight"], before)

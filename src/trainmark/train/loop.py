@@ -106,7 +106,7 @@ def evaluate(job: Job, position: Position) -> bool:
     precision = evaluation_precision(job.recipe, job.stepper.precision)
     arithmetic = job.device.arithmetic(precision)
     with job.clock.phase("evaluate"):
-        job.stepper.broadcast_buffers()
+        job.stepper.parallel.broadcast_buffers(model)
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
         samples = 0

@@ -10,10 +10,10 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 
 from trainmark import workloads
 from trainmark.platforms import files
@@ -32,7 +32,7 @@ from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.global_batch_norm import over_all_ranks
 from trainmark.train.losses import losses_on
 from trainmark.train.monitor import Monitor
-from trainmark.train.parallel import exchanging_gradients
+from trainmark.train.parallel import DataParallel, OneDevice, Parallel
 from trainmark.train.precision_proof import Proof
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position, Schedule
@@ -82,8 +82,9 @@ def build_job(
 
     def save(at: Position) -> None:
         at.trained_s = monitor.trained_s()
+        state = {"stepper": stepper.state(), "position": asdict(at)}
         if collectives.rank == 0:
-            checkpoint.save(folder / "checkpoints", at.step, {"stepper": stepper.state(), "position": asdict(at)})
+            checkpoint.save(folder / "checkpoints", at.step, state)
         collectives.barrier()
         clock.charge("checkpoint")
         events.write("saved", step=at.step, phases_ns=clock.phases_ns)
@@ -161,28 +162,18 @@ def build_stepper(
                 "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
             )
         model = over_all_ranks(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
-
-    def wrap(bare: nn.Module) -> nn.Module:
-        ready = cast("nn.Module", torch.compile(bare)) if recipe.compiled == "yes" else bare
-        return exchanging_gradients(ready, device=device, last_are_ready=begins) if world > 1 else ready
-
-    begins, ends = (clock.exchange_begins, clock.exchange_ends) if clock and world > 1 else (nothing, nothing)
+    compiled = recipe.compiled == "yes"
+    parallel: Parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
     return Stepper(
         model,
         optimizer=partial(workload.optimizer, recipe=recipe),
         loss=workload.loss,
         precision=precision,
         device=device,
-        wrap=wrap,
-        exchanged=ends,
-        world=world,
+        parallel=parallel,
         clip_gradient_norm=recipe.clip_gradient_norm,
         accumulate=recipe.accumulate,
     )
-
-
-def nothing() -> None:
-    """What is done where no exchange is timed."""
 
 
 def starting_point(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trainmark.platforms.platform import Device
 from trainmark.spec.precision import Precision
+from trainmark.train.parallel import OneDevice, Parallel
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 """Layers whose statistics need float32 whatever the rest computes in."""
@@ -27,21 +28,19 @@ class Stepper:
         loss: Callable[[nn.Module, Any], Tensor],
         precision: Precision,
         device: Device,
-        wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
-        exchanged: Callable[[], None] = lambda: None,
-        world: int = 1,
+        parallel: Parallel | None = None,
         clip_gradient_norm: float = 0.0,
         accumulate: int = 1,
     ) -> None:
-        """`exchanged` is called after each backward, when its gradients may be used."""
+        """Without a way to share the work, the device has it alone."""
         self.device = device
         self.precision = precision
         self.bare_model = model
         self._low_precision(model)
-        self.model = wrap(model)
-        self._exchanged = exchanged
+        self.parallel: Parallel = parallel or OneDevice()
+        self.model = self.parallel.wrap(model)
         self._loss = loss
-        self._world = world
+        self._world = self.parallel.world
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._low_precision_weights: list[Tensor] = [p for p in parameters if p.dtype != torch.float32]
         self._master_weights = [p.detach().float().clone() for p in self._low_precision_weights]
@@ -54,7 +53,6 @@ class Stepper:
         self._learning_rate: float | None = None
         self._clip_gradient_norm = clip_gradient_norm
         self._accumulate = accumulate
-        self._no_sync: Callable[[], AbstractContextManager[None]] = getattr(self.model, "no_sync", nullcontext)
 
     def set_learning_rate(self, value: float) -> None:
         if value != self._learning_rate:
@@ -76,7 +74,8 @@ class Stepper:
             self._gradients_to_master()
         if self._clip_gradient_norm:
             self.scaler.unscale_(self.optimizer)  # the limit is for the gradients themselves
-            self._clip_gradients()
+            updated = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+            self.parallel.clip_gradients(updated, self._clip_gradient_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self._low_precision_weights:
@@ -90,7 +89,7 @@ class Stepper:
         *parts, last = batch.parts(self._accumulate)
         losses = []
         for part in parts:
-            with self._no_sync():
+            with self.parallel.no_sync():
                 losses.append(self._gradients(part, batch))
         losses.append(self._gradients(last, batch))
         return torch.stack(losses).sum()
@@ -103,36 +102,19 @@ class Stepper:
         weighted = loss if weight == 1 else loss * weight
         # a scaler that is not enabled hands everything through, here and in the update
         self.scaler.scale(weighted).backward()  # type: ignore[no-untyped-call]
-        self._exchanged()
+        self.parallel.after_backward()
         return weighted.detach()
 
-    def broadcast_buffers(self) -> None:
-        """Gives every rank rank 0's running statistics. Where batch norm is per device they differ, and a score would
-        then depend on which rank took which sample."""
-        floating = [buffer for buffer in self.bare_model.buffers() if buffer.is_floating_point()]
-        if self._world == 1 or not floating:
-            return
-        together = torch.cat([buffer.flatten() for buffer in floating])
-        torch.distributed.broadcast(together, 0)
-        for buffer, values in zip(
-            floating, torch.split(together, [buffer.numel() for buffer in floating]), strict=True
-        ):
-            buffer.copy_(values.view_as(buffer))
-
     def state(self) -> dict[str, Any]:
-        return {
-            "model": self.bare_model.state_dict(),
-            "master_weights": self._master_weights,
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-        }
+        """What a checkpoint must restore; all ranks ask for it together, and one writes it down."""
+        shared = self.parallel.state(self.bare_model, self.optimizer)
+        return {**shared, "master_weights": self._master_weights, "scaler": self.scaler.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.bare_model.load_state_dict(state["model"])
+        self.parallel.load_state(self.bare_model, self.optimizer, state)
         with torch.no_grad():
             for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):
                 weight.copy_(saved)
-        self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
 
     def _low_precision(self, model: nn.Module) -> None:
@@ -149,11 +131,6 @@ class Stepper:
         for low, master in zip(self._low_precision_weights, self._master_weights, strict=True):
             master.grad = None if low.grad is None else low.grad.float()
             low.grad = None
-
-    def _clip_gradients(self) -> None:
-        # the norm stays on the device: asking for its value would make the host wait every step
-        updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        torch.nn.utils.clip_grad_norm_(updated, self._clip_gradient_norm)
 
     def _weight(self, part: Any, batch: Any) -> float:
         # gradients are averaged over ranks as if all had equal shares, and micro-batches may differ in length: each
