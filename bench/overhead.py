@@ -30,9 +30,9 @@ from trainmark.spec.recipe import Limits, Recipe
 from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
-from trainmark.train.losses import losses_on
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
+from trainmark.train.transfers import losses_on
 from trainmark.workloads.workload import Progress
 
 RECIPE = Recipe(

@@ -21,9 +21,9 @@ from trainmark.spec.target import Target
 from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
-from trainmark.train.losses import losses_on
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
+from trainmark.train.transfers import losses_on
 from trainmark.workloads.workload import Progress, Share
 
 RECIPE = Recipe(batch_per_device=4, learning_rate=0.1, weight_decay=0.0, epochs=5, target=0.001, optimizer_kind="plain")

@@ -14,8 +14,8 @@ from trainmark.spec.recipe import Limits
 from trainmark.train import monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
-from trainmark.train.losses import MOST_KEPT, QueuedLosses
 from trainmark.train.schedule import Position, Schedule
+from trainmark.train.transfers import MOST_KEPT, QueuedLosses
 
 MS = 1_000_000
 

@@ -14,10 +14,10 @@ from trainmark.platforms import files, standin
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.standin_device import QueueEvent, StandInDevice
 from trainmark.spec.precision import PRECISIONS
-from trainmark.train import feed, loop
+from trainmark.train import loop, transfers
 from trainmark.train.clock import MOST_STEPS_IN_FLIGHT, Clock
-from trainmark.train.losses import QueuedLosses, losses_on
 from trainmark.train.schedule import Position
+from trainmark.train.transfers import QueuedLosses, losses_on
 
 SLOW_US = 20_000
 
@@ -80,7 +80,7 @@ def test_a_loss_is_read_when_its_step_is_done_and_never_before(tmp_path: Path) -
 def test_batches_are_copied_to_the_device(tmp_path: Path) -> None:
     made = job(tmp_path, platform="standin")
     [first, *_] = given = list(made.data.train(0, 0))
-    [moved, *_] = feed.on_device(given, made.device)
+    [moved, *_] = transfers.on_device(given, made.device)
     assert torch.equal(moved.x, first.x)
     assert moved.x.data_ptr() != first.x.data_ptr()
     assert moved.count == first.count

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from trainmark.train import feed
+from trainmark.train import transfers
 from trainmark.train.worker import is_out_of_memory, out_of_memory_sentence
 
 
@@ -65,8 +65,46 @@ class Accelerator:
 def test_every_tensor_of_a_batch_is_taken_to_the_device_and_nothing_else() -> None:
     device: Any = Accelerator()
     batch = Batch(torch.ones(2, 3), torch.zeros(2), 2)
-    [moved] = feed.on_device([batch], device)
+    [moved] = transfers.on_device([batch], device)
     assert [tensor.data_ptr() for tensor in device.taken] == [batch.images.data_ptr(), batch.labels.data_ptr()]
     assert moved.images.data_ptr() != batch.images.data_ptr()
     assert torch.equal(moved.images, batch.images)
     assert moved.count == 2
+
+
+class Pair(NamedTuple):
+    weight: float
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A batch of another kind: what a model needs stands in dicts, tuples and dataclasses."""
+
+    inputs: dict[str, Tensor]
+    layers: tuple[Tensor, ...]
+    pairs: list[Pair]
+    inner: Batch
+    lengths: tuple[int, ...]
+    name: str
+    count: int
+
+
+def test_tensors_are_found_wherever_they_stand_in_a_batch() -> None:
+    device: Any = Accelerator()
+    one = [torch.full((2,), float(number)) for number in range(6)]
+    batch = Tokens(
+        inputs={"tokens": one[0]},
+        layers=(one[1], one[2]),
+        pairs=[Pair(0.5, one[3])],
+        inner=Batch(one[4], one[5], 2),
+        lengths=(3, 4),
+        name="shard 7",
+        count=2,
+    )
+    [moved] = transfers.on_device([batch], device)
+    found = [moved.inputs["tokens"], *moved.layers, moved.pairs[0].mask, moved.inner.images, moved.inner.labels]
+    assert [float(tensor[0]) for tensor in found] == [0, 1, 2, 3, 4, 5]
+    assert not {tensor.data_ptr() for tensor in found} & {tensor.data_ptr() for tensor in one}
+    assert (moved.pairs[0].weight, moved.lengths, moved.name, moved.count) == (0.5, (3, 4), "shard 7", 2)
+    assert moved.lengths is batch.lengths

@@ -15,7 +15,7 @@ from trainmark.spec.events import EventWriter
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Recipe
 from trainmark.spec.record import Evaluation
-from trainmark.train import feed, monitor
+from trainmark.train import monitor, transfers
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.monitor import Monitor
@@ -72,7 +72,7 @@ def train_stretch(job: Job, position: Position) -> int:
     """Trains to the next pause - the end of the epoch, or a step that is to be evaluated or saved - and returns 0, or
     stops before and returns the reason."""
     job.stepper.model.train()
-    batches = feed.on_device(job.data.train(position.epoch, position.step_in_epoch), job.device)
+    batches = transfers.on_device(job.data.train(position.epoch, position.step_in_epoch), job.device)
     steps_per_epoch = job.schedule.steps_per_epoch or math.inf
     planned, items_per_step = job.schedule.planned_steps, job.schedule.items_per_step
     pause = job.schedule.next_pause(position)
@@ -110,7 +110,7 @@ def evaluate(job: Job, position: Position) -> bool:
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
         samples = 0
-        for batch in feed.on_device(job.data.evaluation(), job.device):
+        for batch in transfers.on_device(job.data.evaluation(), job.device):
             with arithmetic, job.device.autocast(precision):
                 scores = workload.score(model, batch)
             sums = {name: sums[name] + scores[name] for name in sums}

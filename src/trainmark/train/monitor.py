@@ -13,8 +13,8 @@ from trainmark.spec import statistics
 from trainmark.spec.events import EventWriter
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
-from trainmark.train.losses import MOST_KEPT, Losses
 from trainmark.train.schedule import Position, Schedule
+from trainmark.train.transfers import MOST_KEPT, Losses
 
 LOOK_EVERY_S = 0.5
 FEWEST_STEPS_FOR_INTERVAL = 12

@@ -30,13 +30,13 @@ from trainmark.train import checkpoint, environment, link_probe, loop
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.global_batch_norm import over_all_ranks
-from trainmark.train.losses import losses_on
 from trainmark.train.monitor import Monitor
 from trainmark.train.parallel import DataParallel, OneDevice, Parallel
 from trainmark.train.precision_proof import Proof
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
+from trainmark.train.transfers import losses_on
 from trainmark.workloads import weights
 from trainmark.workloads.workload import Share, Workload
 
