@@ -14,7 +14,7 @@ import torch
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.platforms.rate import matmul_flops
+from trainmark.train.after_training import matmul_flops
 
 
 class Child:

@@ -132,7 +132,7 @@ class LineFit:
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         return {"error": sums["error"] / sums["samples"]}
 
-    def leave_samples(self, model: nn.Module, recipe: Recipe, data: PointData, folder: Path) -> tuple[Artifact, ...]:
+    def leave_artifacts(self, model: nn.Module, recipe: Recipe, data: PointData, folder: Path) -> tuple[Artifact, ...]:
         return ()
 
 

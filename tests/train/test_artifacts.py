@@ -21,7 +21,7 @@ from trainmark.spec.errors import WorkloadError
 from trainmark.spec.events import EventTail
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Artifact
-from trainmark.train import artifacts, loop, monitor, setup, worker
+from trainmark.train import after_training, loop, monitor, setup, worker
 from trainmark.train.collectives import SingleRank
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position
@@ -36,7 +36,7 @@ class Painter(LineFit):
         self._before, self._left = before, left
         self.seen: tuple[bool, bool] | None = None
 
-    def leave_samples(self, model: nn.Module, recipe: Any, data: PointData, folder: Path) -> tuple[Artifact, ...]:
+    def leave_artifacts(self, model: nn.Module, recipe: Any, data: PointData, folder: Path) -> tuple[Artifact, ...]:
         self._before(data)
         self.seen = (model.training, torch.is_grad_enabled())
         (folder / "samples").mkdir()
@@ -71,7 +71,7 @@ def last(folder: Path) -> dict[str, Any]:
 
 def test_the_model_works_in_evaluation_mode_without_gradients(tmp_path: Path) -> None:
     workload = Painter()
-    artifacts.leave(trained(tmp_path, workload), "done", tmp_path)
+    after_training.leave_artifacts(trained(tmp_path, workload), "done", tmp_path)
     assert workload.seen == (False, False)
     assert last(tmp_path) == {"event": "artifacts", "artifacts": [{"file": LEFT.file, "caption": LEFT.caption}]}
     assert (tmp_path / LEFT.file).is_file()
@@ -102,7 +102,7 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
     tmp_path: Path, workload: LineFit, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    artifacts.leave(trained(tmp_path, workload), "done", tmp_path)
+    after_training.leave_artifacts(trained(tmp_path, workload), "done", tmp_path)
     assert last(tmp_path) == {"event": "no-sample", "reason": reason}
     assert "Traceback" in capsys.readouterr().err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
@@ -111,19 +111,19 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
 @pytest.mark.parametrize("reason", [monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE])
 def test_a_run_that_was_broken_off_leaves_none(tmp_path: Path, reason: int) -> None:
     workload = Painter()
-    artifacts.leave(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path)
+    after_training.leave_artifacts(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path)
     assert workload.seen is None
 
 
 def test_a_run_without_a_step_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
-    artifacts.leave(replace(job(tmp_path), workload=workload), "done", tmp_path)
+    after_training.leave_artifacts(replace(job(tmp_path), workload=workload), "done", tmp_path)
     assert workload.seen is None
 
 
 def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
     workload, collectives = Painter(), SecondRank()
-    artifacts.leave(replace(trained(tmp_path, workload), collectives=collectives), "done", tmp_path)
+    after_training.leave_artifacts(replace(trained(tmp_path, workload), collectives=collectives), "done", tmp_path)
     assert workload.seen is None
     assert collectives.barriers == 1
     assert last(tmp_path)["phase"] == "sample"

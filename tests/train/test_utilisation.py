@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from records import make_plan, make_record, make_timeline
+from records import make_record, make_timeline
 from tiny import LineFit, job
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.platforms.rate import matmul_flops, product_type
 from trainmark.report import table
 from trainmark.report.describe import describe
 from trainmark.spec import doubts
@@ -22,7 +21,8 @@ from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record
-from trainmark.train import loop, utilisation
+from trainmark.train import after_training, loop
+from trainmark.train.after_training import matmul_flops, matmul_type
 from trainmark.train.monitor import INTERRUPTED, REASONS
 from trainmark.train.schedule import Position
 
@@ -62,7 +62,7 @@ def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(tmp_pat
     ready = job(tmp_path, limits=Limits(steps=4))
     ended = loop.train(ready, Position())
     before = ready.clock.phases_ns
-    utilisation.write_down(ready, ended)
+    after_training.write_flops(ready, ended)
     [event] = flops_events(tmp_path)
     assert event["per_item"] == 6.0
     assert event["peak_tflops"] > 0
@@ -76,7 +76,7 @@ def test_a_workload_that_cannot_be_counted_costs_no_result(tmp_path: Path, capsy
             raise RuntimeError("an operation without a meta kernel")
 
     ready = replace(job(tmp_path, limits=Limits(steps=4)), workload=Uncountable())
-    utilisation.write_down(ready, loop.train(ready, Position()))
+    after_training.write_flops(ready, loop.train(ready, Position()))
     assert flops_events(tmp_path) == []
     assert "without a meta kernel" in capsys.readouterr().err
 
@@ -84,7 +84,7 @@ def test_a_workload_that_cannot_be_counted_costs_no_result(tmp_path: Path, capsy
 def test_nobody_who_interrupted_a_run_waits_for_its_flops(tmp_path: Path) -> None:
     ready = job(tmp_path, limits=Limits(steps=4))
     loop.train(ready, Position())
-    utilisation.write_down(ready, REASONS[INTERRUPTED])
+    after_training.write_flops(ready, REASONS[INTERRUPTED])
     assert flops_events(tmp_path) == []
 
 
@@ -104,15 +104,15 @@ class Card:
 )
 def test_a_card_is_held_to_the_sheet_in_the_precision_that_was_asked_for(precision: str, tflops: float) -> None:
     card: Any = Card("nvidia", "NVIDIA A100-SXM4-40GB")
-    assert utilisation.peak(card, Precision.parse(precision)) == (tflops, "NVIDIA A100 data sheet")
+    assert after_training.peak(card, Precision.parse(precision)) == (tflops, "NVIDIA A100 data sheet")
 
 
 def test_a_card_without_a_sheet_is_held_to_nothing_and_says_why() -> None:
     card: Any = Card("nvidia", "NVIDIA Imaginary 1")
     reason = "platform nvidia names no peak of NVIDIA Imaginary 1 in fp16"
-    assert utilisation.peak(card, Precision.parse("amp-fp16")) == (None, reason)
+    assert after_training.peak(card, Precision.parse("amp-fp16")) == (None, reason)
     volta: Any = Card("nvidia", "Tesla V100-SXM2-16GB")
-    assert utilisation.peak(volta, Precision.parse("bf16"))[0] is None
+    assert after_training.peak(volta, Precision.parse("bf16"))[0] is None
 
 
 def test_the_rate_of_matrix_products_is_of_the_order_of_what_one_product_takes() -> None:
@@ -124,9 +124,9 @@ def test_products_are_measured_in_the_type_they_run_in() -> None:
     device = cpu()
     for precision in PRECISIONS.values():
         if precision.name == "tf32" or device.emulates(precision):
-            assert product_type(device, precision) is torch.float32
+            assert matmul_type(device, precision) is torch.float32
         else:
-            assert product_type(device, precision) is getattr(torch, precision.computes_in)
+            assert matmul_type(device, precision) is getattr(torch, precision.computes_in)
 
 
 def shown(value: float | None, **given: Any) -> Record:
@@ -168,21 +168,3 @@ def test_the_table_has_a_column_for_it_where_there_is_room_and_something_to_say(
     assert "mfu" not in table.render([shown(None)], width=160)
     both = table.render([shown(43.21), shown(None, run_id="other")], width=200)
     assert "no mfu: no peak" in both
-
-
-def test_an_invalid_run_publishes_no_mfu(tmp_path: Path) -> None:
-    from test_gather import Folder
-
-    folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50, ended=None, also={}, exit_code=5, sentence="no finite loss", consequence=False)
-    assert folder.record().metrics["mfu"].unavailable == "the result is not valid"
-
-
-def test_the_flops_of_a_run_are_on_its_record_with_their_source(tmp_path: Path) -> None:
-    from test_gather import Folder
-
-    folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50, also={"flops": SHEET})
-    record = folder.record()
-    assert record.environment["flops"] == SHEET
-    assert record.metrics["mfu"].value == pytest.approx(100 * 800 * 24.3e9 / 19.5e12)

@@ -96,7 +96,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
 
 
 def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
-    from trainmark.train import artifacts, loop, monitor, setup, utilisation
+    from trainmark.train import after_training, loop, monitor, setup
 
     job, position = setup.build_job(plan, ranks, folder, events, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
     _on_signal(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
@@ -121,8 +121,8 @@ def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
             job.monitor.write_down()
             peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
             events.write("phases", phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns)
-        utilisation.write_down(job, ended)
-        artifacts.leave(job, ended, folder)
+        after_training.write_flops(job, ended)
+        after_training.leave_artifacts(job, ended, folder)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         events.write("end", ended=ended, skipped=skipped, facts=dict(job.data.facts))
     job.collectives.leave()

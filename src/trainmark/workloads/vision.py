@@ -222,7 +222,7 @@ class ImageClassifier:
             "val_loss": sums["loss"] / samples,
         }
 
-    def leave_samples(
+    def leave_artifacts(
         self, model: nn.Module, recipe: VisionRecipe, data: ImageData, folder: Path
     ) -> tuple[Artifact, ...]:
         return ()

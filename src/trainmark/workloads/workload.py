@@ -135,5 +135,5 @@ class Workload(Protocol):
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         """From those sums, the numbers reported; one has the target's name."""
 
-    def leave_samples(self, model: nn.Module, recipe: Any, data: Any, folder: Path) -> tuple[Artifact, ...]:
+    def leave_artifacts(self, model: nn.Module, recipe: Any, data: Any, folder: Path) -> tuple[Artifact, ...]:
         """Files in the run's folder by which people can judge the trained model; nothing here is timed."""

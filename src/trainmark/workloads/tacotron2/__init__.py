@@ -91,7 +91,7 @@ class Tacotron2OnLJSpeech:
             "attention_focus": sums["focus"] / clips,
         }
 
-    def leave_samples(
+    def leave_artifacts(
         self, model: Tacotron2, recipe: Tacotron2Recipe, data: SpeechData, folder: Path
     ) -> tuple[Artifact, ...]:
         return sample.leave(model, data.val, folder) if recipe.leave_sample else ()

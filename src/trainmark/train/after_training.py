@@ -1,0 +1,131 @@
+"""What is done for people once the clock has stopped, without risk to the result: FLOPs and peak, and artifacts."""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from trainmark.platforms.platform import Device
+from trainmark.spec.errors import TrainmarkError, WorkloadError
+from trainmark.spec.precision import Precision
+from trainmark.spec.record import Artifact
+from trainmark.train import monitor
+from trainmark.train.loop import Job
+
+NONE_AFTER = {monitor.REASONS[reason] for reason in (monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE)}
+"""Ends of a run whose model has nothing to show, or whose user waits for the end."""
+MATMUL_BUDGET_S = 0.4
+MATMUL_SIDE = 1024
+"""Large enough for a CPU to reach its best, and still some 30 ms on a core."""
+LEAST_MATMULS = 4
+
+
+def write_flops(job: Job, ended: str) -> None:
+    """Rank 0 writes down what its speed is to be held to: the FLOPs of an item, and what its device could reach at
+    most. No phase holds that time, and no memory figure it."""
+    if ended in NONE_AFTER or not job.clock.steps or job.collectives.rank != 0:
+        return
+    job.monitor.alive("sample", 0)
+    try:
+        with _ending_at_signals():
+            per_item = float(job.workload.flops_per_item(job.recipe))
+            tflops, source = peak(job.device, job.stepper.precision)
+    except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
+        traceback.print_exc()
+        return
+    job.events.write("flops", per_item=per_item, peak_tflops=tflops, peak_source=source)
+
+
+def leave_artifacts(job: Job, ended: str, folder: Path) -> None:
+    """Rank 0 has its workload leave files in the run's folder while the others wait, so that all end together."""
+    if ended in NONE_AFTER or not job.clock.steps:
+        return
+    job.monitor.alive("sample", 0)
+    if job.collectives.rank == 0:
+        try:
+            with _ending_at_signals():
+                artifacts = _artifacts(job, folder)
+            job.events.write("artifacts", artifacts=[asdict(artifact) for artifact in artifacts])
+        except (Exception, KeyboardInterrupt) as error:  # the result is measured already: nothing here may cost it
+            traceback.print_exc()
+            job.events.write("no-sample", reason=_reason(error))
+    job.collectives.barrier()
+
+
+def peak(device: Device, precision: Precision) -> tuple[float | None, str]:
+    """Of one device in a precision, with where the figure is from, or why there is none."""
+    if device.is_cpu:
+        dtype = matmul_type(device, precision)
+        name = str(dtype).removeprefix("torch.")
+        measured = matmul_flops(device, dtype) / 1e12
+        return measured, f"measured: large matrix products in {name}, {torch.get_num_threads()} threads"
+    sheet = device.platform.file.peak(device.name())
+    tflops = sheet.tflops.get(precision.family) if sheet else None
+    if sheet is None or tflops is None:
+        return None, f"platform {device.platform.file.name} names no peak of {device.name()} in {precision.family}"
+    return tflops, sheet.source
+
+
+def matmul_flops(
+    device: Device, dtype: torch.dtype, *, budget_s: float = MATMUL_BUDGET_S, side: int = MATMUL_SIDE
+) -> float:
+    """The rate large matrix products really reach, in FLOP/s: the peak to hold a CPU to, whose sheet says none.
+
+    The best of several, because others may disturb some of them.
+    """
+    a, b = (torch.randn(side, side).to(device.torch, dtype) for _ in range(2))
+    a @ b  # takes its memory and wakes the threads
+    device.synchronize()
+    best_s, done, ends = float("inf"), 0, time.perf_counter() + budget_s
+    while done < LEAST_MATMULS or time.perf_counter() < ends:
+        began = time.perf_counter()
+        a @ b
+        device.synchronize()
+        best_s = min(best_s, time.perf_counter() - began)
+        done += 1
+    return 2.0 * side**3 / best_s
+
+
+def matmul_type(device: Device, precision: Precision) -> torch.dtype:
+    """The type a precision's products are computed in: float32 where they are emulated, or rounded on the way in."""
+    if precision.allows_tf32 or device.emulates(precision):
+        return torch.float32
+    return getattr(torch, precision.computes_in)  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def _artifacts(job: Job, folder: Path) -> tuple[Artifact, ...]:
+    model = job.stepper.bare_model
+    model.eval()
+    with job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
+        artifacts = job.workload.leave_artifacts(model, job.recipe, job.data, folder)
+    for artifact in artifacts:
+        if not (folder / artifact.file).is_file():
+            raise WorkloadError(f"{artifact.file} was announced and is not there")
+    return artifacts
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    first_line = str(error).partition("\n")[0]
+    return first_line if isinstance(error, TrainmarkError) else f"{type(error).__name__}: {first_line}"
+
+
+@contextmanager
+def _ending_at_signals() -> Iterator[None]:
+    """A signal ends what is done for people, so that the finished result is flushed before anyone loses patience."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
