@@ -143,6 +143,8 @@ def _published(records: list[Record]) -> list[Record]:
     safe = publishable(records)
     for replaced in safe.replaced:
         say(escape.terminal(f"replaced {replaced}"))
+    if safe.dropped:
+        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} of which it is not known what may stand there")
     if not safe.replaced:
         say("nothing had to be replaced")
     return list(safe.records)
