@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace as changed
 
 from trainmark.doctor import conformance
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
+from trainmark.platforms.sensor_table import ProgramSensors
+from trainmark.spec import tables
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.precision import PRECISIONS
 
@@ -24,8 +26,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return Platform(files.load("standin")).open(0)
 
 
+def sensors(program: dict[str, Any]) -> ProgramSensors:
+    return tables.read(ProgramSensors, {"programs": [program]}, "sensors")
+
+
 def with_file(device: Device, **changes: Any) -> Device:
-    platform = Platform(replace(device.platform.file, **changes))
+    platform = Platform(changed(device.platform.file, **changes))
     return platform.open(0)
 
 
@@ -115,14 +121,14 @@ PROGRAM = {"argv": ["/nowhere/vendor-smi"], "parse": "csv", "fields": {"power_w"
 
 
 def test_sensors_that_cannot_be_read_fail_on_a_card_with_the_reason(device: Device) -> None:
-    found = conformance.sensors_parse(with_file(device, sensors={"kind": "program", "programs": [PROGRAM]}))
+    found = conformance.sensors_parse(with_file(device, sensors=sensors(PROGRAM)))
     assert found.verdict == "failed"
     assert "nothing could be read: /nowhere/vendor-smi" in found.sentence
 
 
 def test_a_tool_that_is_not_there_is_unavailable_with_its_reason(device: Device) -> None:
     here = {**PROGRAM, "argv": ["/bin/echo", "100"]}
-    found = conformance.unplugged_tool(with_file(device, sensors={"kind": "program", "programs": [here]}))
+    found = conformance.unplugged_tool(with_file(device, sensors=sensors(here)))
     assert found.verdict == "ok", found
     assert conformance.NO_PROGRAM in found.sentence
 
@@ -157,5 +163,5 @@ def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
 
 
 def test_devices_that_cannot_work_together_are_skipped(device: Device) -> None:
-    platform = Platform(replace(device.platform.file, collectives=files.NO_COLLECTIVES))
+    platform = Platform(changed(device.platform.file, collectives=files.NO_COLLECTIVES))
     assert conformance.exchanges("standin", platform).verdict == "unknown"

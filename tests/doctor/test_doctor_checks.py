@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace as changed
 
 from trainmark.datasets.imagenet import counts
 from trainmark.doctor import cgroup, checks, device_checks, device_probe, host_checks, site_checks
@@ -20,7 +21,7 @@ from trainmark.doctor.site_checks import Interface
 from trainmark.platforms import files, sensors
 from trainmark.platforms.files import Peak, PlatformFile, Recognise
 from trainmark.platforms.platform import Device, Platform
-from trainmark.platforms.sensors import Reading
+from trainmark.platforms.reading import Reading
 from trainmark.spec.checks import CheckResult, check, doubt, failed, ok, unknown
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import PRECISIONS
@@ -326,7 +327,7 @@ def test_a_card_without_a_driver_is_doubted_and_a_small_screen_card_is_not(tmp_p
 
 
 def a_file(**changes: object) -> PlatformFile:
-    return dataclasses.replace(files.load("cpu"), visible_devices="ACME_VISIBLE_DEVICES", **changes)  # type: ignore[arg-type]
+    return changed(files.load("cpu"), visible_devices="ACME_VISIBLE_DEVICES", **changes)  # type: ignore[arg-type]
 
 
 def a_card(name: str = "Acme 1", gib: int = 40) -> Device:

@@ -42,7 +42,7 @@ def test_a_platform_can_be_a_file_of_the_users_own(tmp_path: Path) -> None:
         (GOOD + 'plugin = "os; x"\n', "plugin 'os; x' is not the name of a module"),
         (GOOD + 'least_torch = "new"\n', "least_torch 'new' is not a version such as 2.6"),
         (GOOD + 'kubernetes_resource = "gpu"\n', "kubernetes_resource 'gpu' is not a resource"),
-        (GOOD + "[host_settings]\nTHREADS = 3\n", "host_settings gives variables texts, not THREADS = 3"),
+        (GOOD + "[host_settings]\nTHREADS = 3\n", "host_settings of THREADS must be text, not 3"),
         (GOOD + '[recognise]\nbild = "hip"\n', "recognise: key 'bild' is not known; did you mean 'build'?"),
         (GOOD + '[recognise]\ndevice_name = "(MI"\n', "recognise: device_name '(MI' is not a regular expression"),
         (GOOD + "[[peaks]]\n" + PEAK.replace("fp16", "fp17"), "peaks, entry 1: precision 'fp17'; did you mean 'fp16'?"),
@@ -135,7 +135,7 @@ def test_the_page_of_platforms_has_a_line_for_every_file_and_every_key() -> None
         [line] = [line for line in lines if line.startswith(f"| `{file.name}` |")]
         told = (file.device_type, file.collectives, file.plugin, file.kubernetes_resource, file.recognise.build)
         assert [word for word in told if word and word not in line] == []
-    keys = set(files.PlatformFile.__dataclass_fields__) - {"name", "python", "recognise"}
+    keys = set(files.PlatformFile.__struct_fields__) - {"name", "python", "recognise"}
     assert [key for key in sorted(keys) if not any(line.startswith(f"| `{key}` |") for line in lines)] == []
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from trainmark.platforms import files
-from trainmark.platforms.sensor_table import Program, read_table
-from trainmark.platforms.sensors import FIELDS, Reading, program_readings
+from trainmark.platforms.reading import FIELDS, Reading
+from trainmark.platforms.sensor_table import NvmlSensors, Program, ProgramSensors
+from trainmark.platforms.sensors import program_readings
 
 OUTPUTS = Path(__file__).parent / "sensor_outputs"
 MIB = 2**20
@@ -128,8 +129,8 @@ MISSING = {
 
 def programs(vendor: str) -> tuple[Program, ...]:
     table = files.load(vendor).sensors
-    assert table is not None
-    return read_table(Path(vendor), table).programs
+    assert isinstance(table, (NvmlSensors, ProgramSensors))
+    return table.programs
 
 
 def program_for(output: str) -> Program:
@@ -158,7 +159,7 @@ def test_every_vendor_with_a_program_has_two_recorded_outputs_and_every_output_i
     assert recorded == sorted(SAID)
     for vendor in files.names():
         table = files.load(vendor).sensors
-        if table is not None and table.get("programs"):
+        if getattr(table, "programs", ()):
             assert sum(output.startswith(f"{vendor}/") for output in SAID) >= 2, vendor
 
 

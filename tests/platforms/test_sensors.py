@@ -10,18 +10,27 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace as changed
 
 from trainmark.platforms import files, sensors
 from trainmark.platforms.host_sensors import HostReader
 from trainmark.platforms.nvml import NvmlReader
-from trainmark.platforms.sensor_program import output_of
-from trainmark.platforms.sensor_table import read_table
-from trainmark.platforms.sensors import FIELDS, ProgramReader, Reading
+from trainmark.platforms.reading import FIELDS, Reading
+from trainmark.platforms.sensor_table import HostSensors, NoSensors, NvmlSensors, ProgramSensors, Sensors
+from trainmark.platforms.sensors import ProgramReader, output_of
+from trainmark.spec import tables
 from trainmark.spec.errors import UsageError
 
 CSV = {"parse": "csv", "fields": {"device": {"from": "index"}, "power_w": {"from": "power"}}}
+
+
+class Holder(msgspec.Struct):
+    """The part of a platform file that is about sensors."""
+
+    sensors: Sensors
 
 
 def tool(folder: Path, name: str, body: str) -> str:
@@ -33,8 +42,7 @@ def tool(folder: Path, name: str, body: str) -> str:
 
 
 def reader(*programs: dict[str, Any]) -> ProgramReader:
-    table = read_table(Path("own.toml"), {"kind": "program", "programs": list(programs)})
-    return ProgramReader(table.programs)
+    return ProgramReader(tables.read(ProgramSensors, {"programs": list(programs)}, "sensors").programs)
 
 
 def test_a_program_is_run_without_a_locale_and_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +139,7 @@ def test_where_the_first_program_is_missing_the_next_gives_its_fields(tmp_path: 
     ("change", "word"),
     [
         ({"kind": "programm"}, "program"),
-        ({"kind": "none"}, "reason is missing"),
+        ({"kind": "none"}, "key 'reason' is missing"),
         ({"kind": "host", "programs": []}, "does not go with kind 'host'"),
         ({"kind": "program"}, "at least one"),
         ({"kind": "nvml", "knid": 1}, "kind"),
@@ -139,7 +147,7 @@ def test_where_the_first_program_is_missing_the_next_gives_its_fields(tmp_path: 
 )
 def test_a_table_that_could_not_be_read_by_is_refused(change: dict[str, Any], word: str) -> None:
     with pytest.raises(UsageError, match=word):
-        sensors.check(Path("own.toml"), change)
+        tables.read(Holder, {"sensors": change}, "own.toml")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +160,7 @@ def test_a_table_that_could_not_be_read_by_is_refused(change: dict[str, Any], wo
         ({"parse": "pattern", "rows": "(?P<index>x"}, "not a regular expression"),
         ({"parse": "pattern", "rows": "(?P<index>x)"}, "no group named 'power'"),
         ({"parse": "columns"}, "the number of a column"),
-        ({"rows": "x"}, "key 'rows' is not known"),
+        ({"rows": "x"}, "rows does not go with parse 'csv'"),
         ({"timeout_s": 100}, "timeout_s must be a number up to 30"),
         ({"timeout_s": True}, "timeout_s must be a number"),
         ({"fields": {}}, "names at least one"),
@@ -258,7 +266,8 @@ def a_stand_in_for_nvml(**changes: Any) -> ModuleType:
 
 
 def nvml_file(**changes: Any) -> files.PlatformFile:
-    return replace(files.load("cpu"), device_type="cuda", visible_devices="SEEN", sensors={"kind": "nvml", **changes})
+    table = tables.read(NvmlSensors, changes, "sensors")
+    return changed(files.load("cpu"), device_type="cuda", visible_devices="SEEN", sensors=table)
 
 
 def test_nvml_is_asked_for_each_value_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +342,7 @@ def test_the_variable_of_visible_devices_says_which_devices_are_ours(
 
 
 def test_a_cpu_is_one_device_however_many_ranks_share_it() -> None:
-    file = replace(files.load("cpu"), sensors={"kind": "host"})
+    file = changed(files.load("cpu"), sensors=HostSensors())
     assert sensors.used_devices(file, sensors.open_reader(file), 4, {}) == [0]
 
 
@@ -436,9 +445,9 @@ def test_a_machine_says_how_much_of_its_memory_is_used() -> None:
 
 
 def test_a_platform_without_sensors_says_why(tmp_path: Path) -> None:
-    file = replace(files.load("cpu"), sensors=None)
+    file = changed(files.load("cpu"), sensors=None)
     assert set(sensors.open_reader(file).unavailable.values()) == {"the platform file names no sensors"}
-    file = replace(file, sensors={"kind": "none", "reason": "it needs root"})
+    file = changed(file, sensors=NoSensors(reason="it needs root"))
     opened = sensors.open_reader(file)
     assert opened.read() == []
     assert opened.unavailable == dict.fromkeys(FIELDS, "it needs root")

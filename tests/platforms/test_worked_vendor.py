@@ -37,7 +37,7 @@ def test_a_vendor_is_one_file_of_about_twenty_lines(example: Path) -> None:
 def test_every_key_a_vendor_may_set_is_shown(example: Path) -> None:
     text = example.read_text(encoding="utf-8")
     beside = {"name", "python", "host_settings"}  # the file's own name, ours alone, and for CPUs
-    assert [key for key in files.PlatformFile.__dataclass_fields__ if key not in beside and key not in text] == []
+    assert [key for key in files.PlatformFile.__struct_fields__ if key not in beside and key not in text] == []
 
 
 def test_where_its_plugin_is_not_installed_that_is_what_is_said(example: Path) -> None:

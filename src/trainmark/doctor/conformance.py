@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from trainmark.doctor import collective_check
 from trainmark.platforms import files, sensors
 from trainmark.platforms.platform import Device, Platform
+from trainmark.platforms.reading import FIELDS
+from trainmark.platforms.sensor_table import NvmlSensors, ProgramSensors
 from trainmark.spec.checks import CheckResult, count, failed, first_line, ok, unknown
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import PRECISIONS, Precision
@@ -220,7 +223,7 @@ def sensors_parse(device: Device) -> CheckResult:
         unavailable = dict(reader.unavailable)
     finally:
         reader.close()
-    given = [name for name in sensors.FIELDS if name not in unavailable]
+    given = [name for name in FIELDS if name not in unavailable]
     by_reason: dict[str, list[str]] = {}
     for name, reason in unavailable.items():
         by_reason.setdefault(reason, []).append(name)
@@ -240,16 +243,15 @@ def sensors_parse(device: Device) -> CheckResult:
 def unplugged_tool(device: Device) -> CheckResult:
     """The file's programs are replaced by one that is nowhere: nothing may fail but the reading."""
     file = device.platform.file
-    programs = (file.sensors or {}).get("programs")
-    if not isinstance(programs, list) or not programs:
+    if not isinstance(file.sensors, (NvmlSensors, ProgramSensors)) or not file.sensors.programs:
         return unknown("the file's sensors need no program")
-    gone = [{**program, "argv": [NO_PROGRAM, *program["argv"][1:]]} for program in programs]
-    reader = sensors.open_reader(replace(file, sensors={"kind": "program", "programs": gone}))
+    gone = (msgspec.structs.replace(program, argv=(NO_PROGRAM, *program.argv[1:])) for program in file.sensors.programs)
+    reader = sensors.ProgramReader(tuple(gone))
     try:
         readings, unavailable = reader.read(), dict(reader.unavailable)
     finally:
         reader.close()
-    if readings or not all(unavailable.get(name) for name in sensors.FIELDS):
+    if readings or not all(unavailable.get(name) for name in FIELDS):
         return failed(f"{len(readings)} readings came from a program that is not there", "this is ours to mend")
     return ok(f"unavailable, with the reason: {_telling(unavailable)}")
 

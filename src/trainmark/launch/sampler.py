@@ -16,6 +16,7 @@ from typing import Any
 from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.launch.process_tree import ProcessTree, busy_s, cores
 from trainmark.platforms import files, sensors
+from trainmark.platforms.reading import FIELDS, Reader, Reading
 from trainmark.spec.errors import TrainmarkError
 from trainmark.spec.events import EventWriter
 from trainmark.train.ranks import host_name
@@ -76,7 +77,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
 
 
 def _watch_devices(
-    reader: sensors.Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
+    reader: Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
 ) -> None:
     known: dict[str, str] | None = None
     next_s = time.monotonic()
@@ -86,7 +87,7 @@ def _watch_devices(
         at_ns = (before_ns + time.perf_counter_ns()) // 2
         if used is None:
             readings, missing = [], "the variable of visible devices does not tell which devices the run uses"
-            reader.unavailable = dict.fromkeys(sensors.FIELDS, missing)
+            reader.unavailable = dict.fromkeys(FIELDS, missing)
         if reader.unavailable != known:
             known = dict(reader.unavailable)
             events.write("unavailable", at_ns=at_ns, fields=known)
@@ -97,7 +98,7 @@ def _watch_devices(
             return
 
 
-def _document(reading: sensors.Reading) -> dict[str, Any]:
+def _document(reading: Reading) -> dict[str, Any]:
     return {name: value for name, value in asdict(reading).items() if value is not None}
 
 

@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from trainmark.platforms.sensors import Reader, Reading, missing
+from trainmark.platforms.reading import Reader, Reading, missing
 
 SYSTEM = Path("/sys")
 HEAT = ("coretemp", "k10temp", "zenpower", "cpu_thermal")

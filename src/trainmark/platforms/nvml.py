@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainmark.platforms.sensors import Reader, Reading, missing
+from trainmark.platforms.reading import Reader, Reading, missing
 
 THROTTLES: Mapping[int, str] = {
     0x04: "software power cap",

@@ -1,97 +1,201 @@
-"""The [sensors] table of a platform file: what it may say, and what is wrong with one that says something else."""
+"""The [sensors] table of a platform file: which of a vendor's programs say what, and how their output is read."""
 
 from __future__ import annotations
 
+import csv
+import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
-from trainmark.platforms.sensor_parsers import PARSERS, Layout, Row, Source
-from trainmark.platforms.sensor_values import UNITS, NoValueError, number
-from trainmark.spec.errors import UsageError, nearest
+import msgspec
+from msgspec import Meta
 
-KINDS = ("nvml", "program", "host", "standin", "none")
-KEYS = ("kind", "reason", "powercap", "programs")
-PROGRAM_KEYS = ("argv", "timeout_s", "parse", "units", "fields")
-PARSER_KEYS: Mapping[str, tuple[str, ...]] = {
-    "csv": ("header", "delimiter"),
-    "columns": ("rows",),
-    "keys": ("block", "separator"),
-    "pattern": ("rows",),
-    "json": ("devices", "device_key"),
-}
-FIELD_KEYS = ("from", "unit", "find", "add")
-THROTTLED_KEYS = ("from", "bits", "flags", "when")
+from trainmark.spec.errors import nearest
+
 TIMEOUT_S = 5.0
 MOST_TIMEOUT_S = 30.0
 POWERCAP = "/sys/class/powercap"
 
+Source = str | int
+"""Where a value stands, in the parser's own terms: a name, a path, or the number of a column."""
+Sources = str | int | tuple[str | int, ...]
+"""The first that is there counts; one may stand alone."""
+
+
+class NoValueError(Exception):
+    """A cell without a value; the text says why, for people."""
+
+
+class UnreadableError(Exception):
+    """Output that is not what its parser was made for; the text says why, for people."""
+
+
+# What a program's output is taken apart into
+
+
+class Cell(NamedTuple):
+    text: str
+    unit: str = ""
+    """The unit named beside the cell instead of in it: in the head of its column, or in a JSON object."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class Row:
+    """What the output says of one device."""
+
+    cell: Callable[[Source], Cell | None]
+    """None where there is no such place in this output."""
+    device: int | None = None
+    """The device's number, where the row itself carries it."""
+
+    def first(self, sources: Sources) -> Cell | None:
+        return next((cell for source in _all(sources) if (cell := self.cell(source)) is not None), None)
+
+
+# What the table says
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
     """Where a program says one number."""
 
-    sources: tuple[Source, ...]
+    sources: Annotated[Sources, Meta(description="a name or a list of them")] = msgspec.field(name="from")
     unit: str = ""
     find: re.Pattern[str] | None = None
+    """Its one group is the value."""
     add: bool = False
+    """All sources are added up, instead of the first one taken."""
+
+    def __post_init__(self) -> None:
+        if self.find and self.find.groups != 1:
+            raise ValueError(f"find must have one group, not {self.find.groups}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Throttling:
+class Throttling(msgspec.Struct, frozen=True, kw_only=True):
     """Where a program says why a device is slowed: a mask of bits, or a flag for each reason."""
 
-    sources: tuple[Source, ...] = ()
-    bits: Mapping[int, str] = field(default_factory=dict)
-    flags: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
-    when: re.Pattern[str] = re.compile("^Active$")
+    sources: Annotated[Sources, Meta(description="a name or a list of them")] = msgspec.field(name="from", default=())
+    bits: Annotated[Mapping[str, str], Meta(description='a table such as { "0x4" = "power cap" }')] = {}
+    flags: Annotated[Mapping[str, Sources], Meta(description="a table of reasons")] = {}
+    when: re.Pattern[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.sources and self.bits) and self.when is None:
+            raise ValueError("it must be a table with from and bits, or with flags and when")
+        if self.when is not None and not self.flags:
+            raise ValueError("flags must be a table of reasons")
+        if any(re.fullmatch(r"0[xX][0-9a-fA-F]+|0[bB][01]+|[0-9]+", bit) is None for bit in self.bits):
+            raise ValueError('bits must be a table such as { "0x4" = "power cap" }')
+
+    def reasons(self, row: Row) -> tuple[str, ...]:
+        if self.when is not None:
+            cells = {reason: row.first(sources) for reason, sources in self.flags.items()}
+            if all(cell is None for cell in cells.values()):
+                raise NoValueError("its output has none of the flags")
+            return tuple(reason for reason, cell in cells.items() if cell and self.when.search(cell.text.strip()))
+        if (cell := row.first(self.sources)) is None:
+            raise NoValueError(f"its output has no {_named(self.sources)}")
+        try:
+            mask = int(cell.text.strip(), 0)
+        except ValueError:
+            raise NoValueError(f"{cell.text[:40]!r} is not a mask of bits") from None
+        return tuple(name for bit, name in self.bits.items() if mask & int(bit, 0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Program:
+class Fields(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program says of a device."""
+
+    device: Field | None = None
+    memory_used_bytes: Field | None = None
+    memory_total_bytes: Field | None = None
+    power_w: Field | None = None
+    energy_j: Field | None = None
+    temperature_c: Field | None = None
+    utilisation_percent: Field | None = None
+    clock_mhz: Field | None = None
+    ecc_errors: Field | None = None
+    throttled: Throttling | None = None
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            known = ", ".join(name for name in self.__struct_fields__ if name != "device")
+            raise ValueError(f"it must be a table that names at least one of {known}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.__struct_fields__ if name != "device" and getattr(self, name) is not None)
+
+    def sources(self) -> Iterator[tuple[str, Sources]]:
+        """Every place asked for, with the field that asks for it."""
+        for name in self.__struct_fields__:
+            entry = getattr(self, name)
+            if isinstance(entry, Field):
+                yield name, entry.sources
+            elif isinstance(entry, Throttling):
+                yield from ((name, sources) for sources in ([entry.sources] if entry.sources else entry.flags.values()))
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
     """A vendor's program and how its output is read."""
 
-    argv: tuple[str, ...]
-    parse: str
-    layout: Layout
-    timeout_s: float = TIMEOUT_S
-    units: Mapping[str, str] = field(default_factory=dict)
-    device: Field | None = None
-    fields: Mapping[str, Field] = field(default_factory=dict)
-    throttled: Throttling | None = None
+    argv: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(min_length=1, description='a list of words, such as ["tool", "--query"]'),
+    ]
+    fields: Fields
+    timeout_s: Annotated[float, Meta(gt=0, le=MOST_TIMEOUT_S, description=f"a number up to {MOST_TIMEOUT_S:g}")] = (
+        TIMEOUT_S
+    )
+    units: Mapping[str, str] = {}
+    """What the program's own words for units mean."""
+
+    def __post_init__(self) -> None:
+        for name, sources in self.fields.sources():
+            self._check_sources(name, sources)
+        for name in self.fields.names:
+            unit, known = getattr(getattr(self.fields, name), "unit", ""), list(UNITS.get(name, ()))
+            if unit and unit not in known:
+                raise ValueError(f"{name}: unit {unit!r}; {nearest(unit, known)}")
+        every = {unit for known in UNITS.values() for unit in known}
+        if not set(self.units.values()) <= every:
+            raise ValueError(f"units must say which known unit each word means, not {dict(self.units)!r}")
+
+    def _check_sources(self, name: str, sources: Sources) -> None:
+        if sources == ():
+            raise ValueError(f"{name}: from is empty")
+        if not all(isinstance(source, str) and source for source in _all(sources)):
+            raise ValueError(f"{name}: from must be a name or a list of them, not {sources!r}")
+
+    def rows(self, output: str) -> list[Row]:
+        raise NotImplementedError
 
     @property
     def gives(self) -> tuple[str, ...]:
-        return (*self.fields, *(("throttled",) if self.throttled else ()))
-
-    def rows(self, output: str) -> list[Row]:
-        return PARSERS[self.parse](output, self.layout)
+        return self.fields.names
 
     def device_of(self, row: Row, place: int) -> int | None:
         """The number of the device a row is about; where nothing says it, its place among the rows."""
-        if self.device is None:
+        device = self.fields.device
+        if device is None:
             return place if row.device is None else row.device
-        for source in self.device.sources:
+        for source in _all(device.sources):
             if cell := row.cell(source):
-                match = (self.device.find or re.compile(r"^\s*([0-9]+)\s*$")).search(cell.text)
+                match = (device.find or re.compile(r"^\s*([0-9]+)\s*$")).search(cell.text)
                 return int(match[1]) if match and match[1].isdigit() else None
         return None
 
     def value(self, name: str, row: Row) -> tuple[float | tuple[str, ...] | None, str]:
         """A field's value in a row, or None and why."""
+        entry = getattr(self.fields, name)
         try:
-            if name in self.fields:
-                return self._number(name, self.fields[name], row), ""
-            assert self.throttled is not None  # noqa: S101 - `gives` has no other name
-            return _reasons(self.throttled, row), ""
+            return (entry.reasons(row) if isinstance(entry, Throttling) else self._number(name, entry, row)), ""
         except NoValueError as error:
             return None, str(error)
 
     def _number(self, name: str, entry: Field, row: Row) -> float:
         found = []
-        for source in entry.sources:
+        for source in _all(entry.sources):
             if (cell := row.cell(source)) is None:
                 continue
             text = cell.text
@@ -104,198 +208,286 @@ class Program:
             if not entry.add:
                 break
         if not found:
-            raise NoValueError(f"its output has no {' or '.join(str(source) for source in entry.sources)}")
+            raise NoValueError(f"its output has no {_named(entry.sources)}")
         return sum(found)
 
 
-def _reasons(throttled: Throttling, row: Row) -> tuple[str, ...]:
-    if throttled.flags:
-        cells = {
-            reason: next((cell for source in sources if (cell := row.cell(source)) is not None), None)
-            for reason, sources in throttled.flags.items()
-        }
-        if all(cell is None for cell in cells.values()):
-            raise NoValueError("its output has none of the flags")
-        return tuple(reason for reason, cell in cells.items() if cell and throttled.when.search(cell.text.strip()))
-    cell = next((cell for source in throttled.sources if (cell := row.cell(source)) is not None), None)
-    if cell is None:
-        raise NoValueError(f"its output has no {' or '.join(str(source) for source in throttled.sources)}")
-    try:
-        mask = int(cell.text.strip(), 0)
-    except ValueError:
-        raise NoValueError(f"{cell.text[:40]!r} is not a mask of bits") from None
-    return tuple(name for bit, name in throttled.bits.items() if mask & bit)
+class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
+    header: Annotated[tuple[str, ...], Meta(description="a list of the columns' names")] = ()
+    """Where the output has none; else the first line with a wanted name is the head."""
+    delimiter: Annotated[str, Meta(min_length=1, max_length=1, description="one sign")] = ","
+
+    def rows(self, output: str) -> list[Row]:
+        try:
+            parts = list(csv.reader(output.splitlines(), delimiter=self.delimiter))
+        except csv.Error as error:
+            raise UnreadableError(f"its output is not CSV: {error}") from None
+        lines = [[cell.strip() for cell in line] for line in parts]
+        lines = [line for line in lines if any(line)]
+        heads = [_head(name) for name in self.header]
+        if not heads:
+            wanted = {source for _, sources in self.fields.sources() for source in _all(sources)}
+            for number, line in enumerate(lines):
+                found = [_head(cell) for cell in line]
+                if any(name in wanted for pair in found for name in pair[:2]):
+                    heads, lines = found, lines[number + 1 :]
+                    break
+            else:
+                raise UnreadableError("its output has no head with the names wanted")
+        places = {name: place for place, (whole, bare, _) in enumerate(heads) for name in (bare, whole)}
+        rows = []
+        for line in lines:
+            if len(line) != len(heads):
+                raise UnreadableError(f"a row has {len(line)} cells, its head {len(heads)}")
+
+            def cell(source: Source, line: list[str] = line) -> Cell | None:
+                place = places.get(str(source))
+                return None if place is None else Cell(line[place], heads[place][2])
+
+            rows.append(Row(cell=cell))
+        return rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sensors:
-    kind: str
-    reason: str = ""
-    powercap: str = POWERCAP
-    programs: tuple[Program, ...] = ()
+class ColumnsProgram(Program, frozen=True, kw_only=True, tag="columns"):
+    lines: re.Pattern[str] | tuple[re.Pattern[str], ...] = msgspec.field(name="rows", default=())
+    """What all lines of a device have in them."""
+
+    def _check_sources(self, name: str, sources: Sources) -> None:
+        if not all(isinstance(source, int) and source > 0 for source in _all(sources)):
+            raise ValueError(f"{name}: from must be the number of a column, from 1, or a list of them, not {sources!r}")
+
+    def rows(self, output: str) -> list[Row]:
+        rows = []
+        for line in output.splitlines():
+            if line.strip() and all(pattern.search(line) for pattern in _all(self.lines)):
+                cells = line.split()
+
+                def cell(source: Source, cells: list[str] = cells) -> Cell | None:
+                    number = int(source)
+                    return Cell(cells[number - 1]) if 0 < number <= len(cells) else None
+
+                rows.append(Row(cell=cell))
+        return rows
 
 
-def read_table(path: Path, table: Mapping[str, object]) -> Sensors:
-    """The meaning of a [sensors] table; `path` is the file to name where it has none."""
-    at = f"platform file {path}: [sensors]"
-    _known(at, table, KEYS)
-    kind = _text(at, table, "kind")
-    if kind not in KINDS:
-        raise UsageError(f"{at}: kind {kind!r} is not known; {nearest(kind, KINDS)}")
-    allowed = {"none": {"reason"}, "host": {"powercap"}, "program": {"programs"}, "nvml": {"programs"}}.get(kind, set())
-    for key in table:
-        if key not in {"kind", *allowed}:
-            raise UsageError(f"{at}: {key} does not go with kind {kind!r}")
-    programs = table.get("programs", [])
-    if not isinstance(programs, list) or not all(isinstance(program, dict) for program in programs):
-        raise UsageError(f"{at}: programs are written as [[sensors.programs]] tables")
-    if kind == "program" and not programs:
-        raise UsageError(f"{at}: kind {kind!r} needs at least one [[sensors.programs]] table")
-    return Sensors(
-        kind=kind,
-        reason=_text(at, table, "reason") if "reason" in allowed else "",
-        powercap=_text(at, table, "powercap") if "powercap" in table else POWERCAP,
-        programs=tuple(_program(f"{at} program {index}", entry) for index, entry in enumerate(programs, 1)),
-    )
+class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
+    """Lines of `key : value`, indented under headings."""
+
+    block: re.Pattern[str] | None = None
+    """A line that fits it begins the next device."""
+    separator: str = ":"
+
+    def __post_init__(self) -> None:
+        if self.block is None:
+            raise ValueError("parse 'keys' needs the key block")
+        super().__post_init__()
+
+    def rows(self, output: str) -> list[Row]:
+        rows = []
+        cells: dict[Source, Cell] = {}
+        above: list[tuple[int, str]] = []
+        for line in output.expandtabs(8).splitlines():
+            if not line.strip():
+                continue
+            if self.block and (begin := self.block.search(line)):
+                cells, above = {}, []
+                number = begin.groupdict().get("device")
+                rows.append(Row(cell=cells.get, device=_whole(number)))
+                continue
+            indent = len(line) - len(line.lstrip())
+            while above and above[-1][0] >= indent:
+                above.pop()
+            key, _, value = (part.strip() for part in line.partition(self.separator))
+            if value:
+                cells.setdefault(key, Cell(value))
+                for start in range(len(above)):
+                    cells.setdefault("/".join([*(name for _, name in above[start:]), key]), Cell(value))
+            above.append((indent, key))
+        return rows
 
 
-def _program(at: str, table: Mapping[str, Any]) -> Program:
-    parse = _text(at, table, "parse")
-    if parse not in PARSERS:
-        raise UsageError(f"{at}: parse {parse!r} is not known; {nearest(parse, list(PARSERS))}")
-    _known(at, table, (*PROGRAM_KEYS, *PARSER_KEYS[parse]))
-    argv = table.get("argv")
-    if not isinstance(argv, list) or not argv or not all(isinstance(word, str) and word for word in argv):
-        raise UsageError(f'{at}: argv must be a list of words, such as ["tool", "--query"], not {argv!r}')
-    timeout_s = table.get("timeout_s", TIMEOUT_S)
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= MOST_TIMEOUT_S:
-        raise UsageError(f"{at}: timeout_s must be a number up to {MOST_TIMEOUT_S:g}, not {timeout_s!r}")
-    entries = table.get("fields")
-    if not isinstance(entries, dict) or not set(entries) - {"device"}:
-        raise UsageError(f"{at}: fields must be a table that names at least one of {', '.join((*UNITS, 'throttled'))}")
-    _known(f"{at} fields", entries, ("device", *UNITS, "throttled"))
-    throttled = _throttling(f"{at} throttled", parse, entries["throttled"]) if "throttled" in entries else None
-    numbers = {name: entry for name, entry in entries.items() if name != "throttled"}
-    fields = {name: _field(f"{at} {name}", name, parse, entry) for name, entry in numbers.items()}
-    units = table.get("units", {})
-    every = {unit for known in UNITS.values() for unit in known}
-    if not isinstance(units, dict) or not all(unit in every for unit in units.values()):
-        raise UsageError(f"{at}: units must say which known unit each word means, not {units!r}")
-    sources = [source for entry in fields.values() for source in entry.sources]
-    if throttled:
-        sources += [*throttled.sources, *(source for flag in throttled.flags.values() for source in flag)]
-    return Program(
-        argv=tuple(argv),
-        parse=parse,
-        layout=_layout(at, parse, table, frozenset(sources)),
-        timeout_s=float(timeout_s),
-        units=units,
-        device=fields.pop("device", None),
-        fields=fields,
-        throttled=throttled,
-    )
+class PatternProgram(Program, frozen=True, kw_only=True, tag="pattern"):
+    patterns: re.Pattern[str] | tuple[re.Pattern[str], ...] = msgspec.field(name="rows", default=())
+    """The first that is found anywhere finds all devices; its groups are the places of the values."""
+
+    def __post_init__(self) -> None:
+        if not self.patterns:
+            raise ValueError("parse 'pattern' needs the key rows")
+        super().__post_init__()
+
+    def _check_sources(self, name: str, sources: Sources) -> None:
+        super()._check_sources(name, sources)
+        for source in _all(sources):
+            if not any(source in pattern.groupindex for pattern in _all(self.patterns)):
+                raise ValueError(f"rows has no group named {source!r}")
+
+    def rows(self, output: str) -> list[Row]:
+        for pattern in _all(self.patterns):
+            if found := list(pattern.finditer(output)):
+                return [Row(cell=_group_of(match)) for match in found]
+        return []
 
 
-def _layout(at: str, parse: str, table: Mapping[str, Any], names: frozenset[Source]) -> Layout:
-    header = table.get("header", [])
-    if not isinstance(header, list) or not all(isinstance(name, str) for name in header):
-        raise UsageError(f"{at}: header must be a list of the columns' names, not {header!r}")
-    delimiter = _text(at, table, "delimiter") if "delimiter" in table else ","
-    if len(delimiter) != 1:
-        raise UsageError(f"{at}: delimiter must be one sign, not {delimiter!r}")
-    given = table.get("rows", [])
-    rows = tuple(_pattern(at, "rows", text) for text in (given if isinstance(given, list) else [given]))
-    if parse == "pattern" and not rows:
-        raise UsageError(f"{at}: parse {parse!r} needs the key rows")
-    if parse == "keys" and "block" not in table:
-        raise UsageError(f"{at}: parse {parse!r} needs the key block")
-    if parse == "pattern":
-        for name in names:
-            if not any(name in pattern.groupindex for pattern in rows):
-                raise UsageError(f"{at}: rows has no group named {name!r}")
-    return Layout(
-        header=tuple(header),
-        delimiter=delimiter,
-        rows=rows,
-        block=_pattern(at, "block", table["block"]) if "block" in table else None,
-        separator=_text(at, table, "separator") if "separator" in table else ":",
-        devices=_paths(at, table.get("devices", "")),
-        device_key=_pattern(at, "device_key", table["device_key"]) if "device_key" in table else None,
-        names=names,
-    )
+class JsonProgram(Program, frozen=True, kw_only=True, tag="json"):
+    devices: Annotated[str | tuple[str, ...], Meta(description="a path or a list of paths")] = ""
+    """Where the list, or the table, of the devices is: the first path that leads somewhere."""
+    device_key: re.Pattern[str] | None = None
+    """Which keys of a table are devices; its group is the number."""
 
-
-def _field(at: str, name: str, parse: str, table: object) -> Field:
-    if not isinstance(table, dict):
-        raise UsageError(f'{at} must be a table such as {{ from = "..." }}, not {table!r}')
-    _known(at, table, FIELD_KEYS)
-    unit = _text(at, table, "unit") if "unit" in table else ""
-    if unit and unit not in UNITS.get(name, {}):
-        raise UsageError(f"{at}: unit {unit!r}; {nearest(unit, list(UNITS.get(name, {})))}")
-    find = _pattern(at, "find", table["find"]) if "find" in table else None
-    if find and find.groups != 1:
-        raise UsageError(f"{at}: find must have one group, not {find.groups}")
-    add = table.get("add", False)
-    if not isinstance(add, bool):
-        raise UsageError(f"{at}: add must be true or false, not {add!r}")
-    return Field(sources=_sources(at, parse, table.get("from")), unit=unit, find=find, add=add)
-
-
-def _throttling(at: str, parse: str, table: object) -> Throttling:
-    if not isinstance(table, dict) or not ({"from", "bits"} <= set(table) or {"flags", "when"} <= set(table)):
-        raise UsageError(f"{at} must be a table with from and bits, or with flags and when, not {table!r}")
-    _known(at, table, THROTTLED_KEYS)
-    if "flags" in table:
-        if not isinstance(table["flags"], dict) or not table["flags"]:
-            raise UsageError(f"{at}: flags must be a table of reasons, not {table['flags']!r}")
-        flags = {reason: _sources(f"{at} {reason}", parse, places) for reason, places in table["flags"].items()}
-        return Throttling(flags=flags, when=_pattern(at, "when", table["when"]))
-    try:
-        bits = {int(bit, 0): str(name) for bit, name in table["bits"].items()}
-    except (AttributeError, ValueError):
-        raise UsageError(f'{at}: bits must be a table such as {{ "0x4" = "power cap" }}') from None
-    return Throttling(sources=_sources(at, parse, table["from"]), bits=bits)
-
-
-def _paths(at: str, given: object) -> tuple[str, ...]:
-    paths = given if isinstance(given, list) else [given]
-    if not paths or not all(isinstance(path, str) for path in paths):
-        raise UsageError(f"{at}: devices must be a path or a list of paths, not {given!r}")
-    return tuple(paths)
-
-
-def _sources(at: str, parse: str, given: object) -> tuple[Source, ...]:
-    wanted = int if parse == "columns" else str
-    places = given if isinstance(given, list) else [given]
-    for place in places:
-        if not isinstance(place, wanted) or isinstance(place, bool) or not place:
-            raise UsageError(
-                f"{at}: from must be {'the number of a column, from 1,' if wanted is int else 'a name'} or a list of "
-                f"them, not {given!r}"
+    def rows(self, output: str) -> list[Row]:
+        try:
+            document = json.loads(output)
+        except (ValueError, RecursionError):
+            raise UnreadableError("its output is not JSON") from None
+        places = (_at(document, path) for path in _all(self.devices))
+        entries = next((place for place in places if isinstance(place, (list, Mapping))), None)
+        if entries is None:
+            raise UnreadableError(
+                f"its JSON has no devices at {' or '.join(path or 'its top' for path in _all(self.devices))}"
             )
-    if not places:
-        raise UsageError(f"{at}: from is empty")
-    return tuple(places)
+        if isinstance(entries, list):
+            return [Row(cell=_entry_of(entry)) for entry in entries]
+        rows = []
+        for key, entry in entries.items():
+            match = self.device_key.search(key) if self.device_key else None
+            if match or not self.device_key:
+                rows.append(Row(cell=_entry_of(entry), device=_whole(match[1]) if match and match.groups() else None))
+        return rows
 
 
-def _known(at: str, table: Mapping[str, object], known: Iterable[str]) -> None:
-    names = list(known)
-    for key in table:
-        if key not in names:
-            raise UsageError(f"{at}: key {key!r} is not known; {nearest(key, names)}")
+Programs = CsvProgram | ColumnsProgram | KeysProgram | PatternProgram | JsonProgram
 
 
-def _text(at: str, table: Mapping[str, object], key: str) -> str:
-    value = table.get(key)
-    if not isinstance(value, str) or not value:
-        raise UsageError(f"{at}: {key} {'is missing' if value is None else f'must be text, not {value!r}'}")
-    return value
+class NvmlSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="nvml"):
+    """Read through NVML, or by the programs where that is not there."""
+
+    programs: tuple[Programs, ...] = ()
 
 
-def _pattern(at: str, key: str, text: object) -> re.Pattern[str]:
-    if not isinstance(text, str):
-        raise UsageError(f"{at}: {key} must be a regular expression, not {text!r}")
-    try:
-        return re.compile(text, re.MULTILINE)
-    except re.error as error:
-        raise UsageError(f"{at}: {key} is not a regular expression: {error}") from None
+class ProgramSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="program"):
+    programs: tuple[Programs, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.programs:
+            raise ValueError("kind 'program' needs at least one [[sensors.programs]] table")
+
+
+class HostSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="host"):
+    """The machine itself, as the kernel's files tell of it."""
+
+    powercap: str = POWERCAP
+
+
+class StandInSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="standin"):
+    """Those of the stand-in, by its script."""
+
+
+class NoSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="none"):
+    reason: Annotated[str, Meta(min_length=1)]
+
+
+Sensors = NvmlSensors | ProgramSensors | HostSensors | StandInSensors | NoSensors
+
+
+# Cells
+
+
+NO_VALUE = re.compile(r"(?i)\[?\s*(n/?a|not (supported|available)|unknown( error)?|error|none|nan|-+)?\s*\]?")
+"""What programs write where they have nothing to say."""
+
+_NUMBER = re.compile(r"\(?\s*([+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([%°℃A-Za-z]*)\s*\)?")
+
+_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES |= {"bytes": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+UNITS: Mapping[str, Mapping[str, float]] = {
+    "memory_used_bytes": _BYTES,
+    "memory_total_bytes": _BYTES,
+    "power_w": {"W": 1, "mW": 1e-3, "uW": 1e-6, "kW": 1e3},
+    "energy_j": {"J": 1, "mJ": 1e-3, "uJ": 1e-6, "kJ": 1e3, "Wh": 3600},
+    "temperature_c": {"C": 1, "°C": 1, "℃": 1, "K": 1},
+    "utilisation_percent": {"%": 1, "share": 100},
+    "clock_mhz": {"MHz": 1, "GHz": 1e3, "kHz": 1e-3, "Hz": 1e-6},
+    "ecc_errors": {},
+}
+"""By field, its units and how many of the field's own one of them is; the first is the field's own."""
+
+_ZERO_CELSIUS_K = 273.15
+
+
+def number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float:
+    """The value of field `name`. A unit written beside the number goes before `unit`; `renamed` says what it means."""
+    text = text.strip()
+    if NO_VALUE.fullmatch(text):
+        raise NoValueError(f"the program says {text or 'nothing'}")
+    match = _NUMBER.fullmatch(text)
+    if not match:
+        comma = ", perhaps with a decimal comma" if re.fullmatch(r"[0-9]+,[0-9]+\D*", text) else ""
+        raise NoValueError(f"{text[:40]!r} is not a number{comma}")
+    value = float(match[1])
+    known = UNITS[name]
+    word = renamed.get(match[2], match[2]) or unit or next(iter(known), "")
+    written = word if word in known else next((name for name in known if name.lower() == word.lower()), None)
+    if known and written is None:
+        raise NoValueError(f"the unit of {text[:40]!r} is not known")
+    if value < 0 and name != "temperature_c":
+        raise NoValueError(f"{text[:40]!r} cannot be")
+    if written == "K":
+        return value - _ZERO_CELSIUS_K
+    return value * known[written] if written is not None else value
+
+
+def _head(text: str) -> tuple[str, str, str]:
+    """A column's name as it stands, without its unit in brackets, and that unit."""
+    match = re.fullmatch(r"(.*?)\s*[\[(]([^\])]*)[\])]", text)
+    return (text, match[1], match[2]) if match else (text, text, "")
+
+
+def _group_of(match: re.Match[str]) -> Callable[[Source], Cell | None]:
+    groups = match.groupdict()
+
+    def cell(source: Source) -> Cell | None:
+        text = groups.get(str(source))
+        return None if text is None else Cell(text)
+
+    return cell
+
+
+def _entry_of(entry: Any) -> Callable[[Source], Cell | None]:
+    def cell(source: Source) -> Cell | None:
+        value = _at(entry, str(source))
+        unit = ""
+        if isinstance(value, Mapping) and "value" in value:
+            value, unit = value["value"], str(value.get("unit", ""))
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            return None
+        return Cell(str(value), unit)
+
+    return cell
+
+
+def _at(document: Any, path: str) -> Any:
+    """What a path leads to: keys and list places with "/" between them, or a key that has a "/" of its own."""
+    if path and isinstance(document, Mapping) and path in document:
+        return document[path]
+    for step in path.split("/") if path else ():
+        if isinstance(document, Mapping):
+            document = document.get(step)
+        elif isinstance(document, list) and step.isdigit() and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return None
+    return document
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _all(given: Any) -> tuple[Any, ...]:
+    """What may stand alone or in a list."""
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _named(sources: Sources) -> str:
+    return " or ".join(str(source) for source in _all(sources))

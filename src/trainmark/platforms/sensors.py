@@ -2,80 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainmark.platforms.sensor_parsers import UnreadableError
-from trainmark.platforms.sensor_program import output_of
-from trainmark.platforms.sensor_table import Program, Sensors, read_table
-
-if TYPE_CHECKING:
-    from trainmark.platforms.files import PlatformFile
+from trainmark.platforms import standin
+from trainmark.platforms.files import PlatformFile
+from trainmark.platforms.host_sensors import HostReader
+from trainmark.platforms.nvml import NvmlReader, open_nvml
+from trainmark.platforms.reading import FIELDS, Reader, Reading, missing
+from trainmark.platforms.sensor_table import (
+    HostSensors,
+    NoSensors,
+    NvmlSensors,
+    Program,
+    ProgramSensors,
+    StandInSensors,
+    UnreadableError,
+)
 
 STRIKES = 3
 """A program that failed so many times in a row is not run again."""
+
+MOST_BYTES = 4 << 20
+"""No tool says so much of its devices: beyond this it has lost its way."""
 
 NOT_DECLARED = "no program of the platform file gives it"
 
 InChild = Callable[[], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """What was read of one device at one moment; None is what is not known."""
-
-    device: int
-    """As the vendor's own tools number it, whatever the variable of visible devices says."""
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    """Since some moment in the past: only differences mean anything."""
-    temperature_c: float | None = None
-    utilisation_percent: float | None = None
-    clock_mhz: float | None = None
-    throttled: tuple[str, ...] | None = None
-    """Why the device runs slower than it could: nothing where it does not."""
-    ecc_errors: float | None = None
-    """Errors memory could not correct, since some moment in the past."""
-
-
-FIELDS = tuple(field.name for field in fields(Reading) if field.name != "device")
-
-
-class Reader:
-    """The sensors of all devices of a platform on this machine; this one has nothing to read."""
-
-    slow = False
-    """True where a read starts a program, so that it should not be asked for more often than needed."""
-
-    def __init__(self, reason: str = "") -> None:
-        self.unavailable = dict.fromkeys(FIELDS, reason)
-        """Fields that no device gave at the last read, with the reason."""
-
-    def read(self) -> list[Reading]:
-        return []
-
-    def numbers(self, words: list[str]) -> list[int] | None:
-        """The devices a variable of visible devices names; None where that cannot be told."""
-        return [int(word) for word in words] if all(word.isdigit() for word in words) else None
-
-    def close(self) -> None:
-        """Lets go of whatever is open."""
-
-
-def check(path: Path, table: Mapping[str, object]) -> None:
-    """Refuses a [sensors] table that could not be read by, saying which key is wrong."""
-    read_table(path, table)
-
-
 def open_reader(file: PlatformFile, *, in_child: InChild | None = None) -> Reader:
     """The reader a platform file asks for. `in_child` is called in every program started, before it begins."""
-    nothing = {"kind": "none", "reason": "the platform file names no sensors"}
-    table = read_table(Path(file.name), file.sensors or nothing)
-    return _OPENERS[table.kind](table, in_child)
+    match file.sensors:
+        case None:
+            return Reader("the platform file names no sensors")
+        case NoSensors(reason=reason):
+            return Reader(reason)
+        case HostSensors(powercap=powercap):
+            return HostReader(Path(powercap))
+        case StandInSensors():
+            return StandInReader()
+        case NvmlSensors(programs=programs):
+            opened = open_nvml()
+            if isinstance(opened, NvmlReader):
+                return opened
+            return ProgramReader(programs, in_child) if programs else Reader(opened)
+        case ProgramSensors(programs=programs):
+            return ProgramReader(programs, in_child)
 
 
 def used_devices(file: PlatformFile, reader: Reader, count: int, environ: Mapping[str, str]) -> list[int] | None:
@@ -94,8 +75,6 @@ class StandInReader(Reader):
     """Asks the stand-in for an accelerator, whose sensors follow a script."""
 
     def read(self) -> list[Reading]:
-        from trainmark.platforms import standin
-
         try:
             found = list(standin.readings())
         except Exception as error:  # a script's mistake must not end whoever samples
@@ -196,34 +175,64 @@ def _readings(program: Program, output: str) -> tuple[list[Reading], dict[str, s
     return list(found.values()), reasons
 
 
-def missing(readings: list[Reading], reasons: Mapping[str, str], otherwise: str) -> dict[str, str]:
-    """Fields that no device gave, each with its reason."""
-    return {
-        name: reasons.get(name, otherwise)
-        for name in FIELDS
-        if all(getattr(reading, name) is None for reading in readings)
-    }
+# Programs
 
 
-def _open_nvml(table: Sensors, in_child: InChild | None) -> Reader:
-    from trainmark.platforms.nvml import NvmlReader, open_nvml
+def output_of(argv: Sequence[str], timeout_s: float, in_child: Callable[[], None] | None = None) -> tuple[str, str]:
+    """The output and an empty text, or an empty text and why there is no output."""
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C", "LANGUAGE": "C"},
+            start_new_session=True,  # so that whatever it starts can be killed with it
+            preexec_fn=in_child,  # noqa: PLW1509 - called in a process that has one thread that matters
+        )
+    except FileNotFoundError:
+        return "", "not found"
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return "", f"cannot be started: {error}"
+    try:
+        written, failed = _listen(process, time.monotonic() + timeout_s)
+        if not failed:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+    finally:
+        # also where it has ended: what it started may live on and hold its pipes
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+    said = written[0].decode("utf-8", errors="replace")
+    if failed:
+        return "", failed.format(timeout_s=timeout_s)
+    if process.returncode:
+        last = [line.strip() for line in (written[1] or written[0]).decode("utf-8", "replace").splitlines()]
+        words = next((line for line in last if line), "")
+        return "", f"ended with exit code {process.returncode}" + (f": {words[:120]}" if words else "")
+    return said, ""
 
-    opened = open_nvml()
-    if isinstance(opened, NvmlReader):
-        return opened
-    return ProgramReader(table.programs, in_child) if table.programs else Reader(opened)
 
-
-def _open_host(table: Sensors, in_child: InChild | None) -> Reader:
-    from trainmark.platforms.host_sensors import HostReader
-
-    return HostReader(Path(table.powercap))
-
-
-_OPENERS: Mapping[str, Callable[[Sensors, InChild | None], Reader]] = {
-    "nvml": _open_nvml,
-    "program": lambda table, in_child: ProgramReader(table.programs, in_child),
-    "host": _open_host,
-    "standin": lambda table, in_child: StandInReader(),
-    "none": lambda table, in_child: Reader(table.reason),
-}
+def _listen(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[list[bytes], str]:
+    written = [b"", b""]
+    with selectors.DefaultSelector() as selector:
+        for place, pipe in enumerate((process.stdout, process.stderr)):
+            if pipe is not None:
+                selector.register(pipe.fileno(), selectors.EVENT_READ, place)
+        while selector.get_map():
+            left_s = deadline_s - time.monotonic()
+            events = selector.select(left_s) if left_s > 0 else []
+            if not events:
+                return written, "did not answer within {timeout_s:g} s"
+            for key, _ in events:
+                piece = os.read(key.fd, 1 << 16)
+                if not piece:
+                    selector.unregister(key.fd)
+                written[key.data] += piece
+            if max(map(len, written)) > MOST_BYTES:
+                return written, f"wrote more than {MOST_BYTES >> 20} MiB"
+    return written, ""

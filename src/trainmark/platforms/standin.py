@@ -19,7 +19,7 @@ from trainmark.spec.errors import UsageError, nearest
 
 if TYPE_CHECKING:  # the sampler, which only wants readings, must not have to load torch
     from trainmark.platforms.platform import OwnDevices
-    from trainmark.platforms.sensors import Reading
+    from trainmark.platforms.reading import Reading
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -96,7 +96,7 @@ def read(path: Path) -> list[Script]:
 
 def readings() -> list[Reading]:
     """What the devices' sensors show now; what the script does not say is unknown."""
-    from trainmark.platforms.sensors import Reading
+    from trainmark.platforms.reading import Reading
 
     now_s = time.monotonic()
     return [
