@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from trainmark.cli.main import COMMANDS
 from trainmark.platforms import files as platform_files
 
 SOURCE = Path(__file__).parent.parent / "src" / "trainmark"
@@ -28,6 +29,7 @@ MAY_IMPORT = {
     "published": {"analysis", "store", "spec"},
     "report": {"published", "analysis", "store", "spec"},
 }
+MAY_IMPORT["api"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 WITHOUT_TORCH = ("spec", "store", "analysis", "published", "report")
 
@@ -45,7 +47,8 @@ def imports(path: Path) -> set[str]:
 
 
 def files(room: str) -> list[Path]:
-    return sorted((SOURCE / room).rglob("*.py"))
+    """Of a room, which is a folder, or one module."""
+    return sorted((SOURCE / room).rglob("*.py")) or [SOURCE / f"{room}.py"]
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
@@ -58,8 +61,9 @@ def test_a_room_imports_only_what_its_arrows_allow(room: str) -> None:
         )
 
 
-def test_every_folder_is_a_known_room() -> None:
-    assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(MAY_IMPORT)
+def test_every_folder_and_module_is_a_known_room() -> None:
+    found = {path.stem for path in SOURCE.iterdir() if path.name not in ("__pycache__", "py.typed")}
+    assert found - {"__init__", "__main__"} == set(MAY_IMPORT)
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)
@@ -135,6 +139,23 @@ def test_code_that_treats_a_vendor_specially_would_be_found(code: str) -> None:
 def test_the_names_of_all_vendors_are_looked_for() -> None:
     assert {"nvidia", "amd", "iluvatar", "metax", "hygon", "kunlunxin", "ascend", "cambricon"} <= vendor_words()
     assert {"mthreads", "intel", "gaudi", "apple", "cuda", "hccl", "torch_mlu"} <= vendor_words()
+
+
+def test_no_command_reaches_into_another_and_none_hands_its_arguments_to_a_library() -> None:
+    commands = {f"trainmark.cli.{module}" for module in COMMANDS.values()}
+    for module in COMMANDS.values():
+        path = SOURCE / "cli" / f"{module}.py"
+        assert not imports(path) & commands, path
+    for room in set(MAY_IMPORT) - {"cli"}:
+        for path in files(room):
+            is_a_program = '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+            assert is_a_program or "argparse" not in imports(path), path
+
+
+def test_importing_trainmark_needs_neither_torch_nor_numpy() -> None:
+    code = "import sys, trainmark; print(sorted({'torch', 'numpy', 'scipy', 'rich', 'argparse'} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
 
 
 def test_help_needs_neither_torch_nor_numpy() -> None:

@@ -1,3 +1,109 @@
-"""Measures how fast, how accurate, how hungry and how steady a machine trains real models."""
+"""Measures how fast, how accurate, how hungry and how steady a machine trains real models.
+
+`import trainmark` costs nothing and needs no torch: what is named here is fetched when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import trainmark.report  # noqa: F401 - see below
+
+if TYPE_CHECKING:
+    from trainmark.api import (
+        Moment as Moment,
+    )
+    from trainmark.api import (
+        Records as Records,
+    )
+    from trainmark.api import (
+        Verdict as Verdict,
+    )
+    from trainmark.api import (
+        compare as compare,
+    )
+    from trainmark.api import (
+        load as load,
+    )
+    from trainmark.api import (
+        plan as plan,
+    )
+    from trainmark.api import (
+        records as records,
+    )
+    from trainmark.api import (
+        report as report,
+    )
+    from trainmark.api import (
+        run as run,
+    )
+    from trainmark.api import (
+        run_all as run_all,
+    )
+    from trainmark.launch.options import RunOptions as RunOptions
+    from trainmark.spec.errors import (
+        HangError as HangError,
+    )
+    from trainmark.spec.errors import (
+        InvalidResultError as InvalidResultError,
+    )
+    from trainmark.spec.errors import (
+        NotReadyError as NotReadyError,
+    )
+    from trainmark.spec.errors import (
+        TrainmarkError as TrainmarkError,
+    )
+    from trainmark.spec.errors import (
+        UsageError as UsageError,
+    )
+    from trainmark.spec.errors import (
+        WorkloadError as WorkloadError,
+    )
+    from trainmark.spec.plan import Plan as Plan
+    from trainmark.spec.record import Record as Record
+else:
+    # The room of the same name was imported just now so that Python binds it here once and never again, and this name
+    # is free for the function.
+    del report
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "HangError",
+    "InvalidResultError",
+    "Moment",
+    "NotReadyError",
+    "Plan",
+    "Record",
+    "Records",
+    "RunOptions",
+    "TrainmarkError",
+    "UsageError",
+    "Verdict",
+    "WorkloadError",
+    "__version__",
+    "compare",
+    "load",
+    "plan",
+    "records",
+    "report",
+    "run",
+    "run_all",
+]
+
+_HOMES = ("trainmark.spec.errors", "trainmark.api")
+"""Where the names are looked for, the lightest first."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in map(importlib.import_module, _HOMES):
+            if hasattr(home, name):
+                globals()[name] = getattr(home, name)
+                return globals()[name]
+    raise AttributeError(f"module 'trainmark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

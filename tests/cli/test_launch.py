@@ -6,14 +6,17 @@ import argparse
 import os
 import shlex
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import plain_yaml
 import pytest
 
 from trainmark import workloads
-from trainmark.cli import launch, words
+from trainmark.cli import launch, options
 from trainmark.cli.main import Parser
+from trainmark.launch import planning
+from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import UsageError
 from trainmark.spec.plan import Plan
 
@@ -69,15 +72,15 @@ def rendered_words(target: str, text: str) -> list[str]:
 def again(said: list[str]) -> tuple[argparse.Namespace, list[Plan]]:
     """What a `trainmark run` with these words would decide."""
     found = Parser(allow_abbrev=False)
-    launch._add_run_words(found)
+    options.add_run_options(found, store="")
     args = found.parse_words(said)
-    return args, words.plans(args)
+    return args, planning.plans(options.from_args(args))
 
 
 @TARGETS
 def test_the_rendered_command_decides_the_same_plan(capsys: pytest.CaptureFixture[str], target: str) -> None:
     said = ["resnet50", "--recipe", "reference", "--topology", "2x8", "--data", "it's $HOME", "--set", "target=75"]
-    here = words.plans(parser().parse_words(["render", target, *said, *OWN[target]]))
+    here = planning.plans(options.from_args(parser().parse_words(["render", target, *said, *OWN[target]])))
     text = render(capsys, target, *said)
     assert f"plan {here[0].fingerprint}" in text
     args, there = again(rendered_words(target, text))
@@ -88,38 +91,39 @@ def test_the_rendered_command_decides_the_same_plan(capsys: pytest.CaptureFixtur
 
 @TARGETS
 def test_every_word_of_a_run_is_handed_on(capsys: pytest.CaptureFixture[str], target: str, tmp_path: Path) -> None:
-    """Words that are added to `run` later, too: whatever the options are, each arrives with its value."""
-    known = Parser(allow_abbrev=False)
-    launch._add_run_words(known)
-    values = {
+    """Those that are added to `run` later, too: each field of the options must be given a value here and arrives."""
+    given: dict[str, object] = {
+        "workloads": ("resnet50",),
         "recipe": "smoke",
         "topology": "2x2",
         "precision": "amp-bf16",
         "platform": "cpu",
         "data": str(tmp_path),
-        "settings": "width=8",
+        "steps": 3,
+        "settings": ("width=8", "target=-1"),
+        "seed": 3,
+        "skip_bad": 3,
+        "max_restarts": 3,
+        "hang_timeout_s": 3.5,
+        "repeat": 3,
         "store": str(tmp_path / "store"),
+        "join_timeout_s": 3.5,
+        "strict": True,
+        "quiet": True,
     }
-    said, given = ["resnet50"], {}
-    for action in known._actions:
-        if not action.option_strings or action.dest in ("help", "epochs", "steps", "init_from"):
-            continue
-        if action.nargs == 0:
-            said += [action.option_strings[0]]
-            given[action.dest] = True
-        else:
-            text = values.get(action.dest, "3")
-            said += [action.option_strings[0], text]
-            value = action.type(text) if callable(action.type) else text
-            given[action.dest] = [value] if action.dest == "settings" else value
-    args, _ = again(rendered_words(target, render(capsys, target, *said)))
-    assert {name: getattr(args, name) for name in given} == given
+    elsewhere = {"seconds", "epochs", "items", "init_from", "resume", "hosts", "port"}
+    assert {field.name for field in fields(RunOptions)} == given.keys() | elsewhere
+    said = [word for group in RunOptions(**given).to_argv() for word in group]  # type: ignore[arg-type]
+    args, _ = again(rendered_words(target, render(capsys, target, *said, "--json")))
+    arrived = options.from_args(args)
+    assert {name: getattr(arrived, name) for name in given} == given
+    assert args.json
 
 
 @TARGETS
 def test_a_value_that_looks_like_an_option_arrives(capsys: pytest.CaptureFixture[str], target: str) -> None:
     text = render(capsys, target, "vit", "--topology", "2x1", "--recipe", "smoke", "--join-timeout=-1")
-    assert again(rendered_words(target, text))[0].join_timeout == -1
+    assert again(rendered_words(target, text))[0].join_timeout_s == -1
 
 
 @TARGETS

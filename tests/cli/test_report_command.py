@@ -14,6 +14,9 @@ import pytest
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.cli import report
+from trainmark.cli import run as run_command
+from trainmark.launch.session import Result
+from trainmark.report import output
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Artifact, Record
 from trainmark.store.store import Store
@@ -160,15 +163,14 @@ def a_run_with_a_picture(store: Store) -> Record:
 
 def test_a_run_leaves_a_page_with_what_it_made(store: Store) -> None:
     record = a_run_with_a_picture(store)
-    page = report.leave_page([make_record(), record], store)
+    page = output.leave_page([make_record(), record], store)
     assert page == store.folder / "reports" / "pictured-0001.html"
     text = page.read_text(encoding="utf-8")
     assert "data:image/png;base64," in text
-    assert report.leave_page([record], store) == page
-    assert report.leave_page([], store) is None
+    assert output.leave_page([record], store) == page
 
 
 def test_a_page_that_cannot_be_made_fails_no_run(store: Store, capsys: Capture) -> None:
     (store.folder / "reports").write_text("in the way")
-    assert report.leave_page([make_record()], store) is None
+    run_command._show(Result(records=(make_record(),)), store, as_json=False)
     assert "could not be made" in capsys.readouterr().err

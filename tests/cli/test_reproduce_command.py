@@ -12,8 +12,9 @@ from conftest import TINY_RUN, Cli
 from records import make_record, make_timeline
 
 from trainmark.cli import reproduce
-from trainmark.cli import run as run_command
 from trainmark.datasets import synthetic
+from trainmark.launch import session
+from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.record import Record
@@ -33,25 +34,22 @@ class Machine:
         self.plans: list[Plan] = []
         self.speed, self.code = speed, code
 
-    def get_ready(self, decided: list[Plan], store: Store, *, quiet: bool) -> None:
-        self.plans += decided
-
-    def run_all(self, decided: Any, store: Store, args: argparse.Namespace, *_: Any) -> tuple[list[Record], int]:
+    def run_plan(self, plan: Plan, options: RunOptions, **_: Any) -> session.Result:
+        self.plans.append(plan)
         if self.code:
-            return [], self.code
+            return session.Result(exit_code=self.code)
         timeline = make_timeline(compute_ms=1000 / self.speed)
         records = [
-            Record(**{**vars(make_record(run_id=f"again-{number}", timeline=timeline)), "plan": decided[0][0]})
-            for number in range(args.repeat)
+            Record(**{**vars(make_record(run_id=f"again-{number}", timeline=timeline)), "plan": plan})
+            for number in range(options.repeat)
         ]
         for record in records:
-            store.add(record)
-        return records, 0
+            session.store_of(options).add(record)
+        return session.Result(records=tuple(records))
 
 
 def call(machine: Machine, monkeypatch: pytest.MonkeyPatch, store: Store, *words: str) -> int:
-    monkeypatch.setattr(run_command, "get_ready", machine.get_ready)
-    monkeypatch.setattr(run_command, "run_all", machine.run_all)
+    monkeypatch.setattr(session, "run_plan", machine.run_plan)
     parser = argparse.ArgumentParser()
     reproduce.add_arguments(parser)
     return reproduce.run(parser.parse_args(["--store", str(store.folder), *words]))

@@ -17,7 +17,7 @@ from trainmark import workloads
 from trainmark.launch import fill, planning
 from trainmark.launch.fill import Bounds, Found, Try, search
 from trainmark.launch.fill_trial import Trial
-from trainmark.launch.planning import Words
+from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
 from trainmark.spec.plan import Plan
 from trainmark.spec.topology import Topology
@@ -122,22 +122,22 @@ def test_the_learning_rate_follows_the_batch_by_the_workloads_rule(name: str, ex
     assert given_rate.recipe["learning_rate"] == 0.25
 
 
-def words(*settings: str, **changes: str) -> Words:
-    return Words(**{"recipe": "fill", "platform": "cpu", "settings": settings, **changes})  # type: ignore[arg-type]
+def words(*settings: str, **changes: str) -> RunOptions:
+    return RunOptions(**{"recipe": "fill", "platform": "cpu", "settings": settings, **changes})  # type: ignore[arg-type]
 
 
 def test_a_batch_that_was_given_is_not_looked_for() -> None:
     plan = planning.decide("resnet50", words())
-    assert fill.wanted(plan, [])
-    assert not fill.wanted(plan, ["momentum=0", "batch_per_device = 4"])
-    assert not fill.wanted(planning.decide("resnet50", words(recipe="quick")), [])
+    assert fill.wanted(plan, words())
+    assert not fill.wanted(plan, words("momentum=0", "batch_per_device = 4"))
+    assert not fill.wanted(planning.decide("resnet50", words(recipe="quick")), words())
 
 
 def test_several_launchers_are_told_to_give_the_batch() -> None:
     plan = planning.decide("resnet50", words(topology="2x8"))
     with pytest.raises(UsageError, match="give it: --set batch_per_device=N"):
-        fill.refuse_several_launchers([plan], [])
-    fill.refuse_several_launchers([plan], ["batch_per_device=256"])
+        fill.refuse_several_launchers([plan], words())
+    fill.refuse_several_launchers([plan], words("batch_per_device=256"))
 
 
 def tiny(folder: Path, topology: str = "1x1") -> Plan:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
 from trainmark import workloads
-from trainmark.cli.words import add_plan_words, plans
 from trainmark.launch import planning
+from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import UsageError
 
 
 @pytest.mark.parametrize("word", ["--data", "--init-from"])
 def test_a_file_or_folder_is_for_one_workload(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "NAMES", ("resnet50", "another"))
-    parser = argparse.ArgumentParser()
-    add_plan_words(parser)
+    name = word.removeprefix("--").replace("-", "_")
     with pytest.raises(UsageError, match=f"{word} is for one workload; name it: resnet50, another"):
-        plans(parser.parse_args([word, "somewhere"]))
+        planning.plans(RunOptions(**{name: "somewhere"}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workload", workloads.NAMES)
 def test_smoke_keeps_its_global_batch_on_every_topology_unless_one_is_given(workload: str) -> None:
     def batch(topology: str, *settings: str) -> object:
-        words = planning.Words(recipe="smoke", platform="cpu", topology=topology, settings=settings)
+        words = RunOptions(recipe="smoke", platform="cpu", topology=topology, settings=settings)
         return planning.decide(workload, words).recipe["batch_per_device"]
 
     alone = workloads.load(workload).recipes["smoke"].batch_per_device

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from trainmark.launch import planning
+from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.platforms.detection import detect
 from trainmark.spec.errors import UsageError
@@ -132,9 +133,9 @@ def test_a_device_found_by_an_old_torch_is_named_so_that_it_can_be_refused(
 
 def test_devices_that_cannot_work_together_are_refused_in_the_plan(machine: Machine) -> None:
     machine.has("mps")
-    assert planning.decide("resnet50", planning.Words(topology="1x1")).platform == "apple"
+    assert planning.decide("resnet50", RunOptions(topology="1x1")).platform == "apple"
     with pytest.raises(UsageError, match=r"1x2 needs devices that work together, which those of platform apple cannot"):
-        planning.decide("resnet50", planning.Words(topology="1x2", platform="auto"))
+        planning.decide("resnet50", RunOptions(topology="1x2", platform="auto"))
 
 
 def test_a_users_own_file_is_not_mistaken_for_ours_of_the_same_name(tmp_path: Path) -> None:
@@ -142,5 +143,5 @@ def test_a_users_own_file_is_not_mistaken_for_ours_of_the_same_name(tmp_path: Pa
     own.write_text(
         'title = "Own"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n', encoding="utf-8"
     )
-    plan = planning.decide("resnet50", planning.Words(platform=str(own)))
+    plan = planning.decide("resnet50", RunOptions(platform=str(own)))
     assert files.load(plan.platform).title == "Own"

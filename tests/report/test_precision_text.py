@@ -8,7 +8,7 @@ import pytest
 from records import make_record
 
 from trainmark.cli.main import main
-from trainmark.cli.run import _strict
+from trainmark.launch.session import not_strictly_valid
 from trainmark.report import table
 from trainmark.report.describe import describe
 from trainmark.spec.doubts import Facts, collect
@@ -73,11 +73,11 @@ def test_more_than_a_hundredth_of_the_steps_skipped_is_a_doubt(skipped: int, dou
     assert ("skipped-steps" in doubts(skipped_steps=skipped)) is doubted  # of 60
 
 
-def test_another_precision_than_asked_is_not_valid_under_strict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_precision_than_asked_is_not_valid_under_strict() -> None:
     differs = Doubt(code="precision-differs", text="bf16 was asked for and fp32 ran")
-    assert _strict(make_record(doubts=(differs,))) == 5
-    assert "not valid under --strict: bf16 was asked for and fp32 ran" in capsys.readouterr().err
-    assert _strict(make_record(doubts=())) == 0
+    refused = not_strictly_valid(make_record(doubts=(differs,)))
+    assert refused == ("not valid under --strict: bf16 was asked for and fp32 ran",)
+    assert not_strictly_valid(make_record(doubts=())) == ()
 
 
 def test_the_page_of_a_run_shows_what_its_first_step_was_computed_in() -> None:

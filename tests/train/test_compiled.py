@@ -10,6 +10,7 @@ from torch import nn
 
 from trainmark import workloads
 from trainmark.launch import planning, preflight
+from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.spec.errors import NotReadyError
@@ -20,7 +21,7 @@ from trainmark.train import setup
 
 
 def compiled(*settings: str, precision: str = "fp32") -> Plan:
-    words = planning.Words(
+    words = RunOptions(
         recipe="smoke",
         platform="cpu",
         precision=precision,

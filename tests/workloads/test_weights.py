@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from trainmark import workloads
 from trainmark.cli.main import main
 from trainmark.launch import planning
+from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.errors import NotReadyError, UsageError
@@ -141,7 +142,7 @@ def test_a_file_changed_after_planning_is_refused_and_a_resumed_run_does_not_nee
 
 def test_resuming_and_beginning_with_weights_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave out --init-from"):
-        planning.resumed(make_plan(), tmp_path, planning.Words(init_from="w.pt"))
+        planning.resumed(make_plan(), tmp_path, RunOptions(init_from="w.pt"))
 
 
 def test_a_file_that_does_not_fit_costs_seconds_and_exits_3(

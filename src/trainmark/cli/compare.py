@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.analysis.compare.comparison import Comparison
     from trainmark.analysis.subject import Subject
     from trainmark.store.store import Store
 
@@ -28,9 +28,6 @@ A is the base and B the new one. The verdict is 'same' where the 95 % interval o
 'faster' or 'slower' where it lies wholly beyond, and 'inconclusive' where it lies across. Exit codes: 6 slower or
 worse, 7 inconclusive with --gate, else 0."""
 
-REGRESSED, INCONCLUSIVE = 6, 7
-"""Exit codes."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -43,65 +40,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--null", action="store_true", help="split repeats of one plan to measure the rate of false alarms"
     )
-    add_verdict_words(parser)
+    add_verdict_options(parser)
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
 
 
-def add_verdict_words(parser: argparse.ArgumentParser) -> None:
-    """What `compare` and `reproduce` share."""
-    parser.add_argument("--metric", default="p_core", metavar="M", help="what to compare by (default: p_core)")
-    parser.add_argument(
-        "--threshold", default="3%", metavar="P", help="a smaller difference is the same (default: 3%%)"
-    )
-    parser.add_argument("--gate", action="store_true", help="exit 7 where it cannot be told")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-
-
 def run(args: argparse.Namespace) -> int:
-    from trainmark.published.lookup import subject
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
-    threshold = parsed_threshold(args.threshold)
+    threshold = parse_threshold(args.threshold)
     if args.null:
         return _null(args, store, threshold)
     if len(args.runs) != 2:
         raise UsageError(f"compare takes two results, A and B, not {len(args.runs)}; join repeats with commas: a,b,c")
-    from trainmark.analysis.compare.comparison import compare
+    from trainmark import api
 
-    a, b = (subject(word, store) for word in args.runs)
-    return shown(compare(a, b, metric=args.metric, threshold=threshold, anyway=args.anyway), args)
-
-
-def shown(found: Comparison, args: argparse.Namespace) -> int:
-    """Prints a comparison, and gives the exit code its verdict asks for."""
-    from trainmark.cli.terminal import console
-
-    screen = console()
-    if args.json:
-        from trainmark.analysis.compare.comparison import to_json
-
-        screen.file.write(json.dumps(to_json(found), indent=2) + "\n")
-    else:
-        from trainmark.report.compare_screen import render
-
-        color = screen.color_system is not None and not screen.no_color
-        screen.file.write(render(found, width=screen.width, color=color, encoding=screen.encoding))
-    if found.regressed:
-        return REGRESSED
-    return INCONCLUSIVE if found.inconclusive and args.gate else 0
-
-
-def parsed_threshold(word: str) -> float:
-    """`3%`, `3 %` or `0.03` as 0.03."""
-    text = word.strip()
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise UsageError(f"--threshold {word!r} is not a share; try '3%'") from None
-    if not 0 <= value < 1:
-        raise UsageError(f"--threshold must be from 0% to below 100%, not {word}; a share such as '3%' or 0.03")
-    return value
+    a, b = args.runs
+    found = api.compare(a, b, metric=args.metric, threshold=threshold, anyway=args.anyway, store=store.folder)
+    return show(found, as_json=args.json, gate=args.gate)
 
 
 def _null(args: argparse.Namespace, store: Store, threshold: float) -> int:

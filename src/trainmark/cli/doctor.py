@@ -119,6 +119,7 @@ def _dump(document: Mapping[str, Any]) -> None:
 def links(args: argparse.Namespace, store: Path) -> CheckResult:
     """Starts the ranks of a topology only to let them exchange messages."""
     from trainmark.launch import planning
+    from trainmark.launch.options import RunOptions
     from trainmark.spec import links
     from trainmark.spec.topology import Topology
 
@@ -128,7 +129,7 @@ def links(args: argparse.Namespace, store: Path) -> CheckResult:
     if args.hosts:
         results, code, sentence = _probe_hosts(args, topology)
     else:
-        words = planning.Words(recipe="smoke", topology=args.topology, platform=args.platform)
+        words = RunOptions(recipe="smoke", topology=args.topology, platform=args.platform)
         results, code, sentence = _probe_here(planning.decide("resnet50", words), topology, store)
     if code:
         return CheckResult(name="links", verdict="failed", sentence=sentence, exit_code=code, facts={RESULTS: results})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.terminal import say
-from trainmark.cli.words import add_plan_words, plans, spelt
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainmark.launch.options import RunOptions
     from trainmark.launch.render.job import Job
     from trainmark.spec.plan import Plan
 
@@ -40,33 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("ssh", "a command for each host", _add_ssh, _ssh),
     ):
         target = targets.add_parser(name, help=text, description=f"Print {text}.", allow_abbrev=False)
-        _add_run_words(target)
+        add_run_options(target, store="where records are kept, over there")
         add_options(target)
         target.set_defaults(show=show)
 
 
 def run(args: argparse.Namespace) -> int:
-    decided = plans(args)
-    if args.repeat < 1:
-        raise UsageError(f"--repeat must be at least 1, not {args.repeat}")
-    _settle(args, decided)
-    print(args.show(args, decided), end="")
+    from trainmark.launch import planning
+
+    options = replace(from_args(args), hosts=None, port=None)  # those mean the machines that are to start it
+    decided = planning.plans(options)
+    print(args.show(args, _settled(options, decided), decided), end="")
     return 0
 
 
-# The words of each rendering
-
-
-def _add_run_words(parser: argparse.ArgumentParser) -> None:
-    """What the rendered `trainmark run` is given, as it stands."""
-    add_plan_words(parser)
-    add = parser.add_argument
-    add("--repeat", type=int, default=1, metavar="K", help="run K times and report the spread")
-    add("--store", metavar="DIR", help="where records are kept, over there")
-    add("--join-timeout", type=float, metavar="S", help="seconds the nodes wait for each other")
-    add("--strict", action="store_true", help="exit 5 if the target is missed or the result is too noisy")
-    add("--json", action="store_true", help="one JSON document on stdout: a record, or a list of them")
-    add("--quiet", action="store_true", help="no progress, only the result")
+# The options of each rendering
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
@@ -105,10 +95,9 @@ def _add_ssh(parser: argparse.ArgumentParser) -> None:
 # The renderings
 
 
-def _slurm(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
+def _slurm(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> str:
     from trainmark.launch.render import slurm
 
-    args.store = _absolute(args.store)
     request = slurm.Request(
         time=args.time,
         partition=args.partition,
@@ -117,38 +106,38 @@ def _slurm(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
         cpus_per_task=args.cpus_per_task,
         venv=_absolute(args.venv),
     )
-    return slurm.script(_job(args, decided), request)
+    return slurm.script(_job(args, replace(options, store=_absolute(options.store)), decided), request)
 
 
-def _kubernetes(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
+def _kubernetes(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> str:
     from trainmark.launch.render import kubernetes
     from trainmark.platforms import files
 
+    store, mount = options.store, args.mount
     if args.data_claim is not None:
-        args.mount = args.mount or kubernetes.default_mount(args.data)
-        args.store = args.store or f"{args.mount.rstrip('/')}/trainmark"
-    elif args.mount is not None:
+        mount = mount or kubernetes.default_mount(options.data)
+        store = store or f"{mount.rstrip('/')}/trainmark"
+    elif mount is not None:
         raise UsageError("--mount says where a claim appears; name the claim with --data-claim")
-    if args.store is None:
+    if store is None:
         say("the records stay in the pods and are lost with them; keep them with --data-claim, or --store")
-    args.join_timeout = args.join_timeout or PULL_S
-    resource = args.device_resource or files.load(decided[0].platform).kubernetes_resource
     request = kubernetes.Request(
         image=args.image,
         namespace=args.namespace,
         runtime=args.runtime,
         claim=args.data_claim,
-        mount=args.mount,
-        resource=resource,
+        mount=mount,
+        resource=args.device_resource or files.load(decided[0].platform).kubernetes_resource,
     )
-    return kubernetes.manifest(_job(args, decided), request)
+    patient = replace(options, store=store, join_timeout_s=options.join_timeout_s or PULL_S)
+    return kubernetes.manifest(_job(args, patient, decided), request)
 
 
-def _ssh(args: argparse.Namespace, decided: Sequence[Plan]) -> str:
+def _ssh(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> str:
     from trainmark.launch.render import ssh
 
-    args.join_timeout = args.join_timeout or PASTE_S
-    return ssh.commands(_job(args, decided), args.hosts, port=args.port, venv=args.venv)
+    patient = replace(options, join_timeout_s=options.join_timeout_s or PASTE_S)
+    return ssh.commands(_job(args, patient, decided), args.hosts, port=args.port, venv=args.venv)
 
 
 def _absolute(path: str | None) -> str | None:
@@ -156,22 +145,28 @@ def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
-def _settle(args: argparse.Namespace, decided: Sequence[Plan]) -> None:
+def _settled(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
     """Says everything that another machine might decide otherwise: the device found here, paths, the site's data."""
     from trainmark.datasets import synthetic
 
     first = decided[0]
-    args.workloads = [plan.workload for plan in decided]
-    args.recipe, args.topology, args.init_from = first.recipe_name, first.topology, first.init_from
-    if args.platform in (None, "auto"):
+    if options.platform in (None, "auto"):
         say(f"platform {first.platform} is what this machine has, and what is asked for; --platform names another")
-        args.platform = first.platform
+        options = replace(options, platform=first.platform)
     if len(decided) == 1 and Path(first.data.folder) != synthetic.folder(first.data.name):
-        args.data = first.data.folder
+        options = replace(options, data=first.data.folder)
+    return replace(
+        options,
+        workloads=tuple(plan.workload for plan in decided),
+        recipe=first.recipe_name,
+        topology=first.topology,
+        init_from=first.init_from,
+    )
 
 
-def _job(args: argparse.Namespace, decided: Sequence[Plan]) -> Job:
+def _job(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> Job:
     from trainmark.launch.render.job import Job, name_for
 
-    words = (("run", *args.workloads), *spelt(args, _add_run_words))
+    names, *rest = options.to_argv()
+    words = (("run", *names), *rest, *([("--json",)] if args.json else []))
     return Job(plans=tuple(decided), words=words, name=getattr(args, "name", None) or name_for(decided))

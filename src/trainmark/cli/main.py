@@ -6,10 +6,11 @@ import argparse
 import contextlib
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from trainmark import __version__
 from trainmark.cli.terminal import say
@@ -60,6 +61,10 @@ exit codes: 0 valid result, 1 our bug, 2 bad word, 3 machine not ready, 4 worklo
 class Parser(argparse.ArgumentParser):
     """argparse, with the nearest known word in its complaints."""
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.set_defaults(parser=self)  # of several, one below the other, the last that was chosen
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (try '{self.prog} --help')")
 
@@ -73,19 +78,14 @@ class Parser(argparse.ArgumentParser):
         """Like parse_args, with the nearest option in the complaint about an unknown one."""
         found, rest = self.parse_known_args(words)
         if rest:
-            options = [option for action in self._all_actions(found) for option in action.option_strings]
+            options = [*found.parser.options(), *self.options()]
             close = nearest(rest[0], options) if rest[0].startswith("-") else "see --help"
             raise UsageError(f"argument {rest[0]!r} is not known; {close}")
         return found
 
-    def _all_actions(self, found: argparse.Namespace) -> list[argparse.Action]:
-        """Those of the command that was found, and of what is below it."""
-        actions = list(self._actions)
-        for action in actions:  # grows while it is walked
-            chosen = getattr(found, action.dest, None) if isinstance(action, argparse._SubParsersAction) else None
-            if chosen is not None:
-                actions += action.choices[chosen]._actions  # type: ignore[index]
-        return actions
+    def options(self) -> list[str]:
+        """What may be said here, as its usage line tells it."""
+        return re.findall(r"(?<![\w-])--?[a-z][a-z-]*", self.format_usage())
 
 
 class Command(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from trainmark.cli.words import add_plan_words, plans
+from trainmark.cli.options import add_plan_options, from_args
 
 HELP = "Print the decided plan and run nothing."
 EXAMPLES = """\
@@ -14,14 +14,15 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_plan_words(parser)
+    add_plan_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document: a plan, or a list of them")
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.launch import fill
+    from trainmark.launch import fill, planning
 
-    decided = plans(args)
+    options = from_args(args)
+    decided = planning.plans(options)
     if args.json:
         documents = [plan.to_json() for plan in decided]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"  data         {plan.data.folder}{' (generated)' if plan.data.generated else ''}")
         print(f"  runs until   {plan.limits}")
-        if fill.wanted(plan, args.settings):
+        if fill.wanted(plan, options):
             print("  batch        found when it runs; the numbers below are the published ones, before the search")
         if plan.init_from:
             print(f"  begins with  {plan.init_from}")

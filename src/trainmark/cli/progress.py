@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from trainmark.spec.format import number
 from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
+    from trainmark.launch.launcher import Watcher
     from trainmark.spec.plan import Plan
     from trainmark.store.gather import RankStory
 
@@ -111,3 +114,13 @@ class Progress:
             spent = (sum(story.wait_ns) + sum(story.compute_ns)) / 1e9
             return limits.seconds, spent
         return None if last is None else last - story.first_step, done
+
+
+@contextmanager
+def watching(plan: Plan) -> Iterator[Watcher]:
+    """Shows a plan while it runs; what it gives is called whenever the ranks wrote something new."""
+    from trainmark import workloads
+
+    workload = workloads.load(plan.workload)
+    with Progress(plan, workload.item, workload.target.name, quiet=False) as progress:
+        yield progress.show

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.analysis.language import LANGUAGES
-from trainmark.cli.terminal import say
+from trainmark.cli.terminal import console, say
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
@@ -43,50 +43,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.analysis.language import by_locale
+    from trainmark.report import output
     from trainmark.spec import escape
     from trainmark.store.store import Store, default_folder
 
     form, out = _asked(args)
     store = Store(args.store or default_folder())
-    records, rows = _chosen(args, store)
+    records, rows = _chosen(args.runs, args.limit, store)
     if args.published:
-        rows = [*rows, *(row for row in _library({r.plan.workload for r in records}, store) if row not in rows)]
-    folders = {record.run_id: store.runs / record.run_id for record in records}
+        rows = [*rows, *(row for row in output.rows_beside(records, store) if row not in rows)]
+    folders = output.run_folders(records, store)
     if args.publish:
         records = _published(records)
-    language = args.lang or by_locale()
+    if rows and form not in output.WITH_ROWS:
+        say(f"{len(rows)} published rows are left out: {form} is about runs")
+    text = output.render(form, records, rows, store=store, language=args.lang, folders=folders)
     if form == "html":
-        path = out or store.folder / "reports" / f"report-{records[0].run_id if records else 'published'}.html"
-        _write(path, _page(records, rows, store, language, folders), store)
-        print(escape.terminal(str(path)))
-        return 0
-    text = _text(form, records, rows, language)
+        out = out or store.folder / "reports" / f"report-{records[0].run_id if records else 'published'}.html"
     if out is not None:
-        _write(out, text, store)
-    else:
-        from trainmark.cli.terminal import console
-
+        output.write(out, text, store)
+    if form == "html":
+        print(escape.terminal(str(out)))
+    elif out is None:
         screen = console()
         screen.file.write(escape.fitted(text, screen.encoding))
     return 0
-
-
-def leave_page(records: Sequence[Record], store: Store) -> Path | None:
-    """Writes the page of these runs into the store; where it cannot, says so and fails nothing."""
-    from trainmark.analysis.language import by_locale
-    from trainmark.spec import escape
-
-    if not records:
-        return None
-    path = store.folder / "reports" / f"{records[-1].run_id}.html"
-    try:
-        folders = {record.run_id: store.runs / record.run_id for record in records}
-        _write(path, _page(records, (), store, by_locale(), folders), store)
-    except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
-        say(escape.terminal(f"trainmark: the page {path} could not be made: {error}"))
-        return None
-    return path
 
 
 def _asked(args: argparse.Namespace) -> tuple[str, Path | None]:
@@ -104,17 +85,17 @@ def _asked(args: argparse.Namespace) -> tuple[str, Path | None]:
     return "html", args.html
 
 
-def _chosen(args: argparse.Namespace, store: Store) -> tuple[list[Record], list[PublishedRow]]:
+def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
     """The records and published rows meant; without words the newest records."""
     from trainmark.published.lookup import subject
     from trainmark.spec import escape
     from trainmark.spec.errors import UsageError
     from trainmark.store.store import read_record
 
-    if args.runs:
-        if args.limit is not None:
+    if words:
+        if limit is not None:
             raise UsageError("--limit counts the newest runs, but runs were named; leave one of them out")
-        subjects = [subject(word, store) for word in args.runs]
+        subjects = [subject(word, store) for word in words]
         # one run may be meant by several words
         records = {record.run_id: record for found in subjects for record in found.records}
         rows = dict.fromkeys(found.row for found in subjects if found.row is not None)
@@ -122,18 +103,10 @@ def _chosen(args: argparse.Namespace, store: Store) -> tuple[list[Record], list[
     contents = store.contents()
     for damaged in contents.damaged:
         say(escape.terminal(str(damaged)))
-    limit = NEWEST if args.limit is None else args.limit
-    newest = contents.rows[: limit or None]
+    newest = contents.rows[: NEWEST if limit is None else limit or None]
     if not newest:
         raise UsageError(f"the store {store.folder} holds no records yet; 'trainmark run' makes one")
     return [read_record(store.path(row.run_id)) for row in newest], []
-
-
-def _library(workloads: set[str], store: Store) -> list[PublishedRow]:
-    """Published rows of some workloads, those that were imported here among them."""
-    from trainmark.published.lookup import published_rows
-
-    return [row for row in published_rows(store) if row.workload in workloads]
 
 
 def _published(records: list[Record]) -> list[Record]:
@@ -148,69 +121,6 @@ def _published(records: list[Record]) -> list[Record]:
     if not safe.replaced:
         say("nothing had to be replaced")
     return list(safe.records)
-
-
-def _page(
-    records: Sequence[Record],
-    rows: Sequence[PublishedRow],
-    store: Store,
-    language: str,
-    folders: dict[str, Path],
-) -> str:
-    from datetime import datetime, timezone
-
-    from trainmark import __version__
-    from trainmark.analysis.audit.records import audit_record
-    from trainmark.report.html.document import render
-    from trainmark.report.html.inputs import Contents
-
-    return render(
-        Contents(
-            records=tuple(records),
-            rows=tuple(rows),
-            beside=tuple(_library({record.plan.workload for record in records}, store)),
-            checks={record.run_id: audit_record(record) for record in records},
-            folders=folders,
-            made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-            trainmark=__version__,
-            language=language,
-        )
-    )
-
-
-def _text(form: str, records: Sequence[Record], rows: Sequence[PublishedRow], language: str) -> str:
-    from trainmark.report import csv_format, json_format, junit_format, markdown_format
-
-    with_rows = {"markdown": markdown_format.render, "csv": csv_format.render, "json": json_format.render}
-    if form in with_rows:
-        return with_rows[form](records, rows)
-    if rows:
-        say(f"{len(rows)} published rows are left out: {form} is about runs")
-    if form == "junit":
-        from trainmark.analysis.audit.records import audit_record
-
-        return junit_format.render(records, audit_record)
-    from trainmark.published import write_deepspark, write_flagperf
-
-    return (
-        write_flagperf.write(records, lang=language)
-        if form == "flagperf"
-        else write_deepspark.write(records, lang=language)
-    )
-
-
-def _write(path: Path, text: str, store: Store) -> None:
-    from trainmark.spec.errors import NotReadyError, UsageError
-    from trainmark.spec.whole_files import write_whole
-
-    if path.expanduser().resolve().parent == store.records.resolve():
-        raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")
-    try:
-        write_whole(path.expanduser(), text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise NotReadyError(
-            f"{path} could not be written: {error.strerror}; choose another place with --out"
-        ) from error
 
 
 def _count(text: str) -> int:

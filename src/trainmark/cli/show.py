@@ -5,11 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from trainmark.spec.record import Record
-    from trainmark.store.store import Store
 
 HELP = "Show one run in full: plan, metrics, phases, quality, doubts."
 EXAMPLES = """\
@@ -28,12 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from trainmark import api
     from trainmark.cli.terminal import console
     from trainmark.spec import escape
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
-    record, path = _found(store, args.run)
+    record, path = api.find(args.run, store)
     screen = console()
     if args.json:
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
@@ -56,21 +52,3 @@ def run(args: argparse.Namespace) -> int:
         )
     screen.file.write(text)
     return 0
-
-
-def _found(store: Store, word: str | None) -> tuple[Record, Path]:
-    """The record meant; for a run that was cut off before it could leave one, what its events tell."""
-    from trainmark.spec.errors import UsageError
-    from trainmark.store.store import read_record
-
-    try:
-        path = store.find(word)
-    except UsageError as missing:
-        try:
-            folder = store.run_folder(word)
-        except UsageError:
-            raise missing from None
-        from trainmark.store import gather
-
-        return gather.record(folder), folder
-    return read_record(path), path

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainmark.launch.planning import said
+from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import UsageError, WorkloadError
 from trainmark.spec.plan import Plan
 
@@ -63,15 +63,15 @@ Attempt = Callable[[int, float | None], Try]
 """Trains a few steps with a batch; also given is how long a step may take, where that can be foreseen."""
 
 
-def wanted(plan: Plan, settings: list[str]) -> bool:
+def wanted(plan: Plan, options: RunOptions) -> bool:
     """True where a plan's batch is still to be found: recipe fill, and no word of the user about it."""
-    return plan.recipe_name == "fill" and not said(settings, "batch_per_device")
+    return plan.recipe_name == "fill" and not options.is_set("batch_per_device")
 
 
-def refuse_several_launchers(decided: list[Plan], settings: list[str]) -> None:
+def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
     """Parties of one run must agree on the batch before they meet, and a search would find another on each."""
     for plan in decided:
-        if wanted(plan, settings):
+        if wanted(plan, options):
             raise UsageError(
                 f"recipe fill finds the batch of {plan.workload} where one process starts all ranks, not among several "
                 "nodes or tasks; find it with --topology 1x1, then give it: --set batch_per_device=N"

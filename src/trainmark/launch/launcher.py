@@ -29,6 +29,7 @@ from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 from trainmark.store import gather
 from trainmark.store.gather import RankStory
+from trainmark.store.store import Store
 
 POLL_S = 0.1
 TERMINATE_LIMIT_S = 20.0
@@ -63,7 +64,7 @@ class Settled:
 
 def run(
     plan: Plan,
-    store: Path,
+    store: Store,
     *,
     group: str | None = None,
     watch: Watcher = lambda ranks: None,
@@ -71,24 +72,39 @@ def run(
     interface: str | None = None,
     fill: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Runs a plan to its end. Without a coordinator this machine is all there is. `fill` is how its batch was found."""
-    settled = _settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "runs", group, token))
+    """Runs a plan to its end and keeps its record in the store, whatever happened to it.
+
+    Without a coordinator this machine is all there is. `fill` is how its batch was found.
+    """
+    folder = store.folder
+    settled = _settle(plan, folder, coordinator, lambda token: _new_folder(plan, folder / "runs", group, token))
     if fill:
-        events = EventWriter(settled.folder / "launcher.jsonl")
-        events.write("fill", **fill)
-        events.close()
-    outcome = _execute(plan, settled, watch, coordinator, interface)
-    if coordinator and not coordinator.env.leads:
+        _note(settled.folder, "fill", **fill)
+    leads = coordinator is None or coordinator.env.leads
+    try:
+        outcome = _execute(plan, settled, watch, coordinator, interface)
+    except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
+        if leads:
+            with suppress(Exception):
+                _note(settled.folder, "fault", exit_code=1, sentence=f"ended by {type(error).__name__}: {error}")
+                store.add(gather.record(settled.folder))
+        raise
+    if not leads:
         return outcome
-    events = EventWriter(settled.folder / "launcher.jsonl")
     if outcome.exit_code:
-        events.write("fault", exit_code=outcome.exit_code, sentence=outcome.sentence)
-    events.close()
+        _note(settled.folder, "fault", exit_code=outcome.exit_code, sentence=outcome.sentence)
     record = gather.record(settled.folder)
+    store.add(record)
     code = outcome.exit_code
     if not code and (number := ENDED_BY.get(record.ended)):
         code = 128 + number
     return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=record.ended)
+
+
+def _note(folder: Path, event: str, **values: Any) -> None:
+    events = EventWriter(folder / "launcher.jsonl")
+    events.write(event, **values)
+    events.close()
 
 
 def probe_only(

@@ -1,14 +1,14 @@
-"""Turns the words of a command line into a plan in which nothing is left open."""
+"""Turns what a user said into a plan in which nothing is left open."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainmark import workloads
 from trainmark.datasets import synthetic
+from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
 from trainmark.spec import site
 from trainmark.spec.errors import UsageError, nearest
@@ -21,28 +21,18 @@ REAL_DATA_RECIPES = ("reference", "fill")
 """These take a data set that the site file names; the others are made for the embedded sets."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """What a user said; what was not said is None."""
-
-    recipe: str | None = None
-    topology: str | None = None
-    precision: str | None = None
-    platform: str | None = None
-    data: str | None = None
-    steps: int | None = None
-    seconds: float | None = None
-    epochs: int | None = None
-    items: int | None = None
-    settings: Sequence[str] = ()
-    seed: int | None = None
-    skip_bad: int = 0
-    hang_timeout_s: float | None = None
-    max_restarts: int = 0
-    init_from: str | None = None
+def plans(options: RunOptions) -> list[Plan]:
+    """One decided plan for each workload asked for."""
+    names = options.workloads or workloads.NAMES
+    for word in ("data", "init_from"):
+        if getattr(options, word) is not None and len(set(names)) > 1:
+            raise UsageError(
+                f"--{word.replace('_', '-')} is for one workload; name it: {', '.join(dict.fromkeys(names))}"
+            )
+    return [decide(name, options) for name in names]
 
 
-def decide(name: str, words: Words) -> Plan:
+def decide(name: str, words: RunOptions) -> Plan:
     """The plan for one workload."""
     workload = workloads.load(name)
     topology = Topology.parse(words.topology or "1x1")
@@ -65,7 +55,7 @@ def decide(name: str, words: Words) -> Plan:
         recipe = replace(recipe, batch_per_device=math.ceil(recipe.batch_per_device / topology.devices))
     seed = [] if words.seed is None else [f"seed={words.seed}"]
     usual, recipe = recipe, with_settings(recipe, [*seed, *words.settings])
-    if recipe_name == "fill" and not said(words.settings, "learning_rate"):
+    if recipe_name == "fill" and not words.is_set("learning_rate"):
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
     data = words.data or _site_data(workload.data_set, recipe_name)
@@ -89,12 +79,7 @@ def decide(name: str, words: Words) -> Plan:
     )
 
 
-def said(settings: Sequence[str], name: str) -> bool:
-    """True where one of the `key=value` words is about a field."""
-    return any(setting.partition("=")[0].strip() == name for setting in settings)
-
-
-def resumed(plan: Plan, run_folder: Path, words: Words) -> Plan:
+def resumed(plan: Plan, run_folder: Path, words: RunOptions) -> Plan:
     """An earlier run's plan, to go on from its last checkpoint; only where it stops and its data may change."""
     said = [
         word.replace("_", "-")
@@ -131,7 +116,7 @@ def _precision(word: str | None, platform: files.PlatformFile) -> Precision:
     return precision
 
 
-def _limits(words: Words, usual: Limits) -> Limits:
+def _limits(words: RunOptions, usual: Limits) -> Limits:
     said = {"steps": words.steps, "seconds": words.seconds, "epochs": words.epochs, "items": words.items}
     given = {name: value for name, value in said.items() if value is not None}
     for name, value in given.items():

@@ -6,11 +6,10 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
+from trainmark.report.rows import flat
 from trainmark.spec import escape
-from trainmark.spec.format import device_name
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.published_row import PublishedRow, mfu
-from trainmark.spec.recipe import fix_hp
 from trainmark.spec.record import Record
 
 FACTS = (
@@ -29,7 +28,7 @@ def render(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
     # \n, not the format's own \r\n: on a terminal and in git the latter is a stray sign at every end
     writer = csv.DictWriter(stream, heads, restval="", lineterminator="\n")
     writer.writerow({head: escape.csv_cell(head) for head in heads})
-    for cells in [*map(_of_record, records), *map(_of_published, rows)]:
+    for cells in [*map(flat, records), *map(_of_published, rows)]:
         writer.writerow({head: _cell(cells.get(head)) for head in heads})
     return stream.getvalue()
 
@@ -40,43 +39,6 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value) if isinstance(value, float) else escape.csv_cell(str(value))
-
-
-def _of_record(record: Record) -> Mapping[str, object]:
-    plan, quality = record.plan, record.quality
-    cells: dict[str, object] = {
-        "kind": "run",
-        "run_id": record.run_id,
-        "created": record.created,
-        "trainmark": record.trainmark,
-        "status": record.status,
-        "ended": record.ended,
-        "group": record.group,
-        "workload": plan.workload,
-        "recipe": plan.recipe_name,
-        "device": device_name(record),
-        "platform": plan.platform,
-        "topology": plan.topology,
-        "precision": record.precision,
-        "precision_asked": plan.precision,
-        "fix_hp": fix_hp(plan.deviations, most=len(plan.deviations)),
-        "data": plan.data.name,
-        "generated_data": plan.data.generated,
-        "fingerprint": plan.fingerprint,
-        "item": record.item,
-        "coverage": record.coverage,
-        "quality_name": quality.name,
-        "quality": quality.value,
-        "quality_unit": quality.unit,
-        "quality_goal": quality.goal,
-        "quality_better": quality.better,
-        "quality_reached": quality.reached,
-        "doubts": "; ".join(doubt.text for doubt in record.doubts),
-    }
-    for alias, quantity in record.metrics.items():
-        low, high = quantity.interval or (None, None)
-        cells |= {alias: quantity.value, f"{alias}_unit": quantity.unit, f"{alias}_low": low, f"{alias}_high": high}
-    return cells
 
 
 def _of_published(row: PublishedRow) -> Mapping[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, Literal
@@ -108,6 +108,17 @@ class Record:
     telemetry: Mapping[str, Any] = field(default_factory=dict)
     """What the samplers saw of devices and hosts, thinned; empty where nothing was sampled."""
 
+    def __repr__(self) -> str:
+        plan = self.plan
+        return f"<Record {self.run_id}: {plan.workload} {plan.recipe_name} {plan.topology}, {self.status}>"
+
+    def __str__(self) -> str:
+        return VIEWS["text"](self) if "text" in VIEWS else repr(self)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows instead of the text."""
+        return VIEWS["html"](self) if "html" in VIEWS else None
+
     @property
     def precision(self) -> str:
         """What the run was computed in, as its first step showed; what was asked for where that was not seen."""
@@ -192,6 +203,10 @@ class Record:
                 steady_from=document["series"]["steady_from"],
             ),
         )
+
+
+VIEWS: dict[Literal["text", "html"], Callable[[Record], str]] = {}
+"""How a record shows itself; whoever can draw one says so here, as drawing is not this room's business."""
 
 
 def _trace_to_json(trace: RankTrace) -> dict[str, Any]:

@@ -1,0 +1,407 @@
+"""What scripts and notebooks call: train, plan, load, compare and report, with records in and records out."""
+
+from __future__ import annotations
+
+import html
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.analysis.subject import Subject
+from trainmark.launch.options import RunOptions, settings_of
+from trainmark.spec import record as records_module
+from trainmark.spec.errors import HangError, InvalidResultError, NotReadyError, UsageError, WorkloadError
+from trainmark.spec.plan import Plan
+from trainmark.spec.record import Record
+from trainmark.store.store import Store, default_folder, read_record
+
+if TYPE_CHECKING:
+    from trainmark.analysis.compare.comparison import Comparison
+    from trainmark.launch.launcher import Watcher
+    from trainmark.launch.session import Result, Watching
+    from trainmark.report.rows import Value
+    from trainmark.store.gather import RankStory
+
+TERMINAL_WIDTH = 120
+"""Where the output is no terminal."""
+
+NEWEST = 10
+"""Runs a report shows where none is named."""
+
+Place = str | PathLike[str]
+"""A file or a folder."""
+Runs = Record | Subject | Place | Sequence[Record]
+"""A run, or repeats of one plan: a record, several, or the words by which the commands take them."""
+
+
+class Records(list[Record]):
+    """Records, the newest first."""
+
+    def to_rows(self) -> list[dict[str, Value]]:
+        """One flat row a record, all with the same keys: what a data frame is made of."""
+        from trainmark.report.rows import rows
+
+        return rows(self)
+
+    def __str__(self) -> str:
+        from trainmark.report import table
+
+        return table.render(self, width=_width()).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Where a run is, told while it goes."""
+
+    workload: str
+    phase: str
+    step: int
+    """Steps done, by rank 0."""
+    loss: float | None
+    """Of the last step; None before the first, or where it was not finite."""
+    quality: Mapping[str, float]
+    """What the last evaluation found; empty before the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """B held against A."""
+
+    word: str
+    """`faster` or `slower`, `better` or `worse`, `same`, `inconclusive`."""
+    metric: str
+    ratio: float
+    """Value of B / value of A."""
+    interval: tuple[float, float] | None
+    """Of the ratio, at 95 % confidence; None where nothing tells how much a side varies."""
+    threshold: float
+    """A smaller difference is the same."""
+    why: str
+    """What the verdict rests on; where it is inconclusive, also what would decide."""
+    differences: tuple[str, ...]
+    """In what the two are not alike."""
+    doubts: tuple[str, ...]
+    comparison: Comparison = field(repr=False)
+    """All of it, for programs."""
+
+    def __str__(self) -> str:
+        from trainmark.report import compare_screen
+
+        return compare_screen.render(self.comparison, width=_width()).rstrip("\n")
+
+
+def run(
+    workload: str | None = None,
+    *,
+    recipe: str | None = None,
+    topology: str | None = None,
+    set: Mapping[str, object] | None = None,  # noqa: A002 - the word of the command line
+    precision: str | None = None,
+    platform: str | None = None,
+    data: Place | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    epochs: int | None = None,
+    items: int | None = None,
+    seed: int | None = None,
+    init_from: Place | None = None,
+    skip_bad: int = 0,
+    max_restarts: int = 0,
+    hang_timeout_s: float | None = None,
+    resume: str | None = None,
+    hosts: str | None = None,
+    port: int | None = None,
+    join_timeout_s: float | None = None,
+    strict: bool = False,
+    store: Place | None = None,
+    quiet: bool = True,
+    watch: Callable[[Moment], None] | None = None,
+) -> Record:
+    """Trains one workload once, and gives its record, which is then in the store.
+
+    Everything means what the option of the same name means to `trainmark run`; `set` holds fields of the recipe.
+    `watch` is called while the run goes on; `quiet=False` tells on stderr instead. A run that fails raises the error
+    that says why, with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
+    """
+    if (workload is None) is (resume is None):
+        raise UsageError("run takes the name of one workload, or resume= an earlier run; run_all() trains several")
+    options = RunOptions(
+        workloads=() if workload is None else (workload,),
+        recipe=recipe,
+        topology=topology,
+        settings=settings_of(set or {}),
+        precision=precision,
+        platform=platform,
+        data=_text(data),
+        steps=steps,
+        seconds=seconds,
+        epochs=epochs,
+        items=items,
+        seed=seed,
+        init_from=_text(init_from),
+        skip_bad=skip_bad,
+        max_restarts=max_restarts,
+        hang_timeout_s=hang_timeout_s,
+        resume=resume,
+        hosts=hosts,
+        port=port,
+        join_timeout_s=join_timeout_s,
+        strict=strict,
+        store=_text(store),
+        quiet=quiet,
+    )
+    return run_all(options, watch=watch)[0]
+
+
+def run_all(options: RunOptions, *, watch: Callable[[Moment], None] | None = None) -> Records:
+    """Trains several workloads, or one several times, as the options say; stops at the first run that fails."""
+    from trainmark.launch import session
+
+    told = watch or _Telling()
+    say = (lambda sentence: None) if options.quiet else _say
+    # whoever watches wants to be called although nothing is to be printed; of other hosts there is nothing to watch
+    watched = replace(options, quiet=options.quiet and (watch is None or options.hosts is not None))
+    result = session.run(watched, say=say, watching=_watching(told))
+    _raise_what_went_wrong(result)
+    return Records(result.records)
+
+
+def plan(
+    workload: str,
+    *,
+    recipe: str | None = None,
+    topology: str | None = None,
+    set: Mapping[str, object] | None = None,  # noqa: A002 - the word of the command line
+    precision: str | None = None,
+    platform: str | None = None,
+    data: Place | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    epochs: int | None = None,
+    items: int | None = None,
+    seed: int | None = None,
+    init_from: Place | None = None,
+) -> Plan:
+    """What `run` would do with the same words, decided to the last setting, with nothing started."""
+    from trainmark.launch import planning
+
+    options = RunOptions(
+        workloads=(workload,),
+        recipe=recipe,
+        topology=topology,
+        settings=settings_of(set or {}),
+        precision=precision,
+        platform=platform,
+        data=_text(data),
+        steps=steps,
+        seconds=seconds,
+        epochs=epochs,
+        items=items,
+        seed=seed,
+        init_from=_text(init_from),
+    )
+    return planning.plans(options)[0]
+
+
+def load(run: Place = "last", *, store: Place | None = None) -> Record:
+    """One record: by a run's id, its beginning or end, by a record file, or the newest."""
+    return find(fspath(run), _store(store))[0]
+
+
+def find(word: str | None, store: Store) -> tuple[Record, Path]:
+    """A record and where it lies; of a run that was cut off before it could leave one, what its events tell."""
+    try:
+        path = store.find(word)
+    except UsageError as missing:
+        try:
+            folder = store.run_folder(word)
+        except UsageError:
+            raise missing from None
+        from trainmark.store import gather
+
+        return gather.record(folder), folder
+    return read_record(path), path
+
+
+def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:
+    """The records of a store, the newest first; a damaged file is warned of and left out."""
+    kept = _store(store)
+    contents = kept.contents(workload=workload, limit=limit)
+    for damaged in contents.damaged:
+        warnings.warn(str(damaged), stacklevel=2)
+    return Records(read_record(kept.path(row.run_id)) for row in contents.rows)
+
+
+def compare(
+    a: Runs,
+    b: Runs,
+    *,
+    metric: str = "p_core",
+    threshold: float = 0.03,
+    anyway: bool = False,
+    store: Place | None = None,
+) -> Verdict:
+    """Whether B is faster than A, by how much and how surely; `anyway` goes on where the two are not alike."""
+    from trainmark.analysis.compare import comparison
+
+    if not 0 <= threshold < 1:
+        raise UsageError(f"threshold must be from 0 to below 1, not {threshold:g}; 0.03 is 3 %")
+    kept = _store(store)
+    subjects = _subject(a, kept), _subject(b, kept)
+    return verdict(comparison.compare(*subjects, metric=metric, threshold=threshold, anyway=anyway))
+
+
+def verdict(found: Comparison) -> Verdict:
+    from trainmark.report import compare_screen
+
+    judgement = found.judgement
+    reasons = compare_screen.sentences(found)
+    if judgement.interval is None:
+        reasons = [f"{judgement.basis[0].upper()}{judgement.basis[1:]}.", *reasons]
+    return Verdict(
+        word=found.verdict,
+        metric=found.compared.name,
+        ratio=judgement.ratio,
+        interval=judgement.interval,
+        threshold=found.threshold,
+        why=" ".join(reasons),
+        differences=tuple(map(str, found.differences)),
+        doubts=found.doubts,
+        comparison=found,
+    )
+
+
+def report(
+    runs: Runs | None = None,
+    *,
+    format: str = "html",  # noqa: A002 - the word of the command line
+    path: Place | None = None,
+    language: str | None = None,
+    publish: bool = False,
+    store: Place | None = None,
+) -> str:
+    """A report of some runs, or of the newest ten, as text; written to `path` as well where one is given.
+
+    `publish` replaces hosts, users, paths and serials, so that the report can be shared.
+    """
+    from trainmark.report import output
+
+    kept = _store(store)
+    chosen = records(store, limit=NEWEST) if runs is None else _records(runs, kept)
+    if not chosen:
+        raise UsageError("there are no records to report on; trainmark.run() makes one")
+    shown = list(chosen)
+    if publish:
+        from trainmark.report.publish import publishable
+
+        shown = list(publishable(shown).records)
+    folders = output.run_folders(chosen, kept)
+    text = output.render(format, shown, store=kept, language=language, folders=folders)
+    if path is not None:
+        output.write(Path(path), text, kept)
+    return text
+
+
+def _store(folder: Place | None) -> Store:
+    return Store(Path(folder).expanduser() if folder is not None else default_folder())
+
+
+def _text(path: Place | None) -> str | None:
+    return None if path is None else fspath(path)
+
+
+def _subject(runs: Runs, store: Store) -> Subject:
+    from trainmark.published.lookup import of_records, subject
+
+    if isinstance(runs, Subject):
+        return runs
+    if isinstance(runs, Record):
+        return of_records(runs.run_id, [runs])
+    if isinstance(runs, str | PathLike):
+        return subject(fspath(runs), store)
+    return of_records("the list", runs)
+
+
+def _records(runs: Runs, store: Store) -> Sequence[Record]:
+    if isinstance(runs, Record):
+        return [runs]
+    return _subject(runs, store).records if isinstance(runs, Subject | str | PathLike) else runs
+
+
+def _watching(tell: Callable[[Moment], None]) -> Watching:
+    def begin(plan: Plan) -> AbstractContextManager[Watcher]:
+        return nullcontext(lambda ranks: tell(_moment(plan, ranks)))
+
+    return begin
+
+
+def _moment(plan: Plan, ranks: Sequence[RankStory]) -> Moment:
+    story = ranks[0]
+    return Moment(
+        workload=plan.workload,
+        phase=story.phase,
+        step=story.first_step + len(story.compute_ns),
+        loss=story.loss[-1] if story.loss else None,
+        quality=dict(story.evaluations[-1]["values"]) if story.evaluations else {},
+    )
+
+
+class _Telling:
+    """A line on stderr whenever a run enters a phase, or has been evaluated."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, Mapping[str, float]] = ("", {})
+
+    def __call__(self, moment: Moment) -> None:
+        if (moment.phase, moment.quality) == self._last:
+            return
+        self._last = (moment.phase, moment.quality)
+        found = "".join(f"  {name} {value:.4g}" for name, value in moment.quality.items())
+        _say(f"{moment.workload} {moment.phase:8} step {moment.step}{found}")
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _raise_what_went_wrong(result: Result) -> None:
+    """A run's exit code as the error a program can catch."""
+    code, record = result.exit_code, result.records[-1] if result.records else None
+    if code == 0:
+        return
+    kept = f"; trainmark.load({record.run_id!r}) is what was measured" if record else ""
+    if code == 130:
+        raise KeyboardInterrupt(f"the run was interrupted{kept}")
+    if code == 143:
+        raise SystemExit(code)
+    kinds = {2: UsageError, 3: NotReadyError, 5: InvalidResultError, 124: HangError}
+    said = "; ".join(result.complaints) or (record.ended if record else f"the run ended with exit code {code}")
+    error = kinds.get(code, WorkloadError)(said)
+    error.record = record
+    raise error
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((TERMINAL_WIDTH, 0)).columns
+
+
+def _as_table(record: Record) -> str:
+    return str(Records([record]))
+
+
+def _as_card(record: Record) -> str:
+    from trainmark.report.html.card import card
+
+    return card(record)
+
+
+records_module.VIEWS.update({"text": _as_table, "html": _as_card})

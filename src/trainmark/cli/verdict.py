@@ -1,0 +1,56 @@
+"""How commands ask for a verdict and show it: the options, the screen and the exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from trainmark.cli.terminal import console
+from trainmark.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmark.api import Verdict
+
+REGRESSED, INCONCLUSIVE = 6, 7
+"""Exit codes."""
+
+
+def add_verdict_options(parser: argparse.ArgumentParser) -> None:
+    """What `compare` and `reproduce` share."""
+    parser.add_argument("--metric", default="p_core", metavar="M", help="what to compare by (default: p_core)")
+    parser.add_argument(
+        "--threshold", default="3%", metavar="P", help="a smaller difference is the same (default: 3%%)"
+    )
+    parser.add_argument("--gate", action="store_true", help="exit 7 where it cannot be told")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def show(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
+    """Prints a verdict, and gives the exit code it asks for."""
+    found = verdict.comparison
+    screen = console()
+    if as_json:
+        from trainmark.analysis.compare.comparison import to_json
+
+        screen.file.write(json.dumps(to_json(found), indent=2) + "\n")
+    else:
+        from trainmark.report.compare_screen import render
+
+        color = screen.color_system is not None and not screen.no_color
+        screen.file.write(render(found, width=screen.width, color=color, encoding=screen.encoding))
+    if found.regressed:
+        return REGRESSED
+    return INCONCLUSIVE if found.inconclusive and gate else 0
+
+
+def parse_threshold(word: str) -> float:
+    """`3%`, `3 %` or `0.03` as 0.03."""
+    text = word.strip()
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise UsageError(f"--threshold {word!r} is not a share; try '3%'") from None
+    if not 0 <= value < 1:
+        raise UsageError(f"--threshold must be from 0% to below 100%, not {word}; a share such as '3%' or 0.03")
+    return value

@@ -1,0 +1,83 @@
+"""Everything a user may say about a run, whether on a command line or to the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from trainmark.spec.errors import UsageError
+
+LIMITS = ("steps", "seconds", "epochs", "items")
+"""By what a run may stop before its recipe ends."""
+
+
+def _option(default: Any, option: str) -> Any:
+    """A field whose option has another name on a command line than the field has here."""
+    return field(default=default, metadata={"option": option})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What was said; what was not is None, or what is usual."""
+
+    workloads: tuple[str, ...] = ()
+    """None means all of them."""
+    recipe: str | None = None
+    topology: str | None = None
+    precision: str | None = None
+    platform: str | None = None
+    data: str | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+    items: int | None = None
+    settings: tuple[str, ...] = _option((), "--set")
+    """Fields of the recipe, each as `key=value`."""
+    seed: int | None = None
+    init_from: str | None = None
+    skip_bad: int = 0
+    max_restarts: int = 0
+    hang_timeout_s: float | None = _option(None, "--hang-timeout")
+    repeat: int = 1
+    store: str | None = None
+    resume: str | None = None
+    hosts: str | None = None
+    port: int | None = None
+    join_timeout_s: float | None = _option(None, "--join-timeout")
+    strict: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("repeat", 1), ("skip_bad", 0), ("max_restarts", 0)):
+            if getattr(self, name) < least:
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} must be at least {least}, not {getattr(self, name)}")
+        if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
+            raise UsageError(f"--{ends[0]} and --{ends[1]} both say when the run stops; leave one of them out")
+
+    def is_set(self, name: str) -> bool:
+        """True where the user said what a field of the recipe is to be."""
+        return any(setting.partition("=")[0].strip() == name for setting in self.settings)
+
+    def to_argv(self) -> tuple[tuple[str, ...], ...]:
+        """As one would type it after `trainmark run`: the workloads, then each option with its value."""
+        return (self.workloads, *self._typed())
+
+    def _typed(self) -> Iterator[tuple[str, ...]]:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "workloads" or value == each.default:
+                continue
+            option = each.metadata.get("option") or f"--{each.name.replace('_', '-')}"
+            if value is True:
+                yield (option,)
+                continue
+            for text in map(str, value if isinstance(value, tuple) else [value]):
+                # a value that looks like an option has to be tied to its own
+                yield (f"{option}={text}",) if text.startswith("-") else (option, text)
+
+
+def settings_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """A recipe's fields as a program has them, as `key=value`."""
+    return tuple(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,227 @@
+"""From what a user said to records in the store: plans, gets ready, finds its place among launchers, and runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainmark.datasets import synthetic
+from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, ssh_run
+from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
+from trainmark.launch.fill import Found
+from trainmark.launch.launcher import Watcher
+from trainmark.launch.options import RunOptions
+from trainmark.spec import site
+from trainmark.spec.errors import TrainmarkError, UsageError
+from trainmark.spec.plan import Plan
+from trainmark.spec.record import Record
+from trainmark.spec.topology import Topology
+from trainmark.store.store import Store, default_folder
+
+REFUSED_WHERE_STRICT = ("target-missed", "few-steps", "drifting", "precision-differs")
+"""Doubts that make a result unusable for whoever asked for a strict one."""
+
+Say = Callable[[str], None]
+Watching = Callable[[Plan], AbstractContextManager[Watcher]]
+"""Called before each run; what it gives is called whenever the ranks wrote something new."""
+
+
+def _silence(sentence: str) -> None: ...
+
+
+def _unwatched(plan: Plan) -> AbstractContextManager[Watcher]:
+    return nullcontext(lambda ranks: None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of everything that was to run."""
+
+    records: tuple[Record, ...] = ()
+    """Of all runs that left one, each of them in the store by now; the last may be of one that failed."""
+    exit_code: int = 0
+    complaints: tuple[str, ...] = ()
+    """What went wrong, in sentences."""
+    leads: bool = True
+    """False on the other launchers of a job, which have nothing to tell."""
+
+
+def run(
+    options: RunOptions,
+    *,
+    own_command: Sequence[str] | None = None,
+    say: Say = _silence,
+    watching: Watching = _unwatched,
+) -> Result:
+    """Runs what was asked for, as often as asked, until a run fails.
+
+    `own_command` is how this process can be started again: as a step of its batch job, or as one of several launchers
+    of a run. A library cannot be, so it gives none.
+    """
+    session = _Session(options, say, watching)
+    if options.hosts:
+        return session.run_on_hosts(options.hosts)
+    decided = [session.resumed(options.resume)] if options.resume else planning.plans(options)
+    return session.run_here(decided, own_command)
+
+
+def run_plan(plan: Plan, options: RunOptions, *, say: Say = _silence, watching: Watching = _unwatched) -> Result:
+    """Runs a plan that was decided before on this machine; of the options only how often, where to and how counts."""
+    session = _Session(options, say, watching)
+    session.get_ready([plan])
+    return session.run_all([(plan, None)])
+
+
+def store_of(options: RunOptions) -> Store:
+    return Store(Path(options.store).expanduser() if options.store else default_folder())
+
+
+class _Session:
+    def __init__(self, options: RunOptions, say: Say, watching: Watching) -> None:
+        self._options = options
+        self._say, self._watching = say, watching
+        self._quiet = options.quiet
+        self._site = site.load()
+        self._coordinator: Coordinator | None = None
+        self._store = store_of(options)
+        self._store.check_writable()
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every host without a reverse name
+
+    def run_here(self, decided: list[Plan], own_command: Sequence[str] | None) -> Result:
+        """On this machine, together with the other launchers of its job if there are any."""
+        topology = Topology.parse(decided[0].topology)
+        here = cluster_env.find(topology, os.environ, self._options.port or self._site.network.port)
+        if own_command is None and (here.kind == "slurm-batch" or here.launchers > 1):
+            raise UsageError(
+                f"topology {topology} is shared by several processes of this job, and a script can be only one of "
+                "them; start 'trainmark run' in the job instead, and read what it leaves with trainmark.load('last')"
+            )
+        if here.kind == "slurm-batch":
+            os.execvp("srun", cluster_env.own_srun(topology, os.environ, list(own_command or ())))  # noqa: S606
+        if lifeline_stdin.asked():
+            lifeline_stdin.end_with_stdin()
+        self._quiet = self._quiet or here.first_local_rank > 0
+        if here.launchers == 1:
+            self.get_ready(decided)
+            return self.run_all([self._filled(plan) for plan in decided])
+        if not self._options.resume:
+            fill.refuse_several_launchers(decided, self._options)
+        wait_s = self._options.join_timeout_s
+        self._coordinator = Coordinator(here, JOIN_LIMIT_S if wait_s is None else wait_s)
+        try:
+            self._get_ready_together(decided, self._coordinator)
+            return replace(self.run_all([(plan, None) for plan in decided]), leads=here.leads)
+        finally:
+            self._coordinator.leave()
+
+    def run_all(self, decided: Iterable[tuple[Plan, Found | None]]) -> Result:
+        """Every plan as often as asked, until one fails."""
+        records: list[Record] = []
+        for plan, found in decided:
+            group = secrets.token_hex(4) if self._options.repeat > 1 else None
+            for number in range(self._options.repeat):
+                if self._options.repeat > 1:
+                    self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
+                result = self._run_once(plan, found, group)
+                records += result.records
+                if result.exit_code:
+                    return replace(result, records=tuple(records))
+        return Result(records=tuple(records))
+
+    def run_on_hosts(self, hosts: str) -> Result:
+        """The same command on every host, one run after the other; their records come back from the first host."""
+        options = self._options
+        if options.resume:
+            raise UsageError("--resume goes on where the checkpoints lie: run it on the first host, not with --hosts")
+        topology = Topology.parse(options.topology or "1x1")
+        decided = planning.plans(options)  # a wrong word ends here and not on every host
+        if topology.nodes > 1:
+            fill.refuse_several_launchers(decided, options)
+        over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False)
+        records: list[Record] = []
+        for name in [plan.workload for plan in decided for _ in range(options.repeat)]:
+            words = [word for group in replace(over_there, workloads=(name,)).to_argv() for word in group]
+            folder = self._store.folder
+            record, code = ssh_run.run_on_hosts(hosts, words, topology, self._site, folder, quiet=options.quiet)
+            if record:
+                if not self._store.path(record.run_id).exists():  # the first host may share this store
+                    self._store.add(record)
+                records.append(record)
+            if code:
+                return Result(records=tuple(records), exit_code=code)
+        return Result(records=tuple(records))
+
+    def resumed(self, word: str) -> Plan:
+        if self._options.workloads:
+            raise UsageError("--resume takes the workload of the run it resumes; leave the workload's name out")
+        folder = self._store.run_folder(word)
+        plan = Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
+        return planning.resumed(plan, folder, self._options)
+
+    def get_ready(self, decided: Iterable[Plan]) -> None:
+        """Makes the embedded data where it is missing, and looks the machine over before the first run starts."""
+        for plan in decided:
+            if plan.data.generated and Path(plan.data.folder) == synthetic.folder(plan.data.name):
+                synthetic.ensure(plan.data.name, Path(plan.data.folder), self._talk)
+            preflight.machine(plan, self._store.folder)
+
+    def _get_ready_together(self, decided: Iterable[Plan], coordinator: Coordinator) -> None:
+        """The same on every machine of a run; one that is not ready tells the others, so that nobody waits for it."""
+        if coordinator.env.first_local_rank:
+            return  # the first rank of this machine looks it over for all
+        try:
+            self.get_ready(decided)
+        except TrainmarkError as error:
+            launcher.refuse(coordinator, error)
+            raise
+
+    def _filled(self, plan: Plan) -> tuple[Plan, Found | None]:
+        """With recipe fill, the plan for the batch that is found here; any other as it is."""
+        if self._options.resume or not fill.wanted(plan, self._options):
+            return plan, None
+        found = fill.find(plan, say=self._talk)
+        settings = (*self._options.settings, f"batch_per_device={found.batch_per_device}")
+        return planning.decide(plan.workload, replace(self._options, settings=settings)), found
+
+    def _run_once(self, plan: Plan, found: Found | None, group: str | None) -> Result:
+        coordinator = self._coordinator
+        shown = not self._quiet and (coordinator is None or coordinator.env.leads)
+        with (self._watching if shown else _unwatched)(plan) as watch:
+            outcome = launcher.run(
+                plan,
+                self._store,
+                group=group,
+                watch=watch,
+                coordinator=coordinator,
+                interface=self._site.network.interface,
+                fill=found.to_json() if found else None,
+            )
+        if outcome.record is None:
+            return Result(exit_code=outcome.exit_code, complaints=(outcome.sentence,) if outcome.sentence else ())
+        complaints: tuple[str, ...] = ()
+        code = outcome.exit_code
+        if code:
+            complaints = (outcome.sentence, f"what was measured is kept in {outcome.folder}")
+        elif self._options.strict and (complaints := not_strictly_valid(outcome.record)):
+            code = 5
+        if coordinator:
+            coordinator.finish(code)
+        if lifeline_stdin.asked():
+            self._say(f"{ssh_run.FOLDER}{outcome.folder}")
+        return Result(records=(outcome.record,), exit_code=code, complaints=complaints)
+
+    def _talk(self, sentence: str) -> None:
+        if not self._quiet:
+            self._say(sentence)
+
+
+def not_strictly_valid(record: Record) -> tuple[str, ...]:
+    """Why a result is unusable for whoever asked for a strict one; nothing where it is fine."""
+    return tuple(
+        f"not valid under --strict: {doubt.text}" for doubt in record.doubts if doubt.code in REFUSED_WHERE_STRICT
+    )

@@ -1,0 +1,31 @@
+"""One run as a card for a notebook: the head of the page's section about it, with its style and without script."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from trainmark.analysis.audit.records import audit_record
+from trainmark.analysis.language import by_locale, speaker
+from trainmark.report.html import header, validity, waterfall
+from trainmark.report.html.element import el, raw
+from trainmark.spec.record import Record
+
+
+def card(record: Record) -> str:
+    say = speaker(by_locale())
+    section = el(
+        "section",
+        el("h2", header.sentence(record, say)),
+        header.facts(record, say),
+        header.figures(record, say),
+        el("div", waterfall.draw(record, say), validity.card(record, audit_record(record), say, {}), class_="pair"),
+        class_="run",
+    )
+    return el("div", el("style", raw(_style())), el("main", section), class_="trainmark-card")
+
+
+def _style() -> str:
+    """The page's style, for the card alone: a notebook has a root and a body of its own."""
+    page = files("trainmark.report.html").joinpath("style.css").read_text(encoding="utf-8")
+    own = page.replace(":root", ":scope").replace("\nbody {", "\n:scope {")
+    return f"@scope (.trainmark-card) {{\n{own}\n:scope {{ padding: 16px; }}\n}}"

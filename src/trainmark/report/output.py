@@ -1,0 +1,101 @@
+"""A report of runs in any of its formats, as text or as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from trainmark import __version__
+from trainmark.analysis.audit.records import audit_record
+from trainmark.analysis.language import by_locale
+from trainmark.published.lookup import published_rows
+from trainmark.spec.errors import NotReadyError, UsageError, nearest
+from trainmark.spec.published_row import PublishedRow
+from trainmark.spec.record import Record
+from trainmark.spec.whole_files import write_whole
+from trainmark.store.store import Store
+
+WITH_ROWS = ("html", "markdown", "csv", "json")
+"""Formats that show published rows among the runs; the others are about runs alone."""
+FORMATS = (*WITH_ROWS, "junit", "flagperf", "deepspark")
+
+
+def render(
+    form: str,
+    records: Sequence[Record],
+    rows: Sequence[PublishedRow] = (),
+    *,
+    store: Store,
+    language: str | None = None,
+    folders: Mapping[str, Path] | None = None,
+) -> str:
+    """The report as text; `folders` are the runs' own by their ids, where their pictures and sounds are to be shown."""
+    language = language or by_locale()
+    if form == "html":
+        return _page(records, rows, store, language, folders or {})
+    from trainmark.report import csv_format, json_format, junit_format, markdown_format
+
+    with_rows = {"markdown": markdown_format.render, "csv": csv_format.render, "json": json_format.render}
+    if form in with_rows:
+        return with_rows[form](records, rows)
+    if form == "junit":
+        return junit_format.render(records, audit_record)
+    from trainmark.published import write_deepspark, write_flagperf
+
+    published = {"flagperf": write_flagperf.write, "deepspark": write_deepspark.write}
+    if form not in published:
+        raise UsageError(f"report format {form!r} is not known; {nearest(form, FORMATS)}")
+    return published[form](records, lang=language)
+
+
+def leave_page(records: Sequence[Record], store: Store) -> Path:
+    """Writes the page of these runs into the store."""
+    path = store.folder / "reports" / f"{records[-1].run_id}.html"
+    write(path, render("html", records, store=store, folders=run_folders(records, store)), store)
+    return path
+
+
+def write(path: Path, text: str, store: Store) -> None:
+    if path.expanduser().resolve().parent == store.records.resolve():
+        raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")
+    try:
+        write_whole(path.expanduser(), text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise NotReadyError(
+            f"{path} could not be written: {error.strerror}; choose another place with --out"
+        ) from error
+
+
+def run_folders(records: Iterable[Record], store: Store) -> dict[str, Path]:
+    return {record.run_id: store.runs / record.run_id for record in records}
+
+
+def rows_beside(records: Iterable[Record], store: Store) -> list[PublishedRow]:
+    """Published rows of the same workloads, those that were imported here among them."""
+    workloads = {record.plan.workload for record in records}
+    return [row for row in published_rows(store) if row.workload in workloads]
+
+
+def _page(
+    records: Sequence[Record],
+    rows: Sequence[PublishedRow],
+    store: Store,
+    language: str,
+    folders: Mapping[str, Path],
+) -> str:
+    from trainmark.report.html.document import render as draw
+    from trainmark.report.html.inputs import Contents
+
+    return draw(
+        Contents(
+            records=tuple(records),
+            rows=tuple(rows),
+            beside=tuple(rows_beside(records, store)),
+            checks={record.run_id: audit_record(record) for record in records},
+            folders=folders,
+            made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+            trainmark=__version__,
+            language=language,
+        )
+    )

@@ -1,0 +1,61 @@
+"""Records as flat rows of plain values, for spreadsheets and data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainmark.spec.format import device_name
+from trainmark.spec.metrics import METRICS
+from trainmark.spec.recipe import fix_hp
+from trainmark.spec.record import Record
+
+Value = str | float | int | bool | None
+
+
+def rows(records: Iterable[Record]) -> list[dict[str, Value]]:
+    """One row a record, all with the same keys in the same order; None where a record has no such value."""
+    records = list(records)
+    found = [flat(record) for record in records]
+    aliases = dict.fromkeys([*METRICS, *(alias for record in records for alias in record.metrics)])
+    measured = [f"{alias}{end}" for alias in aliases for end in ("", "_unit", "_low", "_high")]
+    facts = [key for key in next(iter(found), {}) if key not in measured]
+    return [{key: row.get(key) for key in [*facts, *measured]} for row in found]
+
+
+def flat(record: Record) -> dict[str, Value]:
+    """One record as a row: every metric with its unit and its 95 % interval beside it."""
+    plan, quality = record.plan, record.quality
+    cells: dict[str, Value] = {
+        "kind": "run",
+        "run_id": record.run_id,
+        "created": record.created,
+        "trainmark": record.trainmark,
+        "status": record.status,
+        "ended": record.ended,
+        "group": record.group,
+        "host": ", ".join(dict.fromkeys(trace.host for trace in record.timeline.ranks)),
+        "workload": plan.workload,
+        "recipe": plan.recipe_name,
+        "device": device_name(record),
+        "platform": plan.platform,
+        "topology": plan.topology,
+        "precision": record.precision,
+        "precision_asked": plan.precision,
+        "fix_hp": fix_hp(plan.deviations, most=len(plan.deviations)),
+        "data": plan.data.name,
+        "generated_data": plan.data.generated,
+        "fingerprint": plan.fingerprint,
+        "item": record.item,
+        "coverage": record.coverage,
+        "quality_name": quality.name,
+        "quality": quality.value,
+        "quality_unit": quality.unit,
+        "quality_goal": quality.goal,
+        "quality_better": quality.better,
+        "quality_reached": quality.reached,
+        "doubts": "; ".join(doubt.text for doubt in record.doubts),
+    }
+    for alias, quantity in record.metrics.items():
+        low, high = quantity.interval or (None, None)
+        cells |= {alias: quantity.value, f"{alias}_unit": quantity.unit, f"{alias}_low": low, f"{alias}_high": high}
+    return cells
