@@ -80,4 +80,5 @@ class RunOptions:
 
 def settings_of(values: Mapping[str, object]) -> tuple[str, ...]:
     """A recipe's fields as a program has them, as `key=value`."""
-    return tuple(f"{name}={value}" for name, value in values.items())
+    words = {True: "yes", False: "no"}
+    return tuple(f"{name}={words[value] if isinstance(value, bool) else value}" for name, value in values.items())
