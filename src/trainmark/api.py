@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.analysis.subject import Subject
 from trainmark.launch.options import RunOptions, settings_of
+from trainmark.report import NEWEST
 from trainmark.spec import record as records_module
 from trainmark.spec.errors import HangError, InvalidResultError, NotReadyError, UsageError, WorkloadError
 from trainmark.spec.plan import Plan
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 TERMINAL_WIDTH = 120
 """Where the output is no terminal."""
-
-NEWEST = 10
-"""Runs a report shows where none is named."""
 
 Place = str | PathLike[str]
 """A file or a folder."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.analysis.language import LANGUAGES
 from trainmark.cli.terminal import console, say
+from trainmark.report import FORMATS, NEWEST, WITH_ROWS
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
@@ -23,10 +24,6 @@ EXAMPLES = """\
   trainmark report --limit 0 --format csv --out runs.csv
   trainmark report last --publish --html out.html
   trainmark report last --format flagperf --lang zh"""
-
-FORMATS = ("html", "markdown", "csv", "json", "junit", "flagperf", "deepspark")
-NEWEST = 10
-"""Runs a report shows where none is named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     folders = output.run_folders(records, store)
     if args.publish:
         records = _published(records)
-    if rows and form not in output.WITH_ROWS:
+    if rows and form not in WITH_ROWS:
         say(f"{len(rows)} published rows are left out: {form} is about runs")
     text = output.render(form, records, rows, store=store, language=args.lang, folders=folders)
     if form == "html":

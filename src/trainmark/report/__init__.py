@@ -1,1 +1,7 @@
 """Views of records: terminal, HTML, CSV, JSON, JUnit, Markdown; and the copy that is safe to share."""
+
+WITH_ROWS = ("html", "markdown", "csv", "json")
+"""Formats that show published rows among the runs; the others are about runs alone."""
+FORMATS = (*WITH_ROWS, "junit", "flagperf", "deepspark")
+NEWEST = 10
+"""Runs a report shows where none is named."""

@@ -10,15 +10,12 @@ from trainmark import __version__
 from trainmark.analysis.audit.records import audit_record
 from trainmark.analysis.language import by_locale
 from trainmark.published.lookup import published_rows
+from trainmark.report import FORMATS
 from trainmark.spec.errors import NotReadyError, UsageError, nearest
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
 from trainmark.spec.whole_files import write_whole
 from trainmark.store.store import Store
-
-WITH_ROWS = ("html", "markdown", "csv", "json")
-"""Formats that show published rows among the runs; the others are about runs alone."""
-FORMATS = (*WITH_ROWS, "junit", "flagperf", "deepspark")
 
 
 def render(
