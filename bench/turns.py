@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from trainmark.platforms import files
+from trainmark.platforms.matmul_rate import matmul_flops
 from trainmark.platforms.platform import Platform
-from trainmark.train.after_training import matmul_flops
 
 
 class Child:

@@ -462,7 +462,7 @@ def test_work_is_repeated_until_the_budget_is_used_and_timed_between_two_waits()
     moments: list[str] = []
     clock = iter(range(10_000))
     device = SimpleNamespace(synchronize=lambda: moments.append("wait"))
-    rate = device_probe._repeated(
+    rate = device_probe._rate(
         device,  # type: ignore[arg-type]
         lambda: moments.append("work"),
         amount=6.0,

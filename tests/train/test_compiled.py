@@ -13,7 +13,6 @@ from trainmark.launch import planning, preflight
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.errors import NotReadyError
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import from_values
@@ -54,12 +53,14 @@ def test_the_choice_is_a_deviation_on_the_record() -> None:
 def test_a_cpu_without_a_compiler_is_not_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(NotReadyError, match=r"needs a C\+\+ compiler here"):
-        preflight.compiler(compiled(), device().platform)
+    found = preflight.compiler(compiled(), device().platform)
+    assert found.verdict == "failed"
+    assert "needs a C++ compiler here" in found.sentence
 
 
 def test_an_emulated_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "emulates", lambda self, precision: True)
     monkeypatch.setattr("shutil.which", lambda name: name)
-    with pytest.raises(NotReadyError, match="does not go with bf16"):
-        preflight.compiler(compiled(precision="bf16"), device().platform)
+    found = preflight.compiler(compiled(precision="bf16"), device().platform)
+    assert found.verdict == "failed"
+    assert "does not go with bf16" in found.sentence

@@ -13,6 +13,7 @@ from records import make_record, make_timeline
 from tiny import LineFit, job
 
 from trainmark.platforms import files
+from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device, Platform
 from trainmark.report import table
 from trainmark.report.describe import describe
@@ -22,7 +23,6 @@ from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record
 from trainmark.train import after_training, loop
-from trainmark.train.after_training import matmul_flops, matmul_type
 from trainmark.train.monitor import INTERRUPTED, REASONS
 from trainmark.train.schedule import Position
 

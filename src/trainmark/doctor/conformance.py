@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from trainmark.doctor import collective_check
 from trainmark.platforms import files, sensors
+from trainmark.platforms.matmul_rate import seconds
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.reading import FIELDS
 from trainmark.platforms.sensor_table import NvmlSensors, ProgramSensors
@@ -336,11 +337,7 @@ def _work(device: Device) -> Callable[[], Tensor]:
 
     work()  # the first one also wakes threads, takes memory, loads libraries
     while products < MOST_PRODUCTS:
-        device.synchronize()
-        began = time.perf_counter()
-        work()
-        device.synchronize()
-        if time.perf_counter() - began >= WORK_S:
+        if seconds(device, work) >= WORK_S:
             break
         products *= 2
     return work

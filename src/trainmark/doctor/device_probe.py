@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
 import torch
 
+from trainmark.platforms import matmul_rate
 from trainmark.platforms.files import PlatformFile
+from trainmark.platforms.matmul_rate import Now, Work
 from trainmark.platforms.platform import Device
 from trainmark.spec.checks import CheckResult, check, doubt, failed, ok
 from trainmark.spec.doubts import RANK_SKEW
@@ -18,7 +20,7 @@ from trainmark.spec.precision import PRECISIONS, Precision
 
 BUDGET_S = 20.0
 QUICK_S = 2.0
-LEAST_REPEATS, MOST_REPEATS = 5, 1000
+LEAST_REPEATS = 5
 REPEAT_S = 0.02
 """Shorter work is done several times over for one reading of the clock."""
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
@@ -28,8 +30,6 @@ MEMORY_SHARE = 16
 UNSTEADY = 0.10
 WANTED_OF_PEAK, MOST_OF_PEAK = 0.5, 1.05
 """Large products reach 60 to 95 % of a data sheet. More than all of it means that another arithmetic ran."""
-
-Now = Callable[[], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,18 +96,11 @@ def matmul(device: Device, precision: Precision, *, budget_s: float, now_s: Now 
 def _largest_product(device: Device, precision: Precision, budget_s: float, now_s: Now) -> Rate:
     dtype = torch.float32 if precision.allows_tf32 else getattr(torch, precision.computes_in)
     for side in SIDES:
-        # random numbers, as those of a network: zeros take less power and run at a higher clock
-        left, right = (torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2))
-        product = torch.empty_like(left)
-
-        def multiply(left: torch.Tensor = left, right: torch.Tensor = right, out: torch.Tensor = product) -> None:
-            torch.mm(left, right, out=out)
-
-        once_s = _seconds(device, multiply, 1, now_s)
-        once_s = min(once_s, _seconds(device, multiply, 1, now_s))
+        multiply = matmul_rate.product(device, dtype, side)
+        once_s = min(matmul_rate.seconds(device, multiply, now_s=now_s) for _ in range(2))
         if 8 * once_s * (LEAST_REPEATS + 2) > budget_s:
             break
-    return _repeated(device, multiply, 2e-12 * side**3, budget_s, once_s, now_s)
+    return _rate(device, multiply, 1e-12 * matmul_rate.product_flops(side), budget_s, once_s, now_s)
 
 
 def copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
@@ -120,8 +113,8 @@ def copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> 
         def move() -> None:
             target.copy_(source)
 
-        once_s = _seconds(device, move, 1, now_s)
-        return _repeated(device, move, 2e-9 * 4 * source.numel(), budget_s, once_s, now_s)
+        once_s = matmul_rate.seconds(device, move, now_s=now_s)
+        return _rate(device, move, 2e-9 * 4 * source.numel(), budget_s, once_s, now_s)
 
 
 def judged(
@@ -166,22 +159,8 @@ def _worded(rate: float, unit: str) -> str:
     return f"{1000 * rate:.3g} G{unit[1:]}" if unit.startswith("T") and rate < 1 else f"{rate:.3g} {unit}"
 
 
-def _repeated(
-    device: Device, work: Callable[[], None], amount: float, budget_s: float, once_s: float, now_s: Now
-) -> Rate:
+def _rate(device: Device, work: Work, amount: float, budget_s: float, once_s: float, now_s: Now) -> Rate:
     """`amount` is what one work does, in the unit of the rate times a second."""
     times = max(1, min(1000, round(REPEAT_S / max(once_s, 1e-9))))
-    values: list[float] = []
-    ends = now_s() + budget_s
-    while len(values) < LEAST_REPEATS or (now_s() < ends and len(values) < MOST_REPEATS):
-        values.append(times * amount / _seconds(device, work, times, now_s))
-    return Rate(values=tuple(values))
-
-
-def _seconds(device: Device, work: Callable[[], None], times: int, now_s: Now) -> float:
-    device.synchronize()
-    began = now_s()
-    for _ in range(times):
-        work()
-    device.synchronize()
-    return max(now_s() - began, 1e-9)
+    taken = matmul_rate.repeat(device, work, budget_s=budget_s, times=times, least=LEAST_REPEATS, now_s=now_s)
+    return Rate(values=tuple(times * amount / seconds for seconds in taken))

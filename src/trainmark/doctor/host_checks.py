@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.doctor import cgroup
+from trainmark.platforms import proc
 from trainmark.spec.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
 from trainmark.spec.doubts import FOREIGN_LOAD
 
@@ -93,11 +93,7 @@ def governor(root: Path) -> CheckResult:
 @check("memory", "Host")
 def memory(root: Path) -> CheckResult:
     """What is there, what a control group leaves of it, and what is in swap."""
-    sizes = {
-        name: int(value.split()[0]) << 10
-        for name, _, value in (line.partition(":") for line in _text(root / "proc/meminfo").splitlines())
-        if value.split()
-    }
+    sizes = proc.memory_bytes(root / "proc")
     total, free = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
     limit = cgroup.read(root).memory_bytes
     swapped = sizes.get("SwapTotal", 0) - sizes.get("SwapFree", 0)
@@ -177,11 +173,11 @@ def load(root: Path, wait: Callable[[float], object] = time.sleep) -> CheckResul
     before = _use(root)
     wait(LOOK_S)
     after = _use(root)
-    passed = after.all_ticks - before.all_ticks
+    passed = after.cpu.every - before.cpu.every
     if passed <= 0:
         return unknown(f"{root / 'proc/stat'} does not move, so nothing can be said of other programs")
-    others = max(0.0, (after.busy_ticks - before.busy_ticks - (after.own_ticks - before.own_ticks)) / passed)
-    stolen = max(0, after.stolen_ticks - before.stolen_ticks) / passed
+    others = max(0.0, (after.cpu.busy - before.cpu.busy - (after.own_ticks - before.own_ticks)) / passed)
+    stolen = max(0, after.cpu.stolen - before.cpu.stolen) / passed
     core_ticks = passed / max(1, after.cores)
     used = {
         pid: (ticks - before.processes.get(pid, (name, ticks))[1]) / core_ticks
@@ -262,9 +258,7 @@ _SCREEN_CLASS = "0x0300"
 class _Use:
     """Ticks of the cores since the machine started."""
 
-    all_ticks: int
-    busy_ticks: int
-    stolen_ticks: int
+    cpu: proc.CpuTicks
     own_ticks: int
     cores: int
     processes: Mapping[int, tuple[str, int]]
@@ -272,39 +266,15 @@ class _Use:
 
 
 def _use(root: Path) -> _Use:
-    lines = _text(root / "proc/stat").splitlines()
-    # guest time, which comes after the first eight, is part of user time
-    user, nice, system, idle, waiting, irq, softirq, stolen = ([int(word) for word in lines[0].split()[1:9]] + [0] * 8)[
-        :8
-    ]
-    busy = user + nice + system + irq + softirq + stolen
-    _, own, own_pid = _process(root / "proc/self/stat")
-    found = {}
-    for path in (root / "proc").glob("[0-9]*/stat"):
-        try:
-            name, ticks, pid = _process(path)
-        except (OSError, ValueError):
-            continue  # it has ended meanwhile
-        if pid != own_pid:
-            found[pid] = (name, ticks)
+    own = proc.process_stat("self", root / "proc")
+    own_pid = int(_text(root / "proc/self/stat").partition(" ")[0])
+    stats = {pid: proc.process_stat(pid, root / "proc") for pid in proc.pids(root / "proc") if pid != own_pid}
     return _Use(
-        all_ticks=busy + idle + waiting,
-        busy_ticks=busy,
-        stolen_ticks=stolen,
-        own_ticks=own,
-        cores=sum(re.match(r"cpu\d", line) is not None for line in lines),
-        processes=found,
+        cpu=proc.cpu_ticks(root / "proc"),
+        own_ticks=own.ticks if own else 0,
+        cores=proc.cores(root / "proc"),
+        processes={pid: (stat.name, stat.ticks) for pid, stat in stats.items() if stat is not None},
     )
-
-
-def _process(path: Path) -> tuple[str, int, int]:
-    """(name, ticks, pid); the name may hold anything, brackets too."""
-    head, _, tail = _text(path).rpartition(")")
-    pid, _, name = head.partition(" (")
-    words = tail.split()
-    if len(words) < 13:
-        raise ValueError(f"{path} is cut short")
-    return name, int(words[11]) + int(words[12]), int(pid)
 
 
 def _listed(text: str) -> list[int]:

@@ -14,11 +14,9 @@ from typing import Any
 from trainmark.datasets import synthetic
 from trainmark.datasets.imagenet import counts
 from trainmark.spec import site
-from trainmark.spec.checks import CheckResult, amount, check, doubt, failed, ok
+from trainmark.spec.checks import LOG_BYTES, CheckResult, amount, check, doubt, existing_folder, failed, ok
 from trainmark.spec.errors import TrainmarkError, UsageError
 
-LEAST_DISK_BYTES = 64 << 20
-"""Events, logs and the record."""
 WANTED_DISK_BYTES = 4 << 30
 """Three checkpoints of the largest network, and the logs."""
 EMBEDDED_BYTES = 256 << 20
@@ -44,7 +42,7 @@ class Interface:
 def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
     """Whether records and checkpoints can be written, and have the room."""
     remedy = "export TRAINMARK_STORE=/a/folder/with/room"
-    there = _existing(folder)
+    there = existing_folder(folder)
     try:
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"\0" * 4096)
@@ -55,7 +53,7 @@ def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.d
     free = usage(there)[2]
     sentence = f"{amount(free)} free in {_short(folder)}"
     facts: dict[str, Any] = {"folder": str(folder), "free_bytes": free}
-    if free < LEAST_DISK_BYTES:
+    if free < LOG_BYTES:
         return failed(f"{sentence}: not even the logs of a run fit", remedy, **facts)
     if free < WANTED_DISK_BYTES:
         return doubt(f"{sentence}: the checkpoints of a large network may not fit", remedy, **facts)
@@ -167,7 +165,7 @@ def _embedded(folder: Path) -> CheckResult:
     if (folder / counts.MANIFEST).is_file():
         return ok("the embedded set is made", made=True, **facts)
     cache = folder.parent
-    there = _existing(cache)
+    there = existing_folder(cache)
     if not os.access(there, os.W_OK):
         return failed(
             f"the embedded set is not made, and {_short(cache)} cannot be written",
@@ -230,13 +228,6 @@ _LOOKS: dict[str, Callable[[Path], tuple[str, str]]] = {"imagenet": _images, "lj
 def _folders(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _existing(path: Path) -> Path:
-    path = path.absolute()
-    while not path.exists():
-        path = path.parent
-    return path if path.is_dir() else path.parent
 
 
 def _short(path: Path) -> str:

@@ -4,79 +4,96 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
+from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.topology import Topology
 
-LOG_BYTES = 64 << 20
-"""Room for event files, logs and the record."""
-
 
 def machine(plan: Plan, store: Path) -> None:
-    """Raises NotReadyError with what is missing, and what would help."""
+    """Raises NotReadyError with the first thing that is missing, and what would help."""
+    for result in checks(plan, store):
+        if result.verdict == "failed":
+            raise NotReadyError(str(result))
+
+
+def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
+    """What this plan needs of the machine, one thing after the other; a later one may take an earlier for granted."""
     platform = Platform(files.load(plan.platform))
-    wanted = Topology.parse(plan.topology).devices_per_node
-    if platform.device_count < (1 if platform.is_cpu else wanted):
-        remedy = f"--topology 1x{platform.device_count}" if platform.device_count else "--platform cpu"
-        raise NotReadyError(
-            f"topology {plan.topology} needs {wanted} devices of platform {platform.file.name} on this machine, "
-            f"{platform.device_count} are visible; try {remedy}"
-        )
+    yield devices(plan, platform)
+    yield precision(plan, platform)
+    yield compiler(plan, platform)
+    yield data_folder(plan)
+    yield disk(plan, store)
+    yield initial_weights(plan)
+
+
+def devices(plan: Plan, platform: Platform) -> CheckResult:
+    wanted, there = Topology.parse(plan.topology).devices_per_node, platform.device_count
+    if there >= (1 if platform.is_cpu else wanted):
+        return ok(f"{there} devices are visible")
+    return failed(
+        f"topology {plan.topology} needs {wanted} devices of platform {platform.file.name} on this machine, "
+        f"{there} are visible; try {f'--topology 1x{there}' if there else '--platform cpu'}"
+    )
+
+
+def precision(plan: Plan, platform: Platform) -> CheckResult:
     device = platform.open(0)
-    if reason := device.refuses(Precision.parse(plan.precision)):
-        can = [name for name, precision in PRECISIONS.items() if not device.refuses(precision)]
-        raise NotReadyError(
-            f"precision {plan.precision} does not run here ({reason}); this device runs {', '.join(can)}"
-        )
-    compiler(plan, platform)
-    data_folder(plan)
-    disk(plan, store)
-    initial_weights(plan)
+    if not (reason := device.refuses(Precision.parse(plan.precision))):
+        return ok(f"{plan.precision} runs here")
+    can = [name for name, precision in PRECISIONS.items() if not device.refuses(precision)]
+    return failed(f"precision {plan.precision} does not run here ({reason}); this device runs {', '.join(can)}")
 
 
-def compiler(plan: Plan, platform: Platform) -> None:
+def compiler(plan: Plan, platform: Platform) -> CheckResult:
     """torch.compile writes C++ for a CPU, and would fail in the first step without somebody to translate it."""
     if plan.recipe.get("compiled") != "yes":
-        return
+        return ok("nothing is compiled")
     if platform.is_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++")):
-        raise NotReadyError("compiled=yes needs a C++ compiler here and neither g++ nor clang++ is found; install one")
+        return failed("compiled=yes needs a C++ compiler here and neither g++ nor clang++ is found; install one")
     if platform.open(0).emulates(Precision.parse(plan.precision)):
-        raise NotReadyError(
+        return failed(
             f"compiled=yes does not go with {plan.precision} here: this CPU emulates it, unseen by torch.compile"
         )
+    return ok("torch.compile has what it needs")
 
 
-def data_folder(plan: Plan) -> None:
+def data_folder(plan: Plan) -> CheckResult:
     folder = Path(plan.data.folder)
-    if not folder.is_dir():
-        raise NotReadyError(f"data folder {folder} is not there; give one with --data DIR, or none for generated data")
+    if folder.is_dir():
+        return ok(f"data folder {folder} is there")
+    return failed(f"data folder {folder} is not there; give one with --data DIR, or none for generated data")
 
 
-def disk(plan: Plan, store: Path) -> None:
+def disk(plan: Plan, store: Path) -> CheckResult:
     """Two checkpoints and the logs must fit; what else fills the disk meanwhile cannot be seen from here."""
     need = LOG_BYTES
     if plan.recipe.get("checkpoint_every") != "never":
         need += 3 * checkpoint_bytes(plan)  # the two kept and the one being written
-    free = shutil.disk_usage(_existing(store)).free
+    free = shutil.disk_usage(existing_folder(store)).free
     if free < need:
-        raise NotReadyError(
+        return failed(
             f"{store} has {free / 2**20:,.0f} MiB free and this run may need {need / 2**20:,.0f}; "
             "free some, choose another with --store DIR, or --set checkpoint_every=never"
         )
+    return ok(f"{store} has room for checkpoints and logs")
 
 
-def initial_weights(plan: Plan) -> None:
+def initial_weights(plan: Plan) -> CheckResult:
     """A file that cannot be loaded, or does not fit the network, is found here and not after the data was opened."""
     from trainmark.train import meta_model, setup
     from trainmark.workloads import weights
 
     if (given := setup.initial_weights(plan)) is not None:
         weights.check_fit(meta_model.model(plan), given, str(plan.init_from))
+    return ok("the model begins as the plan says")
 
 
 def checkpoint_bytes(plan: Plan) -> int:
@@ -84,9 +101,3 @@ def checkpoint_bytes(plan: Plan) -> int:
     from trainmark.train import meta_model
 
     return 3 * 4 * sum(parameter.numel() for parameter in meta_model.model(plan).parameters())
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path if path.is_dir() and os.access(path, os.W_OK) else path.parent

@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import time
 
+from trainmark.platforms import proc
+
 LOOK_SHARE = 0.0025
 """Looking through all processes of a machine may take so much of one core."""
-
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def busy_s() -> float | None:
     """Processor seconds used by everybody since the machine began, those taken by other guests of the host included."""
     try:
-        with open("/proc/stat", "rb") as file:  # noqa: PTH123 - called twice a second, so every microsecond counts
-            words = file.readline().split()
+        return proc.cpu_ticks().busy / proc.TICKS_PER_S
     except OSError:
         return None
-    user, nice, system, _idle, _waiting, irq, soft_irq, steal = (int(word) for word in words[1:9])
-    return (user + nice + system + irq + soft_irq + steal) / _TICKS_PER_S
 
 
 def cores() -> int:
@@ -41,22 +38,22 @@ class ProcessTree:
         """
         now_s = time.monotonic()
         if now_s < self._next_look_s:
-            stats = {pid: _stat(pid) for pid in self._members}
+            stats = {pid: proc.process_stat(pid) for pid in self._members}
         else:
             stats = self._look()
             self._next_look_s = now_s + (time.monotonic() - now_s) / LOOK_SHARE
-        found = [stat[1] for stat in stats.values() if stat is not None]
-        return sum(found) / _TICKS_PER_S if stats.get(self._root) is not None else None
+        found = [stat.ticks + stat.ticks_of_ended for stat in stats.values() if stat is not None]
+        return sum(found) / proc.TICKS_PER_S if stats.get(self._root) is not None else None
 
-    def _look(self) -> dict[int, tuple[int, int] | None]:
+    def _look(self) -> dict[int, proc.ProcessStat | None]:
         try:
-            everybody = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - for its speed
+            everybody = proc.pids()
         except OSError:
             return {}
-        stats = {pid: stat for pid in everybody if (stat := _stat(pid)) is not None}
+        stats = {pid: stat for pid in everybody if (stat := proc.process_stat(pid)) is not None}
         children: dict[int, list[int]] = {}
-        for pid, (parent, _) in stats.items():
-            children.setdefault(parent, []).append(pid)
+        for pid, stat in stats.items():
+            children.setdefault(stat.parent, []).append(pid)
         self._members, rest = set(), [self._root]
         while rest:
             pid = rest.pop()
@@ -64,13 +61,3 @@ class ProcessTree:
                 self._members.add(pid)
                 rest += children.get(pid, [])
         return {pid: stats.get(pid) for pid in self._members}
-
-
-def _stat(pid: int) -> tuple[int, int] | None:
-    """A process's parent, and the ticks used by it and by the children it has waited for."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - called for every process of the machine
-            words = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return int(words[1]), sum(int(word) for word in words[11:15])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
 from trainmark.spec.errors import NotReadyError, TrainmarkError
@@ -12,6 +13,9 @@ from trainmark.spec.errors import NotReadyError, TrainmarkError
 Verdict = Literal["ok", "note", "doubt", "failed", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("failed", "doubt", "note", "unknown", "ok")
 """The gravest first."""
+
+LOG_BYTES = 64 << 20
+"""What any run writes: event files, logs and the record."""
 
 Arguments = ParamSpec("Arguments")
 
@@ -114,3 +118,11 @@ def amount(size_bytes: float) -> str:
 def count(number: int, thing: str) -> str:
     """`1 core`, `20 000 files`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}".replace(",", " ")
+
+
+def existing_folder(path: Path) -> Path:
+    """Where something would be made that is not there yet: the nearest folder above it that is."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path if path.is_dir() else path.parent

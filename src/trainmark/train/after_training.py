@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device
 from trainmark.spec.errors import TrainmarkError, WorkloadError
 from trainmark.spec.precision import Precision
@@ -21,10 +21,6 @@ from trainmark.train.loop import Job
 
 NONE_AFTER = {monitor.REASONS[reason] for reason in (monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE)}
 """Ends of a run whose model has nothing to show, or whose user waits for the end."""
-MATMUL_BUDGET_S = 0.4
-MATMUL_SIDE = 1024
-"""Large enough for a CPU to reach its best, and still some 30 ms on a core."""
-LEAST_MATMULS = 4
 
 
 def write_flops(job: Job, ended: str) -> None:
@@ -71,33 +67,6 @@ def peak(device: Device, precision: Precision) -> tuple[float | None, str]:
     if sheet is None or tflops is None:
         return None, f"platform {device.platform.file.name} names no peak of {device.name()} in {precision.family}"
     return tflops, sheet.source
-
-
-def matmul_flops(
-    device: Device, dtype: torch.dtype, *, budget_s: float = MATMUL_BUDGET_S, side: int = MATMUL_SIDE
-) -> float:
-    """The rate large matrix products really reach, in FLOP/s: the peak to hold a CPU to, whose sheet says none.
-
-    The best of several, because others may disturb some of them.
-    """
-    a, b = (torch.randn(side, side).to(device.torch, dtype) for _ in range(2))
-    a @ b  # takes its memory and wakes the threads
-    device.synchronize()
-    best_s, done, ends = float("inf"), 0, time.perf_counter() + budget_s
-    while done < LEAST_MATMULS or time.perf_counter() < ends:
-        began = time.perf_counter()
-        a @ b
-        device.synchronize()
-        best_s = min(best_s, time.perf_counter() - began)
-        done += 1
-    return 2.0 * side**3 / best_s
-
-
-def matmul_type(device: Device, precision: Precision) -> torch.dtype:
-    """The type a precision's products are computed in: float32 where they are emulated, or rounded on the way in."""
-    if precision.allows_tf32 or device.emulates(precision):
-        return torch.float32
-    return getattr(torch, precision.computes_in)  # type: ignore[no-any-return]
 
 
 @torch.no_grad()

@@ -1,0 +1,76 @@
+"""How fast a device repeats a piece of work, and which rate large matrix products really reach on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trainmark.platforms.platform import Device
+from trainmark.spec.precision import Precision
+
+BUDGET_S = 0.4
+SIDE = 1024
+"""Large enough for a CPU to reach its best, and still some 30 ms on a core."""
+LEAST_REPEATS, MOST_REPEATS = 4, 1000
+
+Work = Callable[[], object]
+Now = Callable[[], float]
+
+
+def matmul_flops(device: Device, dtype: torch.dtype, *, budget_s: float = BUDGET_S, side: int = SIDE) -> float:
+    """The peak to hold a CPU to, whose sheet says none: the best rate of several large products, in FLOP/s.
+
+    The best, because others may disturb some of them.
+    """
+    multiply = product(device, dtype, side)
+    seconds(device, multiply)  # wakes the threads
+    return product_flops(side) / min(repeat(device, multiply, budget_s=budget_s))
+
+
+def product_flops(side: int) -> float:
+    return 2.0 * side**3
+
+
+def product(device: Device, dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
+    """One product of two square matrices, into memory that is there already."""
+    # random numbers, as those of a network: zeros take less power and run at a higher clock
+    left, right = (torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2))
+    out = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def repeat(
+    device: Device,
+    work: Work,
+    *,
+    budget_s: float,
+    times: int = 1,
+    least: int = LEAST_REPEATS,
+    now_s: Now = time.perf_counter,
+) -> list[float]:
+    """Seconds of each repeat of a work done `times` over, until the budget is spent."""
+    taken: list[float] = []
+    ends = now_s() + budget_s
+    while len(taken) < least or (now_s() < ends and len(taken) < MOST_REPEATS):
+        taken.append(seconds(device, work, times, now_s))
+    return taken
+
+
+def seconds(device: Device, work: Work, times: int = 1, now_s: Now = time.perf_counter) -> float:
+    """What a work takes that is done so many times over, from an idle device to an idle device."""
+    device.synchronize()
+    began = now_s()
+    for _ in range(times):
+        work()
+    device.synchronize()
+    return max(now_s() - began, 1e-9)
+
+
+def matmul_type(device: Device, precision: Precision) -> torch.dtype:
+    """The type a precision's products are computed in: float32 where they are emulated, or rounded on the way in."""
+    if precision.allows_tf32 or device.emulates(precision):
+        return torch.float32
+    return getattr(torch, precision.computes_in)  # type: ignore[no-any-return]
