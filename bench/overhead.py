@@ -121,7 +121,7 @@ class Work:
 
 
 def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) -> tuple[float, float]:
-    """Wall and CPU seconds for the same steps through the clock, the pace and the event file."""
+    """Wall and CPU seconds for the same steps through the clock, the monitor and the event file."""
     stepper = Stepper(network(), optimizer=optimizer, loss=loss, precision=Precision.parse("fp32"), device=device)
     if idle:
         stepper.step = idle_step  # type: ignore[method-assign]
