@@ -18,7 +18,7 @@ from trainmark.datasets.imagenet import counts, reader
 from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.spec.errors import NotReadyError
-from trainmark.spec.recipe import Recipe, knob
+from trainmark.spec.recipe import Limits, Recipe, knob
 from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 from trainmark.workloads.mixing import DRAWS, Mixing, mixed
@@ -173,6 +173,7 @@ class ImageClassifier:
     item = "images"
     data_set = "imagenet"
     target = Target(name="acc1", unit="%", better="higher")
+    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     sums: tuple[str, ...] = ("top1", "top5", "loss")
 
     def open_data(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> ImageData:

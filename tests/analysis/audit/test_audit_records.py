@@ -162,13 +162,10 @@ def test_all_logs_of_a_run_folder_are_audited(tmp_path: Path) -> None:
 
 def test_the_ends_the_audit_knows_are_those_of_the_run() -> None:
     from trainmark.analysis.audit import record_quality
-    from trainmark.train import loop, monitor
+    from trainmark.train import loop, monitor, schedule
 
     assert set(record_quality.ENDS) == {
-        monitor.REASONS[monitor.STEPS],
-        monitor.REASONS[monitor.SETTLED],
-        monitor.REASONS[monitor.SECONDS],
+        *(monitor.REASONS[reason] for reason in monitor.LIMITS),
         loop.TARGET,
-        loop.CAP,
-        "the epochs asked for are done",
+        *(schedule.CAP, schedule.CAP_OF_STEPS, schedule.CAP_OF_ITEMS, schedule.EPOCHS),
     }

@@ -53,8 +53,8 @@ class RecordCase:
     def steps_per_epoch(self) -> int | None:
         """From the evaluations, which say at which step and at which part of which epoch they stood."""
         for evaluation in self.record.quality.history:
-            if evaluation.epoch:
-                return round(evaluation.step / evaluation.epoch)
+            if (evaluation.epoch or 0) > 0:
+                return round(evaluation.step / (evaluation.epoch or 0))
         return None
 
     @cached_property

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainmark.analysis.audit.record_case import RecordCase
+from trainmark.analysis.audit.record_quality import CAP_OF_ITEMS, ITEMS
 from trainmark.spec.audit import CannotCheckError, Check, check, same, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.metrics import METRICS, Measured, Quantity, measure, withhold
@@ -69,22 +70,18 @@ def _measured(case: RecordCase) -> Measured:
 
 def _steps_planned(case: RecordCase) -> int | None:
     plan = case.record.plan
-    if plan.limits.steps is not None:
-        return plan.limits.steps
-    if not plan.limits.full:
-        return None
-    if case.record.quality.reached:
+    if (plan.limits.full and case.record.quality.reached) or case.record.ended in (ITEMS, CAP_OF_ITEMS):
         return len(case.ranks[0].compute_ns)
-    if case.steps_per_epoch is None:
-        return None
     return plan.last_step(first_step=0, steps_per_epoch=case.steps_per_epoch, items_per_step=None)
 
 
 def _length_is_known(case: RecordCase) -> bool:
     plan = case.record.plan
+    if plan.limits.items is not None or plan.recipe.get("items"):
+        return case.record.ended in (ITEMS, CAP_OF_ITEMS)  # the record does not say how many items a step has
     if not plan.limits.full or case.record.quality.reached:
         return True
-    return case.steps_per_epoch is not None and not case.resumed
+    return (case.steps_per_epoch is not None or bool(plan.recipe.get("steps"))) and not case.resumed
 
 
 @check("completed", "the share completed is that of a whole number of planned steps")

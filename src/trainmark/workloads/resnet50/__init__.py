@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.recipe import Limits, Recipe, knob
+from trainmark.spec.recipe import Recipe, knob
 from trainmark.workloads.resnet50.model import RESNET50_BLOCKS, ResNet
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 from trainmark.workloads.workload import Progress
@@ -70,7 +70,6 @@ SMOKE = replace(
 class ResNet50(ImageClassifier):
     name = "resnet50"
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
         "quick": {"batch_per_device": 128, "learning_rate": 0.05, "eval_batch_per_device": 256}
     }

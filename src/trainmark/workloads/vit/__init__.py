@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.spec.errors import UsageError
-from trainmark.spec.recipe import Limits, Recipe, knob
+from trainmark.spec.recipe import Recipe, knob
 from trainmark.workloads.optimizers import walk
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe
 from trainmark.workloads.vit.model import VisionTransformer
@@ -97,7 +97,6 @@ SMOKE = replace(
 class ViT(ImageClassifier):
     name = "vit"
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
         "quick": {
             "batch_per_device": 256,
