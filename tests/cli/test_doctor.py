@@ -103,7 +103,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What this machine did at its coordinator with the others of its job."""
     log: list[str] = []
 
-    class Parties:
+    class Launchers:
         def __init__(self, place: ClusterEnv) -> None:
             log.append(f"launcher {place.launcher} of {place.launchers} joined")
 
@@ -113,7 +113,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def leave(self) -> None:
             log.append("left")
 
-    monkeypatch.setattr(coordinator, "Coordinator", Parties)
+    monkeypatch.setattr(coordinator, "Coordinator", Launchers)
     return log
 
 
