@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.events import EventWriter
+from trainmark.spec.event_files import EventWriter
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe
 from trainmark.train import loop, monitor

@@ -14,7 +14,8 @@ import psutil
 import warm_start
 from conftest import TINY_RUN
 
-from trainmark.store import gather
+from trainmark.spec.rank_log import RankLog
+from trainmark.spec.run_folder import RunFolder
 
 LONG = (*TINY_RUN, "--set", "epochs=100000", "--set", "evaluate_every=end")
 """A run that does not end by itself."""
@@ -24,6 +25,13 @@ def record_of(folder: Path) -> dict[str, Any]:
     [path] = (folder / "records").glob("*.json")
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return document
+
+
+def ranks(path: Path) -> list[RankLog]:
+    """What the ranks of a run have written so far."""
+    folder = RunFolder(path)
+    folder.update()
+    return folder.logs
 
 
 class Started:
@@ -53,25 +61,25 @@ class Started:
         [folder] = [*(self.store / "runs").glob("*"), *(self.store / "launchers").glob("*")]
         return folder
 
-    def stories(self) -> list[gather.RankStory]:
-        return gather.read_ranks(self.folder())
+    def ranks(self) -> list[RankLog]:
+        return ranks(self.folder())
 
-    def wait_for_steps(self, count: int) -> gather.RankStory:
+    def wait_for_steps(self, count: int) -> RankLog:
         """Polls the run's own event files until every rank here has written down that many steps."""
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"the run ended early: {self.process.communicate()}")
             folders = [*(self.store / "runs").glob("*"), *(self.store / "launchers").glob("*")]
-            stories = [story for folder in folders for story in gather.read_ranks(folder)]
-            if stories and all(len(story.compute_ns) >= count for story in stories):
-                return stories[0]
+            logs = [log for folder in folders for log in ranks(folder)]
+            if logs and all(len(log.compute_ns) >= count for log in logs):
+                return logs[0]
             time.sleep(0.05)
         raise AssertionError("the run made no steps")
 
     def pids(self) -> list[int]:
         """The processes of its ranks."""
-        return [story.pid for story in self.stories() if story.pid is not None]
+        return [log.pid for log in self.ranks() if log.pid is not None]
 
     def end(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=90)

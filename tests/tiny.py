@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.events import EventWriter
+from trainmark.spec.artifact import Artifact
+from trainmark.spec.event_files import EventWriter
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainmark.launch.launcher import Watcher
     from trainmark.launch.session import Result, Watching
     from trainmark.report.rows import Value
-    from trainmark.store.gather import RankStory
+    from trainmark.spec.rank_log import RankLog
 
 TERMINAL_WIDTH = 120
 """Where the output is no terminal."""
@@ -342,14 +342,15 @@ def _watching(tell: Callable[[Moment], None]) -> Watching:
     return begin
 
 
-def _moment(plan: Plan, ranks: Sequence[RankStory]) -> Moment:
-    story = ranks[0]
+def _moment(plan: Plan, ranks: Sequence[RankLog]) -> Moment:
+    log = ranks[0]
+    values = log.evaluations[-1].values if log.evaluations else {}
     return Moment(
         workload=plan.workload,
-        phase=story.phase,
-        step=story.first_step + len(story.compute_ns),
-        loss=story.loss[-1] if story.loss else None,
-        quality=dict(story.evaluations[-1]["values"]) if story.evaluations else {},
+        phase=log.phase,
+        step=log.step,
+        loss=log.loss[-1] if log.loss else None,
+        quality={name: value for name, value in values.items() if value is not None},
     )
 
 

@@ -17,8 +17,9 @@ from trainmark.cli import report
 from trainmark.cli import run as run_command
 from trainmark.launch.session import Result
 from trainmark.report import output
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.record import Artifact, Record
+from trainmark.spec.record import Record
 from trainmark.store.store import Store
 
 Capture = pytest.CaptureFixture[str]

@@ -12,8 +12,9 @@ import pytest
 from records import a_vocoder_record, make_record, make_timeline
 
 from trainmark.cli import show
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import UsageError
-from trainmark.spec.record import Artifact, Doubt
+from trainmark.spec.record import Doubt
 from trainmark.store.store import Store
 
 

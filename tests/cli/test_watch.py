@@ -14,7 +14,7 @@ from records import make_plan, make_record, renamed
 
 from trainmark.cli import watch
 from trainmark.report import live_screen
-from trainmark.report.live import MOST_POINTS, Curve
+from trainmark.report.live import MOST_POINTS, thinned
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Limits
 from trainmark.store.store import Store
@@ -47,9 +47,10 @@ class Run:
         planned = make_plan(**{"topology": f"1x{ranks}", "limits": Limits(steps=60), **plan})
         (self.folder / "plan.json").write_text(json.dumps(planned.to_json()), encoding="utf-8")
         target = {"name": "acc1", "unit": "%", "better": "higher"}
-        self.write_head(run_id=run_id, item="images", target=target)
+        self.write_head(item="images", target=target)
 
-    def write_head(self, **head: Any) -> None:
+    def write_head(self, *, item: str, target: dict[str, str]) -> None:
+        head = {"run_id": self.folder.name, "created": "", "item": item, "target": target, "reference_global_batch": 64}
         (self.folder / "run.json").write_text(json.dumps(head), encoding="utf-8")
 
     def append(self, name: str, text: str) -> None:
@@ -156,13 +157,14 @@ def test_only_new_bytes_are_read_at_each_look(store: Store, monkeypatch: pytest.
     run = Run(store).trained(20)
     watched = watch.Watched(run.folder, store)
     watched.look()
-    heard: list[str] = []
-    monkeypatch.setattr(watched.live, "hear", lambda source, number, event: heard.append(f"{source}{number}"))
+    heard: list[object] = []
+    for log in watched.live.ranks:
+        monkeypatch.setattr(log, "add", heard.append)
     watched.look()
     assert heard == []
     run.steps(1, 1)
     watched.look()
-    assert heard == ["rank1"]
+    assert [event.first for event in heard] == [20]
 
 
 def test_files_that_appear_later_and_torn_lines_are_waited_for(store: Store) -> None:
@@ -176,11 +178,11 @@ def test_files_that_appear_later_and_torn_lines_are_waited_for(store: Store) -> 
     run.append("rank0.jsonl", '{"event": "begin", "rank": 0, "host": "a"')
     assert watched.look().live.first.phase == "startup"
     run.append("rank0.jsonl", ', "pid": 7, "startup_ns": 5}\n\nnot json\n{"event": "ready"}\n[1]\n')
-    run.write_head(item="images")
+    run.write_head(item="images", target={"name": "acc1", "unit": "%", "better": "higher"})
     frame = watched.look()
     assert frame.live.first.phase == "init"
-    assert frame.live.head["item"] == "images"
-    assert frame.live.not_understood == 1
+    assert frame.live.item == "images"
+    assert frame.live.folder.not_understood == 1
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,8 @@ def test_the_first_look_knows_how_long_nothing_was_written(store: Store) -> None
 
 def test_the_sensors_last_word_is_shown_and_a_missing_one_is_never_zero(store: Store) -> None:
     run = Run(store).trained()
-    began = {"event": "begin", "host": "a", "launched_ns": 10**9, "at_ns": 2 * 10**9}
+    began = {"event": "begin", "host": "a", "pid": 1, "first_rank": 0, "launched_ns": 10**9, "at_ns": 2 * 10**9}
+    began |= {"every_s": 0.5, "devices": [0, 1], "cores": 2}
     reading = {"device": 0, "power_w": 243.2, "temperature_c": 61, "memory_used_bytes": 2**30}
     told = [began, {"event": "devices", "at_ns": 91 * 10**9, "readings": [reading, {"device": 1, "power_w": 250}]}]
     run.append("telemetry0.jsonl", "".join(json.dumps(event) + "\n" for event in told))
@@ -272,7 +275,7 @@ def test_what_is_left_follows_from_what_ends_the_run(
 def test_after_a_restart_the_step_is_where_the_ranks_went_on(store: Store) -> None:
     run = Run(store).trained(20)
     for rank in run.numbers:
-        run.event(rank, "failed", rank=rank, sentence="it died", exit_code=4)
+        run.event(rank, "failed", rank=rank, sentence="it died", exit_code=4, at_ns=1)
     assert "rank 0: it died" in drawn(looked(run))
     for rank in run.numbers:
         run.event(rank, "begin", rank=rank, host="a", pid=1, startup_ns=5, restart=1)
@@ -283,12 +286,11 @@ def test_after_a_restart_the_step_is_where_the_ranks_went_on(store: Store) -> No
 
 
 def test_a_long_curve_keeps_its_shape_in_few_points() -> None:
-    curve = Curve()
-    for step in range(100_000):
-        curve.add(float(step))
-    assert MOST_POINTS // 2 <= len(curve.points) < MOST_POINTS
-    assert curve.points == sorted(curve.points)
-    assert curve.points[-1] > 99_000
+    points = thinned([None, float("nan"), *map(float, range(100_000))])
+    assert MOST_POINTS // 2 <= len(points) <= MOST_POINTS
+    assert points == sorted(points)
+    assert points[-1] > 99_000
+    assert thinned([]) == []
 
 
 def test_following_ends_with_the_record_and_its_result(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,7 +334,7 @@ def test_a_run_whose_processes_are_gone_without_a_record_ends_the_watch(
 def test_a_run_on_another_machine_is_not_called_gone(store: Store) -> None:
     run = Run(store)
     run.begin(host="elsewhere", pid=NOBODY)
-    assert not watch.processes_gone(looked(run).live.ranks.values())
+    assert not watch.processes_gone(looked(run).live.ranks)
 
 
 def test_without_a_name_the_newest_run_that_still_runs_is_watched(store: Store) -> None:
@@ -374,10 +376,12 @@ def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.Ca
     hostile = "\x1b[2J\u202e<img onerror=1>|=cmd\x07"
     run = Run(store, workload=hostile, precision=hostile).trained(3)
     run.write_head(item=hostile, target={"name": hostile, "unit": hostile, "better": "higher"})
-    run.event(0, "evaluation", step=3, epoch=0.1, values={hostile: 1.0}, samples=1)
+    run.event(0, "evaluation", step=3, epoch=0.1, values={hostile: 1.0}, samples=1, elapsed_ns=1)
     run.event(0, "alive", phase=hostile, samples=1)
-    run.event(1, "failed", rank=1, sentence=hostile)
-    run.append("telemetry0.jsonl", json.dumps({"event": "unavailable", "fields": {"power_w": hostile}}) + "\n")
+    run.event(1, "failed", rank=1, sentence=hostile, exit_code=4, at_ns=1)
+    run.append(
+        "telemetry0.jsonl", json.dumps({"event": "unavailable", "at_ns": 1, "fields": {"power_w": hostile}}) + "\n"
+    )
     assert call(store, "--once") == 0
     frame = looked(run)
     told = capsys.readouterr().out + live_screen.line(frame)
@@ -388,7 +392,7 @@ def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.Ca
 
 def test_a_stream_that_carries_only_ascii_works(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(store).trained(30)
-    run.event(0, "evaluation", step=20, epoch=0.7, values={"acc1": 80.0}, samples=64)
+    run.event(0, "evaluation", step=20, epoch=0.7, values={"acc1": 80.0}, samples=64, elapsed_ns=1)
     store.add(renamed(make_record(), RUN))
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)

@@ -81,7 +81,7 @@ def test_when_the_launcher_is_killed_the_ranks_go_and_the_events_stay_readable(
     while not all(gone(pid) for pid in (worker, *helpers)):
         assert time.monotonic() < deadline, "a rank outlived its launcher"
         time.sleep(0.05)
-    assert len(run.stories()[0].compute_ns) >= 5
+    assert len(run.ranks()[0].compute_ns) >= 5
     listed = cli("runs")
     assert run.folder().name[-6:] in listed.stdout
     assert "no record" in listed.stdout
@@ -169,7 +169,7 @@ def test_a_full_disk_ends_in_a_sentence_and_leaves_readable_events(
     ended = with_own_mounts(script, environment)
     assert ended.returncode == 4, ended.stderr
     assert "No space left on device" in ended.stderr
-    assert '{"event": "begin"' in ended.stderr
+    assert '{"event":"begin"' in ended.stderr
 
 
 def test_too_little_room_is_refused_before_the_start(

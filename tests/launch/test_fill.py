@@ -191,8 +191,8 @@ def test_ranks_share_the_set_and_the_memory_of_a_host(pictures: Path) -> None:
 
 def test_the_record_keeps_every_try_and_the_reason() -> None:
     found = searched(device(20), start=16)
-    document = found.to_json()
-    assert document["batch_per_device"] == found.batch_per_device
-    assert document["reason"] == found.reason
-    assert [entry["batch"] for entry in document["curve"]] == [a_try.batch for a_try in found.curve]
-    assert replace(found, took_s=1.26).to_json()["took_s"] == 1.3
+    facts = found.facts()
+    assert facts.batch_per_device == found.batch_per_device
+    assert facts.reason == found.reason
+    assert [entry.batch for entry in facts.curve] == [a_try.batch for a_try in found.curve]
+    assert replace(found, took_s=1.26).facts().took_s == 1.3

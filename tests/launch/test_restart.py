@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 import tiny
+from background import ranks
 from conftest import TINY_RUN
 from records import make_plan
 
-from trainmark.spec.events import EventWriter
+from trainmark.spec import events
+from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record, Restart
@@ -47,15 +49,15 @@ class Rank:
         self.events = EventWriter(self.path)
         self.phases = {"startup": self.now_ms * MS, "other": 0}
         self.events.write(
-            "begin", rank=self.rank, host="here", pid=10 + self.restarts, startup_ns=self.now_ms * MS, restart=0
+            events.Begin(rank=self.rank, host="here", pid=10 + self.restarts, startup_ns=self.now_ms * MS, restart=0)
         )
         if self.restarts:
-            self.events.write("resumed", step=first_step, epoch=0, damaged=[])
+            self.events.write(events.Resumed(step=first_step, epoch=0, damaged=[]))
         self.restarts += 1
 
     def ready(self) -> None:
         self.spend("init", INIT_MS)
-        self.events.write("ready", steps_per_epoch=10, first_step=self.step)
+        self.events.write(events.Ready(steps_per_epoch=10, first_step=self.step))
 
     def spend(self, phase: str, ms: int) -> None:
         self.now_ms += ms
@@ -63,13 +65,14 @@ class Rank:
 
     def train(self, steps: int, *, compute_ms: int = 9) -> None:
         self.events.write(
-            "steps",
-            first=self.step,
-            wait_ns=[MS] * steps,
-            compute_ns=[compute_ms * MS] * steps,
-            exchange_ns=[MS] * steps,
-            items=[8] * steps,
-            loss=[float(self.step + index) for index in range(steps)],
+            events.Steps(
+                first=self.step,
+                wait_ns=[MS] * steps,
+                compute_ns=[compute_ms * MS] * steps,
+                exchange_ns=[MS] * steps,
+                items=[8] * steps,
+                loss=[float(self.step + index) for index in range(steps)],
+            )
         )
         self.step += steps
         self.now_ms += steps * (1 + compute_ms)
@@ -77,20 +80,22 @@ class Rank:
     def evaluate_and_save(self, value: float = 50.0) -> None:
         self.spend("evaluate", EVALUATE_MS)
         self.events.write(
-            "evaluation", step=self.step, epoch=1, values={"acc1": value}, samples=9, elapsed_ns=self.now_ms * MS
+            events.Evaluated(step=self.step, epoch=1, values={"acc1": value}, samples=9, elapsed_ns=self.now_ms * MS)
         )
         self.spend("checkpoint", CHECKPOINT_MS)
-        self.events.write("saved", step=self.step, phases_ns=self.phases)
+        self.events.write(events.Saved(step=self.step, phases_ns=self.phases))
 
     def fail(self, sentence: str, *, consequence: bool = False) -> None:
-        self.events.write("phases", phases_ns=self.phases, memory_peak_bytes=1)
+        self.events.write(events.Phases(phases_ns=self.phases, memory_peak_bytes=1))
         self.events.write(
-            "failed", rank=self.rank, exit_code=4, sentence=sentence, at_ns=self.now_ms * MS, consequence=consequence
+            events.Failed(
+                rank=self.rank, exit_code=4, sentence=sentence, at_ns=self.now_ms * MS, consequence=consequence
+            )
         )
 
     def end(self) -> None:
-        self.events.write("phases", phases_ns=self.phases, memory_peak_bytes=2**30)
-        self.events.write("end", ended="the target is reached", skipped=[], facts={})
+        self.events.write(events.Phases(phases_ns=self.phases, memory_peak_bytes=2**30))
+        self.events.write(events.End(ended="the target is reached", skipped=[], facts={}))
 
 
 @pytest.fixture
@@ -220,8 +225,8 @@ def test_a_rank_that_died_before_it_wrote_of_the_checkpoint_still_has_phases_tha
         rank.ready()
         rank.train(20)
         rank.end()
-        story = gather.read_ranks(folder)[number]
-        trace = story.trace()
+        log = ranks(folder)[number]
+        trace = log.trace()
         assert len(trace.compute_ns) == 30
         assert sum(trace.phases_ns.values()) + trace.busy_ns == rank.now_ms * MS
 
@@ -241,11 +246,11 @@ def test_a_new_worker_is_the_one_to_be_signalled_and_the_failure_before_it_is_ov
     rank = Rank(folder, 0)
     until_killed(rank)
     rank.fail("it broke")
-    [story] = gather.read_ranks(folder)
-    assert (story.pid, bool(story.failed)) == (10, True)
+    [log] = ranks(folder)
+    assert (log.pid, bool(log.failed)) == (10, True)
     rank.begin(after_ms=700, first_step=10)
-    [story] = gather.read_ranks(folder)
-    assert (story.pid, story.failed, story.phase) == (11, None, "init")
+    [log] = ranks(folder)
+    assert (log.pid, log.failed, log.phase) == (11, None, "init")
 
 
 def test_a_line_cut_off_by_the_kill_does_not_spoil_the_next_worker_s_first(folder: Path) -> None:
@@ -255,8 +260,8 @@ def test_a_line_cut_off_by_the_kill_does_not_spoil_the_next_worker_s_first(folde
         file.write(b'{"event": "steps", "first": 14, "wait')
     rank.begin(after_ms=700, first_step=10)
     rank.ready()
-    [story] = gather.read_ranks(folder)
-    assert (story.pid, len(story.compute_ns), story.torn) == (11, 10, False)
+    [log] = ranks(folder)
+    assert (log.pid, len(log.compute_ns), log.torn) == (11, 10, False)
 
 
 @pytest.fixture
@@ -297,7 +302,7 @@ def test_a_run_without_checkpoints_of_its_own_starts_as_it_was_asked_to(
 
 
 def saved_steps(path: Path) -> list[int]:
-    return [step for step, _ in gather.read_ranks(path)[0].saved] if list(path.glob("rank0.jsonl")) else []
+    return [step for step, _ in ranks(path)[0].saved] if list(path.glob("rank0.jsonl")) else []
 
 
 def test_a_killed_rank_is_started_again_and_the_run_ends_valid(environment: dict[str, str], pictures: Path) -> None:
@@ -317,7 +322,7 @@ def test_a_killed_rank_is_started_again_and_the_run_ends_valid(environment: dict
         assert time.monotonic() < deadline, "no checkpoint was made"
         time.sleep(0.05)
     [folder] = (store / "runs").iterdir()
-    victim = gather.read_ranks(folder)[1].pid
+    victim = ranks(folder)[1].pid
     assert victim is not None
     os.kill(victim, signal.SIGKILL)
     out, err = process.communicate(timeout=120)

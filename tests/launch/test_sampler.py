@@ -22,7 +22,8 @@ from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import RANK_FILE
 from trainmark.launch.network import Route
 from trainmark.launch.process_tree import ProcessTree, busy_s
-from trainmark.spec.events import EventTail
+from trainmark.spec.event_files import EventTail
+from trainmark.spec.events import DeviceSamples, Event, HostSample, SamplerBegin, SamplerEnd, Unavailable
 
 OWN_FILE = """
 title = "A CPU whose sensors are a program's"
@@ -64,10 +65,10 @@ class Sampler:
             stderr=subprocess.PIPE,
         )
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in EventTail(self.file).new_events() if event["event"] == kind]
+    def events(self, kind: type[Event]) -> list[Any]:
+        return [event for event in EventTail(self.file).new_events() if isinstance(event, kind)]
 
-    def wait_for(self, kind: str, count: int) -> list[dict[str, Any]]:
+    def wait_for(self, kind: type[Event], count: int) -> list[Any]:
         deadline = time.monotonic() + 60
         while len(found := self.events(kind)) < count:
             assert self.process.poll() is None, self.process.communicate()
@@ -84,21 +85,21 @@ class Sampler:
 def test_the_sampler_writes_down_the_host_and_says_what_it_cost(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path)
     before_ns = time.perf_counter_ns()
-    hosts = sampler.wait_for("host", 3)
+    hosts = sampler.wait_for(HostSample, 3)
     assert sampler.end() == 0
-    [begin], [end] = sampler.events("begin"), sampler.events("end")
-    assert (begin["devices"], begin["cores"]) == ([0], os.cpu_count())
-    assert before_ns < hosts[0]["at_ns"] < hosts[1]["at_ns"] < hosts[2]["at_ns"] < end["at_ns"] < time.perf_counter_ns()
-    assert 0 < hosts[0]["memory_used_bytes"] < psutil.virtual_memory().total
-    assert hosts[0]["busy_s"] <= hosts[-1]["busy_s"]
-    assert hosts[0]["own_s"] > 0
-    assert hosts[0]["shm_free_bytes"] >= 0
-    assert end["cpu_s"] > 0
+    [begin], [end] = sampler.events(SamplerBegin), sampler.events(SamplerEnd)
+    assert (begin.devices, begin.cores) == ([0], os.cpu_count())
+    assert before_ns < hosts[0].at_ns < hosts[1].at_ns < hosts[2].at_ns < end.at_ns < time.perf_counter_ns()
+    assert 0 < hosts[0].memory_used_bytes < psutil.virtual_memory().total
+    assert hosts[0].busy_s <= hosts[-1].busy_s
+    assert hosts[0].own_s > 0
+    assert hosts[0].shm_free_bytes >= 0
+    assert end.cpu_s > 0
 
 
 def test_the_sampler_is_the_last_to_get_a_processor(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path)
-    sampler.wait_for("host", 1)
+    sampler.wait_for(HostSample, 1)
     assert psutil.Process(sampler.process.pid).nice() >= 10
     sampler.end()
 
@@ -127,14 +128,14 @@ def test_a_program_that_hangs_holds_up_neither_host_samples_nor_the_end(tmp_path
     pids = tmp_path / "pid"
     hanging = f"import os, time\nopen({str(pids)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
     sampler = Sampler(tmp_path, platform_file(tmp_path, hanging))
-    sampler.wait_for("host", 2)
+    sampler.wait_for(HostSample, 2)
     deadline = time.monotonic() + 60
     while not pids.exists() or not pids.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert sampler.end() == 0
-    assert sampler.events("end")
-    assert not sampler.events("devices")
+    assert sampler.events(SamplerEnd)
+    assert not sampler.events(DeviceSamples)
     wait_until_gone([int(pids.read_text())])
 
 
@@ -145,10 +146,10 @@ def test_devices_that_cannot_be_told_apart_are_not_guessed(tmp_path: Path) -> No
     )
     path.write_text(text, encoding="utf-8")
     sampler = Sampler(tmp_path, path, SEEN="MIG-1")
-    [said] = sampler.wait_for("unavailable", 1)
+    [said] = sampler.wait_for(Unavailable, 1)
     sampler.end()
-    assert "does not tell which devices" in said["fields"]["power_w"]
-    assert not sampler.events("devices")
+    assert "does not tell which devices" in said.fields["power_w"]
+    assert not sampler.events(DeviceSamples)
 
 
 def test_a_full_disk_ends_the_sampler_and_nothing_else(tmp_path: Path) -> None:
@@ -247,9 +248,9 @@ def test_a_sampler_that_is_killed_leaves_the_run_valid_and_the_record_says_so(
     [begin] = [
         event
         for event in EventTail(started.folder() / "telemetry0.jsonl").new_events()
-        if event["event"] == "begin"
+        if isinstance(event, SamplerBegin)
     ]  # fmt: skip
-    os.kill(begin["pid"], signal.SIGKILL)
+    os.kill(begin.pid, signal.SIGKILL)
     code, _, err = started.end()
     assert code == 0, err
     document = record_of(started.store)

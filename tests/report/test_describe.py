@@ -8,7 +8,8 @@ from records import a_vocoder_record, make_quality, make_record, make_timeline
 from rich.cells import cell_len
 
 from trainmark.report.describe import SPARKS, describe, spark
-from trainmark.spec.record import Artifact, Doubt, Evaluation
+from trainmark.spec.artifact import Artifact
+from trainmark.spec.record import Doubt, Evaluation
 from trainmark.spec.timeline import PHASES, Timeline
 
 

@@ -20,8 +20,9 @@ from records import a_vocoder_record, make_record, make_timeline
 
 from trainmark.cli import report
 from trainmark.report.publish import Published, publishable
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.plan import DataChoice
-from trainmark.spec.record import Artifact, Doubt, Record, Restart
+from trainmark.spec.record import Doubt, Record, Restart
 from trainmark.spec.timeline import Timeline
 from trainmark.store.store import Store
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from records import make_plan
 
+from trainmark.spec import events
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import NotReadyError
-from trainmark.spec.events import EventWriter
+from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
 from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Artifact, Record
+from trainmark.spec.record import Record
 from trainmark.store import gather
 
 MS = 1_000_000
@@ -47,34 +50,35 @@ class Folder:
         loss: list[float | None] | None = None,
         values: dict[str, float] | None = None,
         facts: dict[str, float] | None = None,
-        also: dict[str, dict[str, Any]] | None = None,
+        also: Sequence[events.Event] = (),
         **failed: Any,
     ) -> None:
         every = [items] * len(compute_ms) if isinstance(items, int) else items
-        events = EventWriter(self.path / f"rank{rank}.jsonl")
-        events.write("begin", rank=rank, host="here", pid=1, startup_ns=2 * MS)
-        events.write("ready", steps_per_epoch=100, first_step=0)
+        log = EventWriter(self.path / f"rank{rank}.jsonl")
+        log.write(events.Begin(rank=rank, host="here", pid=1, startup_ns=2 * MS))
+        log.write(events.Ready(steps_per_epoch=100, first_step=0))
         for first in range(0, len(compute_ms), 7):
             some = compute_ms[first : first + 7]
-            events.write(
-                "steps",
-                first=first,
-                wait_ns=[MS] * len(some),
-                compute_ns=[ms * MS for ms in some],
-                items=every[first : first + 7],
-                loss=(loss or [1.0] * len(compute_ms))[first : first + 7],
-                **({"exchange_ns": [ms * MS for ms in exchange_ms[first : first + 7]]} if exchange_ms else {}),
+            log.write(
+                events.Steps(
+                    first=first,
+                    wait_ns=[MS] * len(some),
+                    compute_ns=[ms * MS for ms in some],
+                    items=every[first : first + 7],
+                    loss=(loss or [1.0] * len(compute_ms))[first : first + 7],
+                    **({"exchange_ns": [ms * MS for ms in exchange_ms[first : first + 7]]} if exchange_ms else {}),
+                )
             )
         values = values or {"acc1": 80.0}
-        events.write("evaluation", step=50, epoch=0.5, values=values, samples=100, elapsed_ns=77 * MS)
+        log.write(events.Evaluated(step=50, epoch=0.5, values=values, samples=100, elapsed_ns=77 * MS))
         if failed:
-            events.write("failed", rank=rank, at_ns=5, **failed)
+            log.write(events.Failed(rank=rank, at_ns=5, **failed))
         if ended:
             phases = {"startup": 2 * MS, "init": 3 * MS, "evaluate": 100 * MS, "other": 5 * MS}
-            events.write("phases", phases_ns=phases, memory_peak_bytes=2**30 * (rank + 1))
-            for kind, fields in (also or {}).items():
-                events.write(kind, **fields)
-            events.write("end", ended=ended, skipped=[], facts=facts or {})
+            log.write(events.Phases(phases_ns=phases, memory_peak_bytes=2**30 * (rank + 1)))
+            for event in also:
+                log.write(event)
+            log.write(events.End(ended=ended, skipped=[], facts=facts or {}))
 
     def record(self) -> Record:
         record = gather.record(self.path)
@@ -261,7 +265,7 @@ def test_artifacts_and_facts_about_the_data_are_on_the_record(tmp_path: Path) ->
     folder = Folder(tmp_path, make_plan())
     left = {"file": "samples/one.wav", "caption": "one sentence"}
     facts = {"padding": 0.125, "unknown": float("inf")}
-    folder.rank(0, [10] * 50, also={"artifacts": {"artifacts": [left]}}, facts=facts)
+    folder.rank(0, [10] * 50, also=[events.ArtifactsLeft(artifacts=[left])], facts=facts)
     record = folder.record()
     assert record.artifacts == (Artifact(**left),)
     assert record.data_facts == {"padding": 0.125}
@@ -270,7 +274,7 @@ def test_artifacts_and_facts_about_the_data_are_on_the_record(tmp_path: Path) ->
 
 def test_samples_that_failed_are_a_doubt_and_the_result_stays_valid(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50, also={"no-sample": {"reason": "OSError: no room"}})
+    folder.rank(0, [10] * 50, also=[events.NoSample(reason="OSError: no room")])
     record = folder.record()
     assert (record.status, record.artifacts) == ("valid", ())
     assert doubts(record)["no-sample"] == "the trained model left no sample of its work: OSError: no room"
@@ -300,15 +304,15 @@ def test_the_launcher_s_word_about_a_fault_goes_before_what_single_ranks_said(tm
     folder.rank(0, [10] * 5, ended=None, exit_code=1, sentence="the connection was closed", consequence=True)
     folder.rank(1, [10] * 5, ended=None, exit_code=4, sentence="out of memory", consequence=False)
     assert folder.record().ended == "out of memory"
-    EventWriter(tmp_path / "launcher.jsonl").write("fault", exit_code=5, sentence="rank 1 had no finite loss")
+    EventWriter(tmp_path / "launcher.jsonl").write(events.FaultFound(exit_code=5, sentence="rank 1 had no finite loss"))
     record = folder.record()
     assert (record.status, record.ended) == ("invalid", "rank 1 had no finite loss")
 
 
 def test_what_the_links_carried_is_on_the_record(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan(topology="1x2"))
-    measured = [{"bytes": 8, "median_s": 1e-4}]
-    folder.rank(0, [10] * 50, also={"link": {"results": measured}})
+    measured = [{"bytes": 8, "repeats": 3, "median_s": 1e-4, "best_s": 1e-4, "bus_gigabytes_per_s": 0.1}]
+    folder.rank(0, [10] * 50, also=[events.LinksMeasured(results=measured)])
     folder.rank(1, [10] * 50)
     assert folder.record().environment["link"] == measured
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from records import make_plan, make_record
 
-from trainmark.spec import doubts
-from trainmark.spec.events import EventWriter
+from trainmark.spec import doubts, events
+from trainmark.spec.event_files import EventWriter
 from trainmark.spec.metrics import Measured, Quantity, measure
+from trainmark.spec.rank_log import RankLog
+from trainmark.spec.run_folder import RunFolder
 from trainmark.spec.sensed import Sensed
 from trainmark.store import telemetry
-from trainmark.store.telemetry import Span
 
 S = 1_000_000_000
 
@@ -27,33 +28,50 @@ class Machine:
         self.events = EventWriter(folder / f"telemetry{launcher}.jsonl")
         begin = {"host": f"node-{launcher}", "pid": 1, "first_rank": launcher, "launched_ns": 5 * S, "at_ns": 6 * S}
         self.events.write(
-            "begin", **{**begin, "every_s": 0.5, "devices": [0] if devices is None else devices, "cores": 4, **changes}
+            events.SamplerBegin(
+                **{**begin, "every_s": 0.5, "devices": [0] if devices is None else devices, "cores": 4, **changes}
+            )
         )
 
     def read(self, at_s: float, *readings: dict[str, Any]) -> None:
         every = [{"device": device, **reading} for device, reading in enumerate(readings)]
-        self.events.write("devices", at_ns=int((5 + at_s) * S), readings=every)
+        self.events.write(events.DeviceSamples(at_ns=int((5 + at_s) * S), readings=every))
 
     def host(self, at_s: float, busy_s: float, own_s: float | None) -> None:
-        self.events.write("host", at_ns=int((5 + at_s) * S), busy_s=busy_s, own_s=own_s, load=1.0)
+        self.events.write(events.HostSample(at_ns=int((5 + at_s) * S), busy_s=busy_s, own_s=own_s, load=1.0))
 
     def missing(self, **reasons: str) -> None:
-        self.events.write("unavailable", at_ns=6 * S, fields=reasons)
+        self.events.write(events.Unavailable(at_ns=6 * S, fields=reasons))
 
     def end(self) -> None:
-        self.events.write("end", at_ns=200 * S, cpu_s=0.1)
+        self.events.write(events.SamplerEnd(at_ns=200 * S, cpu_s=0.1))
+
+
+class Span(NamedTuple):
+    """When a rank trained."""
+
+    from_ns: int
+    until_ns: int | None = None
+
+
+def sampled(path: Path, spans: dict[int, Span]) -> list[telemetry.Node]:
+    folder = RunFolder(path)
+    folder.update()
+    for rank, span in spans.items():
+        folder.ranks[rank] = RankLog(rank=rank, trained_from_ns=span.from_ns, trained_until_ns=span.until_ns)
+    return telemetry.nodes(folder)
 
 
 TRAINED = {rank: Span(from_ns=15 * S, until_ns=115 * S) for rank in range(4)}
 
 
 def seen(folder: Path, nodes: int = 1, spans: dict[int, Span] | None = None) -> Sensed:
-    return telemetry.sensed(telemetry.read(folder, TRAINED if spans is None else spans), nodes)
+    return telemetry.sensed(sampled(folder, TRAINED if spans is None else spans), nodes)
 
 
 def told(folder: Path) -> dict[str, str]:
     """The doubts about a run with these samples."""
-    machines = telemetry.read(folder, TRAINED)
+    machines = sampled(folder, TRAINED)
     record = make_record()
     measured = Measured(item="images", timeline=record.timeline, sensed=telemetry.sensed(machines, len(machines)))
     facts = doubts.Facts(
@@ -219,14 +237,14 @@ def test_foreign_load_is_the_worst_machine_s_share_without_our_own(tmp_path: Pat
         for at_s in range(200):  # after the training our own processes are gone, and with them their counters
             own = 2.0 * at_s if at_s <= 110 else 0.0
             machine.host(at_s, busy_s=1000 + (2.0 + others) * at_s, own_s=own)
-    assert telemetry.foreign_load(telemetry.read(tmp_path, TRAINED)) == pytest.approx(0.25)
+    assert telemetry.foreign_load(sampled(tmp_path, TRAINED)) == pytest.approx(0.25)
 
 
 def test_foreign_load_is_unknown_where_our_own_share_is(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     for at_s in range(20):
         machine.host(at_s, busy_s=at_s, own_s=None)
-    assert telemetry.foreign_load(telemetry.read(tmp_path, TRAINED)) is None
+    assert telemetry.foreign_load(sampled(tmp_path, TRAINED)) is None
     assert telemetry.foreign_load([]) is None
 
 
@@ -235,7 +253,7 @@ def test_a_long_run_s_record_stays_small_and_keeps_the_shape(tmp_path: Path) -> 
     for step in range(20_000):
         machine.read(step / 100, {"power_w": 100.0 + step / 100})
         machine.host(step / 100, busy_s=step / 100, own_s=step / 200)
-    document = telemetry.document(telemetry.read(tmp_path, TRAINED))
+    document = telemetry.document(sampled(tmp_path, TRAINED))
     series = document["machines"][0]["devices"][0]["series"]["power_w"]
     assert len(series["values"]) == len(series["at_s"]) == telemetry.MOST_POINTS
     assert series["values"] == sorted(series["values"])
@@ -246,4 +264,4 @@ def test_a_long_run_s_record_stays_small_and_keeps_the_shape(tmp_path: Path) -> 
 def test_a_torn_or_empty_file_is_no_machine(tmp_path: Path) -> None:
     (tmp_path / "telemetry0.jsonl").write_text('{"event": "begin", "host', encoding="utf-8")
     Machine(tmp_path, 1)
-    assert telemetry.read(tmp_path, TRAINED) == []
+    assert sampled(tmp_path, TRAINED) == []

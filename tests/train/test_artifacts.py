@@ -17,10 +17,11 @@ from tiny import LineFit, PointData, job
 from torch import nn
 
 from trainmark.launch import cluster_env, workers
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import WorkloadError
-from trainmark.spec.events import EventTail
+from trainmark.spec.event_files import EventTail
+from trainmark.spec.events import Alive, ArtifactsLeft, End, FlopsCounted, NoSample, Phases
 from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Artifact
 from trainmark.train import after_training, loop, monitor, setup, worker
 from trainmark.train.collectives import SingleRank
 from trainmark.train.ranks import Ranks
@@ -61,11 +62,11 @@ def trained(folder: Path, workload: LineFit, **changes: Any) -> loop.Job:
     return ready
 
 
-def events(folder: Path) -> list[dict[str, Any]]:
+def events(folder: Path) -> list[Any]:
     return list(EventTail(folder / "rank0.jsonl").new_events())
 
 
-def last(folder: Path) -> dict[str, Any]:
+def last(folder: Path) -> Any:
     return events(folder)[-1]
 
 
@@ -73,7 +74,7 @@ def test_the_model_works_in_evaluation_mode_without_gradients(tmp_path: Path) ->
     workload = Painter()
     after_training.leave_artifacts(trained(tmp_path, workload), "done", tmp_path)
     assert workload.seen == (False, False)
-    assert last(tmp_path) == {"event": "artifacts", "artifacts": [{"file": LEFT.file, "caption": LEFT.caption}]}
+    assert last(tmp_path) == ArtifactsLeft(artifacts=[LEFT])
     assert (tmp_path / LEFT.file).is_file()
 
 
@@ -95,7 +96,7 @@ def interrupt(data: PointData) -> None:
         (Painter(fail), "RuntimeError: the vocoder is hoarse"),
         (Painter(refuse), "the disk is full"),
         (Painter(interrupt), "interrupted"),
-        (Painter(left=replace(LEFT, file="elsewhere.wav")), "elsewhere.wav was announced and is not there"),
+        (Painter(left=Artifact(file="elsewhere.wav", caption="x")), "elsewhere.wav was announced and is not there"),
     ],
 )
 def test_whatever_goes_wrong_is_written_down_and_nothing_more(
@@ -103,7 +104,7 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
 ) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     after_training.leave_artifacts(trained(tmp_path, workload), "done", tmp_path)
-    assert last(tmp_path) == {"event": "no-sample", "reason": reason}
+    assert last(tmp_path) == NoSample(reason=reason)
     assert "Traceback" in capsys.readouterr().err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
@@ -126,14 +127,14 @@ def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
     after_training.leave_artifacts(replace(trained(tmp_path, workload), collectives=collectives), "done", tmp_path)
     assert workload.seen is None
     assert collectives.barriers == 1
-    assert last(tmp_path)["phase"] == "sample"
+    assert last(tmp_path).phase == "sample"
 
 
 def test_a_new_phase_is_said_at_once_however_lately_another_was(tmp_path: Path) -> None:
     ready = job(tmp_path)
     for phase in ("evaluate", "evaluate", "sample"):
         ready.monitor.alive(phase, 0)
-    assert [event["phase"] for event in events(tmp_path)] == ["evaluate", "sample"]
+    assert [event.phase for event in events(tmp_path)] == ["evaluate", "sample"]
 
 
 def test_samples_have_as_long_as_the_start_before_they_are_a_hang(tmp_path: Path) -> None:
@@ -164,8 +165,8 @@ def test_a_worker_samples_after_the_phases_and_before_the_end_with_its_data_open
     ready = replace(job(tmp_path, limits=Limits(steps=4), data=data), workload=workload)
     monkeypatch.setattr(setup, "build_job", lambda *_, **__: (ready, Position()))
     worker.work(make_plan(), tmp_path, Ranks.from_environment(), ready.events)
-    kinds = [event["event"] for event in events(tmp_path) if event["event"] != "alive"]
-    assert kinds[-4:] == ["phases", "flops", "artifacts", "end"]
-    assert last(tmp_path)["facts"] == {"padding": 0.25}
+    kinds = [type(event) for event in events(tmp_path) if not isinstance(event, Alive)]
+    assert kinds[-4:] == [Phases, FlopsCounted, ArtifactsLeft, End]
+    assert last(tmp_path).facts == {"padding": 0.25}
     assert open_at_sampling == [True]
     assert data.closed

@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from gloo_ranks import on_ranks
@@ -14,6 +15,7 @@ from standin import HandClock
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
+from trainmark.spec.links import AllReduce
 from trainmark.train import link_probe
 from trainmark.train.collectives import RankGroup, SingleRank
 
@@ -24,25 +26,29 @@ def measured(paces: list[float]) -> list[dict[str, Any]]:
     collectives = RankGroup()
     pace = paces[collectives.rank]
     link_probe.time = SimpleNamespace(perf_counter=lambda: pace * time.perf_counter())  # type: ignore[assignment]
-    return probed(collectives, sizes_bytes=(4096, 16384, 65536), budget_s=60.0)
+    rows: list[dict[str, Any]] = msgspec.to_builtins(
+        probed(collectives, sizes_bytes=(4096, 16384, 65536), budget_s=60.0)
+    )
+    return rows
 
 
 def test_two_real_ranks_measure_every_size_and_know_the_same() -> None:
     told = on_ranks(2, measured, [1.0, 1.0])
     assert told[0] == told[1]
-    assert [row["bytes"] for row in told[0]] == [4096, 16384, 65536]
-    for row in told[0]:
-        assert 0 < row["best_s"] <= row["median_s"]
-        assert link_probe.LEAST_REPEATS <= row["repeats"] <= link_probe.MOST_REPEATS
-        assert row["bus_gigabytes_per_s"] == pytest.approx(row["bytes"] / row["best_s"] / 1e9)
+    rows = msgspec.convert(told[0], list[AllReduce])
+    assert [row.size_bytes for row in rows] == [4096, 16384, 65536]
+    for row in rows:
+        assert 0 < row.best_s <= row.median_s
+        assert link_probe.LEAST_REPEATS <= row.repeats <= link_probe.MOST_REPEATS
+        assert row.bus_gigabytes_per_s == pytest.approx(row.size_bytes / row.best_s / 1e9)
 
 
 def test_three_real_ranks_stop_together_when_the_clock_of_one_says_so() -> None:
     told = on_ranks(3, measured, [1.0, 1e9, 1.0])
     assert told[0] == told[1] == told[2]
-    [row] = told[0]
-    assert (row["bytes"], row["repeats"]) == (4096, link_probe.LEAST_REPEATS)
-    assert row["median_s"] > 1e3
+    [row] = msgspec.convert(told[0], list[AllReduce])
+    assert (row.size_bytes, row.repeats) == (4096, link_probe.LEAST_REPEATS)
+    assert row.median_s > 1e3
 
 
 class Link:
@@ -91,26 +97,26 @@ def test_one_rank_has_no_link() -> None:
 
 def test_the_bus_bandwidth_is_the_speed_of_the_link_whatever_the_message(link: Link) -> None:
     rows = probed(link)
-    assert [row["bytes"] for row in rows] == [4096 * 4**power for power in range(8)]
-    assert rows[-1]["bytes"] == 64 << 20
-    assert [row["bus_gigabytes_per_s"] for row in rows] == [pytest.approx(1.0, rel=1e-3)] * 8
+    assert [row.size_bytes for row in rows] == [4096 * 4**power for power in range(8)]
+    assert rows[-1].size_bytes == 64 << 20
+    assert [row.bus_gigabytes_per_s for row in rows] == [pytest.approx(1.0, rel=1e-3)] * 8
 
 
 def test_the_time_of_the_smallest_message_is_the_latency(link: Link) -> None:
     link.latency_s = 0.001
-    assert probed(link)[0]["median_s"] == pytest.approx(0.001, rel=0.01)
+    assert probed(link)[0].median_s == pytest.approx(0.001, rel=0.01)
 
 
 def test_the_slowest_rank_counts(link: Link) -> None:
     link.slowest = 2.0
-    assert probed(link)[0]["bus_gigabytes_per_s"] == pytest.approx(0.5, rel=1e-3)
+    assert probed(link)[0].bus_gigabytes_per_s == pytest.approx(0.5, rel=1e-3)
 
 
 def test_connecting_is_not_measured(link: Link) -> None:
     link.connect_s = 100.0
     rows = probed(link)
     assert len(rows) == 8
-    assert max(row["median_s"] for row in rows) < 1
+    assert max(row.median_s for row in rows) < 1
 
 
 @pytest.mark.parametrize("bytes_per_s", [1e5, 1e6, 1e7, 1e8, 1e9, 1e12])
@@ -119,8 +125,8 @@ def test_large_messages_are_left_out_rather_than_the_budget_far_exceeded(link: L
     before_ns = link.clock.ns
     rows = probed(link, budget_s=2.0)
     assert (link.clock.ns - before_ns) / 1e9 < 2 * 2.0
-    assert all(3 <= row["repeats"] <= 50 for row in rows)
-    sizes = [row["bytes"] for row in rows]
+    assert all(3 <= row.repeats <= 50 for row in rows)
+    sizes = [row.size_bytes for row in rows]
     assert sizes == list(link_probe.SIZES_BYTES[: len(sizes)])
     assert len(sizes) == {1e5: 2, 1e6: 3, 1e7: 5, 1e8: 7}.get(bytes_per_s, 8)
 
@@ -128,4 +134,4 @@ def test_large_messages_are_left_out_rather_than_the_budget_far_exceeded(link: L
 def test_the_smallest_message_is_measured_on_the_slowest_link(link: Link) -> None:
     link.bytes_per_s = 10.0
     [row] = probed(link)
-    assert (row["bytes"], row["repeats"]) == (4096, 3)
+    assert (row.size_bytes, row.repeats) == (4096, 3)

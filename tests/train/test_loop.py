@@ -4,39 +4,43 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from tiny import RECIPE, LineFit, PointData, Points, PointStream, job
 
+from trainmark.spec import endings
 from trainmark.spec.errors import UsageError, WorkloadError
-from trainmark.spec.events import EventTail
+from trainmark.spec.event_files import EventTail
+from trainmark.spec.events import Event, Steps
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits
-from trainmark.train import loop, monitor, schedule
+from trainmark.train import loop, monitor
 from trainmark.train.schedule import Position
 
+AnyKind = TypeVar("AnyKind", bound=Event)
 
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    return [event for event in EventTail(folder / "rank0.jsonl").new_events() if event["event"] == kind]
+
+def events(folder: Path, kind: type[AnyKind]) -> list[AnyKind]:
+    return [event for event in EventTail(folder / "rank0.jsonl").new_events() if isinstance(event, kind)]
 
 
 def steps(folder: Path, name: str) -> list[Any]:
-    return [value for event in events(folder, "steps") for value in event[name]]
+    return [value for event in events(folder, Steps) for value in getattr(event, name)]
 
 
 def test_training_ends_at_the_target(tmp_path: Path) -> None:
     recipe = replace(RECIPE, epochs=200)
     position = Position()
-    assert loop.train(job(tmp_path, recipe=recipe), position) == loop.TARGET
+    assert loop.train(job(tmp_path, recipe=recipe), position) == endings.TARGET
     assert position.epoch < 200
     assert position.history[-1].values["error"] <= recipe.target < position.history[-2].values["error"]
 
 
 def test_training_ends_at_the_cap_when_the_target_is_out_of_reach(tmp_path: Path) -> None:
     position = Position()
-    assert loop.train(job(tmp_path, recipe=replace(RECIPE, target=-1.0)), position) == schedule.CAP
+    assert loop.train(job(tmp_path, recipe=replace(RECIPE, target=-1.0)), position) == endings.CAP
     assert (position.epoch, position.step) == (5, 15)
     assert [evaluation.epoch for evaluation in position.history] == [1, 2, 3, 4, 5]
 
@@ -103,7 +107,7 @@ def test_a_resumed_run_goes_on_with_the_loss_curve_of_an_unbroken_one(tmp_path: 
 
     broken = steps(tmp_path / "first", "loss") + steps(tmp_path / "second", "loss")
     assert broken == steps(tmp_path / "whole", "loss")
-    assert events(tmp_path / "second", "steps")[0]["first"] == 7
+    assert events(tmp_path / "second", Steps)[0].first == 7
 
 
 def test_the_recipe_says_when_to_evaluate_and_to_save(tmp_path: Path) -> None:
@@ -122,7 +126,7 @@ def test_an_endless_stream_is_evaluated_and_saved_every_so_many_steps_and_ends_a
     saved: list[tuple[int, dict[str, Any]]] = []
     position = Position()
     ready = job(tmp_path, recipe=STREAM, data=PointStream(), saved=saved)
-    assert loop.train(ready, position) == schedule.CAP_OF_STEPS
+    assert loop.train(ready, position) == endings.CAP_OF_STEPS
     assert [(evaluation.step, evaluation.epoch) for evaluation in position.history] == [
         (step, None) for step in (6, 12, 18, 20)
     ]
@@ -148,7 +152,7 @@ def test_a_set_may_be_evaluated_within_its_epochs_and_once_where_both_fall_toget
     position = Position()
     saved: list[tuple[int, dict[str, Any]]] = []
     recipe = replace(RECIPE, epochs=2, target=-1.0, evaluate_every="1 steps", checkpoint_every="1 epoch")
-    assert loop.train(job(tmp_path, recipe=recipe, saved=saved), position) == schedule.CAP
+    assert loop.train(job(tmp_path, recipe=recipe, saved=saved), position) == endings.CAP
     assert [evaluation.step for evaluation in position.history] == [1, 2, 3, 4, 5, 6]
     assert [evaluation.epoch for evaluation in position.history][2:4] == [1, pytest.approx(4 / 3)]
     assert [step for step, _ in saved] == [3, 6]
@@ -157,7 +161,7 @@ def test_a_set_may_be_evaluated_within_its_epochs_and_once_where_both_fall_toget
 def test_items_say_when_to_evaluate_and_when_to_stop(tmp_path: Path) -> None:
     position = Position()
     recipe = replace(STREAM, evaluate_every="10 items", checkpoint_every="end", steps=0, items=30)
-    assert loop.train(job(tmp_path, recipe=recipe, data=PointStream()), position) == schedule.CAP_OF_ITEMS
+    assert loop.train(job(tmp_path, recipe=recipe, data=PointStream()), position) == endings.CAP_OF_ITEMS
     # four items a step: the third, the fifth and the eighth reach 10, 20 and 30
     assert [evaluation.step for evaluation in position.history] == [3, 5, 8]
 

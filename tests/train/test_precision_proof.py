@@ -17,7 +17,8 @@ from trainmark import workloads
 from trainmark.datasets.input_pool import ImageBatch
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.events import EventTail, EventWriter
+from trainmark.spec.event_files import EventTail, EventWriter
+from trainmark.spec.events import PrecisionSeen
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.train import loop
 from trainmark.train.precision_proof import Proof, kind_of_product
@@ -74,7 +75,7 @@ def losses(stepper: Stepper, data: Any, steps: int = 2) -> list[float]:
 
 
 def said(folder: Path) -> dict[str, Any]:
-    return [event for event in EventTail(folder / "rank0.jsonl").new_events() if event["event"] == "precision"][-1]
+    return [event for event in EventTail(folder / "rank0.jsonl").new_events() if isinstance(event, PrecisionSeen)][-1]
 
 
 def watched(folder: Path, stepper: Stepper, data: Any) -> dict[str, Any]:
@@ -95,12 +96,12 @@ def test_every_precision_is_named_by_what_ran_and_watching_changes_no_loss(
     Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
     assert losses(stepper, data) == plain
     found = said(tmp_path)
-    assert (found["asked"], found["ran"]) == (word, word)
-    assert found["autocast"] == PRECISIONS[word].autocast
-    assert (found["loss_scale"] is not None) == PRECISIONS[word].scales_loss
+    assert (found.asked, found.ran) == (word, word)
+    assert found.autocast == PRECISIONS[word].autocast
+    assert (found.loss_scale is not None) == PRECISIONS[word].scales_loss
     main = PRECISIONS[word].computes_in
-    assert found["computed"]["matmul"][main] > 0
-    assert found["computed"]["convolution"][main] > 1  # there and back
+    assert found.computed["matmul"][main] > 0
+    assert found.computed["convolution"][main] > 1  # there and back
 
 
 def test_only_the_first_step_is_watched(tmp_path: Path, device: Device) -> None:
@@ -115,7 +116,7 @@ def test_micro_batches_are_all_seen(tmp_path: Path, device: Device) -> None:
     whole = watched(tmp_path, tiny("resnet50", "fp32", device), batch("resnet50"))
     (tmp_path / "parts").mkdir()
     parts = watched(tmp_path / "parts", tiny("resnet50", "fp32", device, accumulate=2), batch("resnet50"))
-    assert parts["computed"]["convolution"]["float32"] == 2 * whole["computed"]["convolution"]["float32"]
+    assert parts.computed["convolution"]["float32"] == 2 * whole.computed["convolution"]["float32"]
 
 
 class Stubborn(nn.Module):
@@ -135,8 +136,8 @@ def test_a_model_that_ignores_autocast_is_found_out(tmp_path: Path, device: Devi
     stepper = tiny("resnet50", word, device)
     stepper.model = stepper.bare_model = Stubborn(stepper.bare_model)
     found = watched(tmp_path, stepper, batch("resnet50"))
-    assert (found["asked"], found["ran"], found["autocast"]) == (word, "fp32", PRECISIONS[word].autocast)
-    assert set(found["computed"]["convolution"]) == {"float32"}
+    assert (found.asked, found.ran, found.autocast) == (word, "fp32", PRECISIONS[word].autocast)
+    assert set(found.computed["convolution"]) == {"float32"}
 
 
 def test_a_model_that_lowers_half_of_itself_is_mixed(tmp_path: Path, device: Device) -> None:
@@ -144,15 +145,15 @@ def test_a_model_that_lowers_half_of_itself_is_mixed(tmp_path: Path, device: Dev
     encoder: Any = stepper.bare_model.encoder
     encoder.layers[0] = Stubborn(encoder.layers[0])
     found = watched(tmp_path, stepper, batch("vit"))
-    assert found["ran"].startswith("mixed: ")
-    assert "% bfloat16" in found["ran"] and "% float32" in found["ran"]
+    assert found.ran.startswith("mixed: ")
+    assert "% bfloat16" in found.ran and "% float32" in found.ran
 
 
 def test_allowed_tf32_is_named(tmp_path: Path, device: Device) -> None:
     stepper = tiny("resnet50", "fp32", device)
     device.set_precision(PRECISIONS["tf32"])
     found = watched(tmp_path, stepper, batch("resnet50"))
-    assert (found["asked"], found["ran"], found["tf32"]) == ("fp32", "tf32", {"matmul": True, "convolution": True})
+    assert (found.asked, found.ran, found.tf32) == ("fp32", "tf32", {"matmul": True, "convolution": True})
 
 
 @pytest.mark.parametrize("kind", ["fused", "plain"])
@@ -161,19 +162,19 @@ def test_steps_that_the_loss_scaler_skips_are_counted(tmp_path: Path, device: De
     stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
     proof = Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
     losses(stepper, batch("resnet50"), 4)
-    assert said(tmp_path)["loss_scale"] == 2.0**40
+    assert said(tmp_path).loss_scale == 2.0**40
     proof.conclude(4)
     found = said(tmp_path)
-    assert found["skipped_steps"] == 4
-    assert found["loss_scale"] == 2.0**36
+    assert found.skipped_steps == 4
+    assert found.loss_scale == 2.0**36
 
 
 def test_the_loop_has_its_first_step_watched(tmp_path: Path) -> None:
     ready = job(tmp_path, recipe=replace(RECIPE, epochs=1))
     Proof(ready.stepper, ready.events)
     loop.train(ready, Position())
-    assert said(tmp_path)["ran"] == "mixed: no product was seen"
-    assert said(tmp_path)["weights"] == {"float32": 2}
+    assert said(tmp_path).ran == "mixed: no product was seen"
+    assert said(tmp_path).weights == {"float32": 2}
     assert isinstance(ready.workload, LineFit)
 
 

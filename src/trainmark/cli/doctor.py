@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trainmark.cli.terminal import console, say
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.links import AllReduce
 
 if TYPE_CHECKING:
     from trainmark.report.terminal import Paper
@@ -29,7 +32,7 @@ EXAMPLES = """\
 RESULTS = "results"
 """Of the links: what each message size took."""
 
-Found = tuple[list[dict[str, Any]], int, str]
+Found = tuple[Sequence[AllReduce], int, str]
 """Results, exit code, and what went wrong."""
 
 
@@ -107,7 +110,7 @@ def _document(result: CheckResult) -> dict[str, Any]:
         "remedy": result.remedy,
         "exit_code": result.exit_code,
         "facts": facts,
-        "results": results,
+        "results": msgspec.to_builtins(results),
     }
 
 
@@ -133,13 +136,13 @@ def links(args: argparse.Namespace, store: Path) -> CheckResult:
         results, code, sentence = _probe_here(planning.decide("resnet50", words), topology, store)
     if code:
         return CheckResult(name="links", verdict="failed", sentence=sentence, exit_code=code, facts={RESULTS: results})
-    if not (measured := links.read(results)):
+    if not results:
         return CheckResult(name="links", verdict="ok", sentence=sentence)
-    remedy = _remedy(measured[-1].size_bytes, topology)
+    remedy = _remedy(results[-1].size_bytes, topology)
     return CheckResult(
         name="links",
         verdict="doubt" if remedy else "ok",
-        sentence=links.summary(measured, ranks=topology.devices, hosts=topology.nodes),
+        sentence=links.summary(results, ranks=topology.devices, hosts=topology.nodes),
         remedy=remedy,
         facts={RESULTS: results},
     )
@@ -185,8 +188,8 @@ def _probe_hosts(args: argparse.Namespace, topology: Topology) -> Found:
         return [], code, "ended before the links were measured"
     try:
         result = document["sections"][0]
-        return result["results"], code, result["sentence"]
-    except (KeyError, IndexError, TypeError) as error:
+        return msgspec.convert(result["results"], list[AllReduce]), code, str(result["sentence"])
+    except (KeyError, IndexError, TypeError, msgspec.ValidationError) as error:
         raise NotReadyError(
             f"the first of the hosts {args.hosts} answers with something else than its links; "
             "see that it has the same version of trainmark as this machine"

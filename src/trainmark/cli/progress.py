@@ -16,7 +16,7 @@ from trainmark.spec.topology import Topology
 if TYPE_CHECKING:
     from trainmark.launch.launcher import Watcher
     from trainmark.spec.plan import Plan
-    from trainmark.store.gather import RankStory
+    from trainmark.spec.rank_log import RankLog
 
 PLAIN_LINE_EVERY_S = 10.0
 RECENT_STEPS = 20
@@ -62,58 +62,58 @@ class Progress:
         if self._live:
             self._live.stop()
 
-    def show(self, ranks: list[RankStory]) -> None:
+    def show(self, ranks: list[RankLog]) -> None:
         """Called whenever something new was read."""
         if self._quiet:
             return
-        story = ranks[0]
+        log = ranks[0]
         facts = self._facts(ranks)
-        planned, done = self._length(story)
+        planned, done = self._length(log)
         if self._live:
             self._live.update(
                 self._task,
-                description=f"{self._plan.workload} {story.phase}",
+                description=f"{self._plan.workload} {log.phase}",
                 total=planned,
                 completed=done,
                 facts=facts,
             )
         now = time.monotonic()
-        news = story.phase not in self._seen or len(story.evaluations) > self._evaluations
+        news = log.phase not in self._seen or len(log.evaluations) > self._evaluations
         if not self._live and (news or now - self._said_at_s >= PLAIN_LINE_EVERY_S):
             self._said_at_s = now
-            say(f"{self._plan.workload} [{now - self._began_s:5.0f} s] {story.phase:8} {facts}")
-        self._seen.add(story.phase)
-        self._evaluations = len(story.evaluations)
+            say(f"{self._plan.workload} [{now - self._began_s:5.0f} s] {log.phase:8} {facts}")
+        self._seen.add(log.phase)
+        self._evaluations = len(log.evaluations)
 
-    def _facts(self, ranks: list[RankStory]) -> str:
-        story = ranks[0]
+    def _facts(self, ranks: list[RankLog]) -> str:
+        log = ranks[0]
         parts = []
-        if story.compute_ns:
-            parts.append(f"step {story.first_step + len(story.compute_ns)}")
+        if log.compute_ns:
+            parts.append(f"step {log.step}")
             recent = slice(-RECENT_STEPS, None)
-            seconds = (sum(story.wait_ns[recent]) + sum(story.compute_ns[recent])) / 1e9
+            seconds = (sum(log.wait_ns[recent]) + sum(log.compute_ns[recent])) / 1e9
             # a node hears its own ranks only, and the others do as much
             heard = sum(sum(rank.items[recent]) for rank in ranks)
             items = heard * Topology.parse(self._plan.topology).devices / len(ranks)
-            if story.loss[-1] is not None:
-                parts.append(f"loss {story.loss[-1]:.4f}")
+            if log.loss[-1] is not None:
+                parts.append(f"loss {log.loss[-1]:.4f}")
             if seconds > 0:
                 parts.append(f"{items / seconds:,.1f} {self._item}/s")
-        if story.evaluations and self._quality in (values := story.evaluations[-1]["values"]):
-            parts.append(f"{self._quality} {number(values[self._quality], 4)}")
+        if log.evaluations and (value := log.evaluations[-1].values.get(self._quality)) is not None:
+            parts.append(f"{self._quality} {number(value, 4)}")
         return "  ".join(parts)
 
-    def _length(self, story: RankStory) -> tuple[float | None, float]:
+    def _length(self, log: RankLog) -> tuple[float | None, float]:
         """What the bar measures: seconds where the run is limited by them, else steps."""
         limits = self._plan.limits
-        done = float(len(story.compute_ns))
+        done = float(len(log.compute_ns))
         last = self._plan.last_step(
-            first_step=story.first_step, steps_per_epoch=story.steps_per_epoch, items_per_step=story.items_per_step
+            first_step=log.first_step, steps_per_epoch=log.steps_per_epoch, items_per_step=log.items_per_step
         )
         if limits.steps is None and limits.items is None and limits.seconds is not None:
-            spent = (sum(story.wait_ns) + sum(story.compute_ns)) / 1e9
+            spent = (sum(log.wait_ns) + sum(log.compute_ns)) / 1e9
             return limits.seconds, spent
-        return None if last is None else last - story.first_step, done
+        return None if last is None else last - log.first_step, done
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.report.live import Rank
     from trainmark.report.live_screen import Frame
-    from trainmark.spec.events import EventTail
+    from trainmark.spec.rank_log import RankLog
     from trainmark.store.store import Store
 
 HELP = "Watch a run go on, from another terminal."
@@ -35,8 +33,6 @@ SETTLE_S = 5.0
 RECENT_S = 120.0
 """A run on another machine is taken to go on if it wrote so recently."""
 MOST_LOOKED_AT = 50
-
-_FILE = re.compile(r"(rank|telemetry)([0-9]+)\.jsonl|(launcher)\.jsonl")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,49 +65,30 @@ class Watched:
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         from trainmark.report.live import Live
+        from trainmark.spec.run_folder import RunFolder
 
-        self.folder = folder
+        self.folder = RunFolder(folder)
         self.record = store.path(folder.name)
-        self.live = Live(run_id=folder.name)
+        self.live = Live(folder=self.folder)
         self._now_s, self._wall_s = now_s, wall_s
-        self._tails: dict[str, tuple[str, int, EventTail]] = {}
         self._heard_at_s: float | None = None
 
     def look(self) -> Frame:
         from trainmark.report.live_screen import Frame
 
-        self.live.plan = self.live.plan or _document(self.folder / "plan.json")
-        self.live.head = self.live.head or _document(self.folder / "run.json")
-        self._find_files()
-        heard = False
-        for source, number, tail in self._tails.values():
-            for event in tail.new_events():
-                self.live.hear(source, number, event)
-                heard = heard or source == "rank"  # a sampler goes on however long a rank hangs
+        heard = self.folder.update()
         if self._heard_at_s is None:
             self._heard_at_s = self._now_s() - self._silent_before_s()
         elif heard:
             self._heard_at_s = self._now_s()
         silent_s = self._now_s() - self._heard_at_s
-        missing = processes_gone(self.live.ranks.values()) and not self.record.exists()
+        missing = processes_gone(self.live.ranks) and not self.record.exists()
         return Frame(live=self.live, silent_s=silent_s, gone=missing and silent_s > SETTLE_S)
-
-    def _find_files(self) -> None:
-        from trainmark.spec.events import EventTail
-
-        try:
-            names = sorted(entry.name for entry in self.folder.iterdir())
-        except OSError:
-            return
-        for name in names:
-            if name not in self._tails and (found := _FILE.fullmatch(name)):
-                source, number, launcher = found.groups()
-                self._tails[name] = (launcher or source, int(number or 0), EventTail(self.folder / name))
 
     def _silent_before_s(self) -> float:
         """How long the ranks had not written when they were first looked at, by the files' times."""
-        written = [self.folder / name for name, (source, _, _) in self._tails.items() if source == "rank"]
-        return max(0.0, self._wall_s() - _last_change(written or [self.folder]))
+        written = [self.folder.path / f"rank{rank}.jsonl" for rank in self.folder.ranks]
+        return max(0.0, self._wall_s() - _last_change(written or [self.folder.path]))
 
 
 def chosen(store: Store, word: str | None) -> Path:
@@ -126,8 +103,7 @@ def chosen(store: Store, word: str | None) -> Path:
 
 
 def _goes_on(folder: Path, store: Store) -> bool:
-    watched = Watched(folder, store)
-    ranks = watched.look().live.ranks.values()
+    ranks = Watched(folder, store).look().live.ranks
     if ranks and all(_is_here(rank) for rank in ranks):
         return not processes_gone(ranks)
     return time.time() - _last_change([folder, *folder.glob("*.jsonl")]) < RECENT_S
@@ -213,21 +189,11 @@ class _Screen:
             self._live.update(Text.from_ansi(drawn), refresh=True)
             return
         now = time.monotonic()
-        evaluation = frame.live.first.evaluation or {}
-        news = (frame.live.phase, evaluation.get("step"), frame.live.failure, frame.gone)
+        news = (frame.live.phase, len(frame.live.first.evaluations), frame.live.failure, frame.gone)
         if news != self._seen or now - self._said_at_s >= LINE_EVERY_S:
             self._seen, self._said_at_s = news, now
             screen.file.write(escape.fitted(line(frame), screen.encoding) + "\n")
             screen.file.flush()
-
-
-def _document(path: Path) -> dict[str, Any]:
-    """A file of the run's beginning; empty as long as it is not there or not whole."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _last_change(paths: list[Path]) -> float:
@@ -238,12 +204,12 @@ def _last_change(paths: list[Path]) -> float:
     return max(changed, default=0.0)
 
 
-def processes_gone(ranks: Collection[Rank]) -> bool:
+def processes_gone(ranks: Collection[RankLog]) -> bool:
     """True if every rank was a process of this machine and none of them is there any more."""
     return bool(ranks) and all(_is_here(rank) and not _is_alive(rank.pid or 0) for rank in ranks)
 
 
-def _is_here(rank: Rank) -> bool:
+def _is_here(rank: RankLog) -> bool:
     from trainmark.train.ranks import host_name
 
     return rank.pid is not None and rank.host == host_name(os.environ)

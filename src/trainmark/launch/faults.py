@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainmark.launch.workers import WorkerProcesses
+from trainmark.spec import endings
+from trainmark.spec.events import Failed
+from trainmark.spec.rank_log import RankLog
 from trainmark.spec.topology import Topology
-from trainmark.store.gather import RankStory
 
 HANG = 124
-SPOKEN_FOR = (2, 3, 5)
-"""Exit codes whose sentence says all there is: the rank's last lines would only repeat it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,23 +33,19 @@ class Fault:
 def of_workers(workers: WorkerProcesses) -> Fault | None:
     """What went wrong under this launcher, if anything did. A rank that ended without a word goes before those that
     only noticed it; among those that spoke, the first counts (they share a clock: they are on one machine)."""
-    failed = sorted((story for story in workers.ranks if story.failed), key=lambda story: _failure(story)["at_ns"])
-    causes = [story for story in failed if not _failure(story).get("consequence")]
+    told = sorted(((log, log.failed) for log in workers.ranks if log.failed), key=lambda pair: pair[1].at_ns)
+    causes = [pair for pair in told if not pair[1].consequence]
     if causes:
-        return _spoken(workers, causes[0])
-    if any(story.end is None and not story.failed for story in workers.ranks) or (
-        not failed and not workers.ended_well
-    ):
+        return _spoken(workers, *causes[0])
+    if any(log.end is None and not log.failed for log in workers.ranks) or (not told and not workers.ended_well):
         death = workers.death()
-        story = next(story for story in workers.ranks if story.rank == death.rank)
-        return Fault(
-            exit_code=4, sentence=_with_lines(workers, story, f"{_name(workers, story)} {death.how} {_at(story)}")
-        )
-    return _spoken(workers, failed[0]) if failed else None
+        log = next(log for log in workers.ranks if log.rank == death.rank)
+        return Fault(exit_code=4, sentence=_with_lines(workers, log, f"{_name(workers, log)} {death.how} {_at(log)}"))
+    return _spoken(workers, *told[0]) if told else None
 
 
 def hang(workers: WorkerProcesses) -> Fault:
-    where = ", ".join(f"{_name(workers, story)} was last seen {_at(story)}" for story in workers.ranks)
+    where = ", ".join(f"{_name(workers, log)} was last seen {_at(log)}" for log in workers.ranks)
     stacks = f"stacks are in {workers.folder}/rank*.stacks"
     return Fault(exit_code=HANG, sentence=f"no progress for {workers.limit_s:.0f} s: {where}; {stacks}")
 
@@ -66,30 +62,24 @@ def _causes(faults: Iterable[Fault]) -> list[Fault]:
     return [fault for fault in faults if not fault.consequence]
 
 
-def _spoken(workers: WorkerProcesses, story: RankStory) -> Fault:
-    failure = _failure(story)
-    code, sentence = int(failure["exit_code"]), str(failure["sentence"])
-    consequence = bool(failure.get("consequence"))
+def _spoken(workers: WorkerProcesses, log: RankLog, failed: Failed) -> Fault:
+    sentence = failed.sentence
     if Topology.parse(workers.plan.topology).devices > 1:
-        sentence = f"{_name(workers, story)} failed {_at(story)}: {sentence}"
-        if code not in SPOKEN_FOR:
-            sentence = _with_lines(workers, story, sentence)
-    return Fault(exit_code=code, sentence=sentence, consequence=consequence)
+        sentence = f"{_name(workers, log)} failed {_at(log)}: {sentence}"
+        if failed.exit_code not in endings.SAME_AGAIN:  # their sentence says all that the last lines would
+            sentence = _with_lines(workers, log, sentence)
+    return Fault(exit_code=failed.exit_code, sentence=sentence, consequence=failed.consequence)
 
 
-def _failure(story: RankStory) -> dict[str, Any]:
-    return story.failed or {}
+def _name(workers: WorkerProcesses, log: RankLog) -> str:
+    several_hosts = workers.env.launchers > 1 and log.host
+    return f"rank {log.rank} on {log.host}" if several_hosts else f"rank {log.rank}"
 
 
-def _name(workers: WorkerProcesses, story: RankStory) -> str:
-    several_hosts = workers.env.launchers > 1 and story.host
-    return f"rank {story.rank} on {story.host}" if several_hosts else f"rank {story.rank}"
+def _at(log: RankLog) -> str:
+    return f"in {log.phase} at step {log.step}"
 
 
-def _at(story: RankStory) -> str:
-    return f"in {story.phase} at step {story.first_step + len(story.compute_ns)}"
-
-
-def _with_lines(workers: WorkerProcesses, story: RankStory, sentence: str) -> str:
-    lines = workers.last_lines(story.rank)
+def _with_lines(workers: WorkerProcesses, log: RankLog, sentence: str) -> str:
+    lines = workers.last_lines(log.rank)
     return f"{sentence}; its last lines:\n{lines}" if lines else sentence

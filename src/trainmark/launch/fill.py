@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import UsageError, WorkloadError
+from trainmark.spec.machine import BatchTry, FillSearch
 from trainmark.spec.plan import Plan
 
 LEAST_GAIN = 0.03
@@ -49,14 +51,11 @@ class Found:
     """Every batch that was tried, in the order of their sizes."""
     took_s: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        shown = [{name: value for name, value in asdict(a_try).items() if name != "most"} for a_try in self.curve]
-        return {
-            "batch_per_device": self.batch_per_device,
-            "reason": self.reason,
-            "took_s": round(self.took_s, 1),
-            "curve": shown,
-        }
+    def facts(self) -> FillSearch:
+        """As the record keeps it."""
+        curve = msgspec.convert(self.curve, tuple[BatchTry, ...], from_attributes=True)
+        took_s = round(self.took_s, 1)
+        return FillSearch(batch_per_device=self.batch_per_device, reason=self.reason, took_s=took_s, curve=curve)
 
 
 Attempt = Callable[[int, float | None], Try]
@@ -165,7 +164,7 @@ class _Search:
     def _try(self, batch: int) -> Try:
         done = self._attempt(batch, self._step_s(batch))
         if not done.unfit and done.step_s > self._bounds.longest_step_s:
-            done = Try(**{**asdict(done), "unfit": self._too_long(done.step_s)})
+            done = replace(done, unfit=self._too_long(done.step_s))
         self._tries[batch] = done
         return done
 

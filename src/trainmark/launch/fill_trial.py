@@ -21,9 +21,9 @@ from trainmark.launch.workers import WorkerProcesses
 from trainmark.platforms import files
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
 from trainmark.spec.plan import Plan
+from trainmark.spec.rank_log import RankLog
 from trainmark.spec.recipe import Limits, from_values, to_values
 from trainmark.spec.topology import Topology
-from trainmark.store.gather import RankStory
 
 MOST_OF_DEVICE = 0.9
 """Share of a device's memory a batch may take: evaluation and the exchange of gradients need some too."""
@@ -92,16 +92,16 @@ class Trial:
 
     def _watch(self, workers: WorkerProcesses, steps: int) -> bool:
         """Until the steps are done, or it failed, or its time is over; True where the process has ended by itself."""
-        [story] = workers.ranks
+        [log] = workers.ranks
         deadline_s = time.monotonic() + self._try_s
         limited = False
         while time.monotonic() < deadline_s:
             ended = workers.wait(POLL_S)
             workers.read()
-            if story.pid is not None and not limited:  # it has said its first word, and taken no memory yet
-                self._limit_memory(story.pid)
+            if log.pid is not None and not limited:  # it has said its first word, and taken no memory yet
+                self._limit_memory(log.pid)
                 limited = True
-            if ended or story.failed or _done(story, steps):
+            if ended or log.failed or _done(log, steps):
                 return ended
         return False
 
@@ -117,28 +117,28 @@ class Trial:
             return
 
     def _judged(self, batch: int, steps: int, workers: WorkerProcesses, *, ended: bool) -> Try:
-        [story] = workers.ranks
-        if story.failed:
-            if story.failed.get("out_of_memory"):
+        [log] = workers.ranks
+        if log.failed:
+            if log.failed.out_of_memory:
                 return Try(batch=batch, unfit="out of memory")
-            return self._failed(batch, story.failed["exit_code"], story.failed["sentence"])
-        if not _done(story, steps):
+            return self._failed(batch, log.failed.exit_code, log.failed.sentence)
+        if not _done(log, steps):
             if not ended:
                 return Try(batch=batch, unfit=f"its first {steps} steps were not done after {self._try_s:.0f} s")
             death = workers.death()
             if death.code == -signal.SIGKILL:
                 return Try(batch=batch, unfit="out of memory: the kernel killed it")
             return self._failed(batch, 4, f"the try {death.how}: {workers.last_lines(0, 1)}")
-        compute_s = [ns / 1e9 for ns in story.compute_ns[1:]]
+        compute_s = [ns / 1e9 for ns in log.compute_ns[1:]]
         done = Try(
             batch=batch,
-            items_per_s=sum(story.items[1:]) / max(sum(compute_s), 1e-9),
+            items_per_s=sum(log.items[1:]) / max(sum(compute_s), 1e-9),
             step_s=statistics.median(compute_s),
-            memory_bytes=story.memory_peak_bytes,
-            most=self._most(batch, story.steps_per_epoch),
+            memory_bytes=log.memory_peak_bytes,
+            most=self._most(batch, log.steps_per_epoch),
         )
         self._worked = True
-        return replace(done, unfit=self._too_full(story))
+        return replace(done, unfit=self._too_full(log))
 
     def _failed(self, batch: int, exit_code: int, sentence: str) -> Try:
         """A batch that fails after smaller ones worked is too large; if nothing worked yet, it is not the batch."""
@@ -156,20 +156,20 @@ class Trial:
         samples = (steps_per_epoch - 1) * batch * micro_batches + 1
         return samples // (micro_batches * self._devices)
 
-    def _too_full(self, story: RankStory) -> str:
-        used = story.memory_peak_bytes
+    def _too_full(self, log: RankLog) -> str:
+        used = log.memory_peak_bytes
         if self._memory_bytes is not None:
             most, share = self._memory_bytes, "what a rank may take of this machine"
         else:
-            most = int(MOST_OF_DEVICE * (story.environment.get("device", {}).get("memory_bytes") or 0))
+            most = int(MOST_OF_DEVICE * ((log.environment and log.environment.device.memory_bytes) or 0))
             share = f"{100 * MOST_OF_DEVICE:.0f} % of the device's memory"
         if not used or not most or used <= most:
             return ""
         return f"it takes {used / 2**30:.2f} GiB, more than {share} ({most / 2**30:.2f} GiB)"
 
 
-def _done(story: RankStory, steps: int) -> bool:
-    return bool(story.phases_ns) and len(story.compute_ns) >= steps
+def _done(log: RankLog, steps: int) -> bool:
+    return bool(log.phases_ns) and len(log.compute_ns) >= steps
 
 
 def _host_share(ranks: int) -> int:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import trainmark
 from trainmark import workloads
 from trainmark.launch import cluster_env, network
@@ -22,13 +24,19 @@ from trainmark.launch.faults import Fault, first_fault, hang, of_workers
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerProcesses
 from trainmark.platforms import files
+from trainmark.spec import endings
 from trainmark.spec.errors import NotReadyError, TrainmarkError
-from trainmark.spec.events import EventTail, EventWriter
+from trainmark.spec.event_files import EventWriter
+from trainmark.spec.events import BatchFound, Event, FaultFound
+from trainmark.spec.links import AllReduce
+from trainmark.spec.machine import FillSearch
 from trainmark.spec.plan import Plan
+from trainmark.spec.rank_log import RankLog
 from trainmark.spec.record import Record
+from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunFolder, RunHead
 from trainmark.spec.topology import Topology
+from trainmark.spec.whole_files import write_whole
 from trainmark.store import gather
-from trainmark.store.gather import RankStory
 from trainmark.store.store import Store
 
 POLL_S = 0.1
@@ -36,9 +44,8 @@ TERMINATE_LIMIT_S = 20.0
 """What a rank gets to finish its step and flush after SIGTERM."""
 AFTER_FAILURE_S = 3.0
 """What the other ranks get to notice that one has failed."""
-ENDED_BY = {"interrupted": signal.SIGINT, "terminated": signal.SIGTERM}
 
-Watcher = Callable[[list[RankStory]], None]
+Watcher = Callable[[list[RankLog]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +77,7 @@ def run(
     watch: Watcher = lambda ranks: None,
     coordinator: Coordinator | None = None,
     interface: str | None = None,
-    fill: Mapping[str, Any] | None = None,
+    fill: FillSearch | None = None,
 ) -> Outcome:
     """Runs a plan to its end and keeps its record in the store, whatever happened to it.
 
@@ -79,45 +86,45 @@ def run(
     folder = store.folder
     settled = _settle(plan, folder, coordinator, lambda token: _new_folder(plan, folder / "runs", group, token))
     if fill:
-        _note(settled.folder, "fill", **fill)
+        _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
     try:
         outcome = _execute(plan, settled, watch, coordinator, interface)
     except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
         if leads:
             with suppress(Exception):
-                _note(settled.folder, "fault", exit_code=1, sentence=f"ended by {type(error).__name__}: {error}")
+                _note(settled.folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
                 store.add(gather.record(settled.folder))
         raise
     if not leads:
         return outcome
     if outcome.exit_code:
-        _note(settled.folder, "fault", exit_code=outcome.exit_code, sentence=outcome.sentence)
+        _note(settled.folder, FaultFound(exit_code=outcome.exit_code, sentence=outcome.sentence))
     record = gather.record(settled.folder)
     store.add(record)
     code = outcome.exit_code
-    if not code and (number := ENDED_BY.get(record.ended)):
+    if not code and (number := endings.BY_SIGNAL.get(record.ended)):
         code = 128 + number
     return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=record.ended)
 
 
-def _note(folder: Path, event: str, **values: Any) -> None:
-    events = EventWriter(folder / "launcher.jsonl")
-    events.write(event, **values)
+def _note(folder: Path, event: Event) -> None:
+    events = EventWriter(folder / LAUNCHER_FILE)
+    events.write(event)
     events.close()
 
 
 def probe_only(
     plan: Plan, store: Path, *, coordinator: Coordinator | None = None, interface: str | None = None
-) -> tuple[list[dict[str, Any]], int, str]:
+) -> tuple[list[AllReduce], int, str]:
     """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
     settled = _settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
     outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, only_probe=True)
     if coordinator and not coordinator.env.leads:
         return [], outcome.exit_code, outcome.sentence
-    found = EventTail(settled.folder / "rank0.jsonl").new_events()
-    results: list[dict[str, Any]] = next((event["results"] for event in found if event["event"] == "link"), [])
-    return results, outcome.exit_code, outcome.sentence
+    folder = RunFolder(settled.folder, only_ranks=[0])
+    folder.update()
+    return list(folder.ranks[0].link), outcome.exit_code, outcome.sentence
 
 
 def refuse(coordinator: Coordinator, error: TrainmarkError) -> None:
@@ -178,7 +185,7 @@ def _supervise(
             workers.signal(signals[0])
         if asked_at_s is not None and now - asked_at_s > TERMINATE_LIMIT_S and signals[0] == signal.SIGTERM:
             return None
-        failed = any(story.failed for story in workers.ranks) or bool(workers.dead())
+        failed = any(log.failed for log in workers.ranks) or bool(workers.dead())
         if (failed and (signals or not workers.may_restart)) or (heartbeat and heartbeat.fault):
             failed_at_s = failed_at_s or now
             if now - failed_at_s > AFTER_FAILURE_S:
@@ -199,7 +206,7 @@ def _lost_after_s(plan: Plan) -> float:
 
 def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     if signals:
-        if all(story.end for story in workers.ranks):
+        if all(log.end for log in workers.ranks):
             return None  # they finished their step and said so themselves
         return Fault(
             exit_code=128 + signals[0], sentence=f"the run was ended by {signal.Signals(signals[0]).name}"
@@ -210,11 +217,10 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
 def _lost(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
     what = "rank" if workers.env.is_rank else "node"
     who = f"{what} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
-    story = workers.ranks[0]
     return Fault(
         exit_code=4,
         sentence=f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
-        f"{story.first_step + len(story.compute_ns)}: its machine or the link to it is down",
+        f"{workers.ranks[0].step}: its machine or the link to it is down",
     )
 
 
@@ -260,7 +266,7 @@ def _settle(plan: Plan, store: Path, coordinator: Coordinator | None, make_folde
     """The run's folder, and with several launchers what they must know of each other first."""
     if coordinator is None:
         folder = make_folder("")
-        return Settled(folder=folder, plan_file=folder / "plan.json")
+        return Settled(folder=folder, plan_file=folder / PLAN_FILE)
     everybody = coordinator.begin({"host": coordinator.host, **versions(plan)})
     if not coordinator.env.leads:
         return _settle_by(coordinator.terms(), plan, store, coordinator)
@@ -271,7 +277,7 @@ def _settle(plan: Plan, store: Path, coordinator: Coordinator | None, make_folde
     folder = make_folder(token)
     where = f"{folder.parent.name}/{folder.name}"
     coordinator.announce({"folder": where, "token": token, "port": port})
-    return Settled(folder=folder, plan_file=folder / "plan.json", rendezvous_port=port)
+    return Settled(folder=folder, plan_file=folder / PLAN_FILE, rendezvous_port=port)
 
 
 def _settle_by(terms: Mapping[str, Any], plan: Plan, store: Path, coordinator: Coordinator) -> Settled:
@@ -281,13 +287,14 @@ def _settle_by(terms: Mapping[str, Any], plan: Plan, store: Path, coordinator: C
     folder = store / terms["folder"]
     name = f"plan.launcher{coordinator.env.launcher}.json"
     try:
-        shared = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("token") == terms["token"]
+        head = msgspec.json.decode((folder / HEAD_FILE).read_bytes(), type=RunHead)
+        shared = head.token == terms["token"]
     except (OSError, ValueError):
         shared = False
     if not shared:
         folder = store / "launchers" / f"{folder.name}-{coordinator.env.launcher}"
         folder.mkdir(parents=True)
-    _write(folder / name, plan.to_json())
+    write_whole(folder / name, json.dumps(plan.to_json(), indent=1).encode())
     return Settled(folder=folder, plan_file=folder / name, rendezvous_port=terms["port"], shared=shared)
 
 
@@ -343,23 +350,19 @@ def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path
     compact = stamp.replace("-", "").replace(":", "").removesuffix("Z")
     run_id = f"{plan.workload}-{plan.recipe_name}-{plan.topology}-{plan.precision}-{compact}-{secrets.token_hex(3)}"
     folder = parent / run_id
-    head = {
-        "run_id": run_id,
-        "created": stamp,
-        "group": group,
-        "item": workload.item,
-        "target": {"name": workload.target.name, "unit": workload.target.unit, "better": workload.target.better},
-        "reference_global_batch": workload.reference_global_batch,
-        "token": token,
-    }
+    head = RunHead(
+        run_id=run_id,
+        created=stamp,
+        group=group,
+        item=workload.item,
+        target=workload.target,
+        reference_global_batch=workload.reference_global_batch,
+        token=token,
+    )
     try:
         folder.mkdir(parents=True)
-        _write(folder / "plan.json", plan.to_json())
-        _write(folder / "run.json", head)
+        write_whole(folder / PLAN_FILE, json.dumps(plan.to_json(), indent=1).encode())
+        write_whole(folder / HEAD_FILE, msgspec.json.format(msgspec.json.encode(head), indent=1))
     except OSError as error:
         raise NotReadyError(f"cannot make the run folder {folder}: {error.strerror}") from error
     return folder
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -8,17 +8,19 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.launch.process_tree import ProcessTree, busy_s, cores
 from trainmark.platforms import files, proc, sensors
-from trainmark.platforms.reading import FIELDS, Reader, Reading
+from trainmark.platforms.reading import FIELDS, Reader
 from trainmark.spec.errors import TrainmarkError
-from trainmark.spec.events import EventWriter
+from trainmark.spec.event_files import EventWriter
+from trainmark.spec.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
 from trainmark.train.ranks import host_name
 
 EVERY_S = 0.5
@@ -57,15 +59,16 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
     used = sensors.used_devices(file, reader, args.devices, os.environ)
     events = EventWriter(args.file)
     events.write(
-        "begin",
-        host=host_name(os.environ),
-        pid=os.getpid(),
-        first_rank=args.first_rank,
-        launched_ns=args.launched_ns,
-        at_ns=time.perf_counter_ns(),
-        every_s=every_s,
-        devices=used,
-        cores=cores(),
+        SamplerBegin(
+            host=host_name(os.environ),
+            pid=os.getpid(),
+            first_rank=args.first_rank,
+            launched_ns=args.launched_ns,
+            at_ns=time.perf_counter_ns(),
+            every_s=every_s,
+            devices=used,
+            cores=cores(),
+        )
     )
     # a device's tool may hang: a thread of its own keeps it from the samples of the host
     watch = threading.Thread(target=_watch_devices, args=(reader, used, every_s, events, over), daemon=True)
@@ -73,7 +76,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
     _watch_host(ProcessTree(args.tree), every_s, events, over)
     watch.join(timeout=0.2)  # the reading under way, if it is a quick one
     used_s = os.times()
-    events.write("end", at_ns=time.perf_counter_ns(), cpu_s=round(sum(used_s[:4]), 3))
+    events.write(SamplerEnd(at_ns=time.perf_counter_ns(), cpu_s=round(sum(used_s[:4]), 3)))
 
 
 def _watch_devices(
@@ -90,23 +93,20 @@ def _watch_devices(
             reader.unavailable = dict.fromkeys(FIELDS, missing)
         if reader.unavailable != known:
             known = dict(reader.unavailable)
-            events.write("unavailable", at_ns=at_ns, fields=known)
+            events.write(Unavailable(at_ns=at_ns, fields=known))
         if readings:
-            events.write("devices", at_ns=at_ns, readings=[_document(reading) for reading in readings])
+            found = msgspec.convert(readings, list[DeviceReading], from_attributes=True)
+            events.write(DeviceSamples(at_ns=at_ns, readings=found))
         next_s = max(next_s + every_s, time.monotonic())
         if over.wait(next_s - time.monotonic()):
             return
-
-
-def _document(reading: Reading) -> dict[str, Any]:
-    return {name: value for name, value in asdict(reading).items() if value is not None}
 
 
 def _watch_host(tree: ProcessTree, every_s: float, events: EventWriter, over: threading.Event) -> None:
     next_s = time.monotonic()
     while True:
         at_ns = time.perf_counter_ns()
-        events.write("host", at_ns=at_ns, busy_s=busy_s(), own_s=tree.used_s(), **_host())
+        events.write(HostSample(at_ns=at_ns, busy_s=busy_s(), own_s=tree.used_s(), **_host()))
         next_s = max(next_s + every_s, time.monotonic())
         if over.wait(next_s - time.monotonic()):
             return

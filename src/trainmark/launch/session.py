@@ -199,7 +199,7 @@ class _Session:
                 watch=watch,
                 coordinator=coordinator,
                 interface=self._site.network.interface,
-                fill=found.to_json() if found else None,
+                fill=found.facts() if found else None,
             )
         if outcome.record is None:
             return Result(exit_code=outcome.exit_code, complaints=(outcome.sentence,) if outcome.sentence else ())

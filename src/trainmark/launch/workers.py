@@ -19,9 +19,10 @@ from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.network import Route
 from trainmark.platforms import files
-from trainmark.spec.events import EventTail
+from trainmark.spec import endings
 from trainmark.spec.plan import Plan
-from trainmark.store.gather import RankStory
+from trainmark.spec.rank_log import RankLog
+from trainmark.spec.run_folder import RunFolder
 
 INIT_LIMIT_S = 600.0
 """Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
@@ -33,8 +34,6 @@ STACKS_WAIT_S = 1.0
 """What a hanging rank can still write of its stacks, it has written by then."""
 SAMPLER_LIMIT_S = 2.0
 """What the sampler gets to write its last line."""
-NOT_HELPED = (2, 3, 5)
-"""Exit codes that another try would give again: wrong words, a machine that is not ready, a loss that is not finite."""
 OTHERS_VARIABLES = re.compile(
     r"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME"
 )
@@ -68,9 +67,9 @@ class WorkerProcesses:
         self.env = env
         self.folder = folder
         self.log = folder / ("launcher.log" if env.leads else f"launcher{env.launcher}.log")
-        numbers = range(env.first_rank, env.first_rank + env.ranks)
-        self.ranks = [RankStory(rank=rank) for rank in numbers]
-        self._tails = [EventTail(folder / f"rank{rank}.jsonl") for rank in numbers]
+        # other launchers may write into the same folder, and what their ranks do is theirs to judge
+        self._written = RunFolder(folder, only_ranks=range(env.first_rank, env.first_rank + env.ranks))
+        self.ranks = self._written.logs
         self._heard_at_s = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._sampler: subprocess.Popen[bytes] | None = None
@@ -100,11 +99,7 @@ class WorkerProcesses:
 
     def read(self) -> bool:
         """Takes in new events; True if there were any."""
-        moved = False
-        for story, tail in zip(self.ranks, self._tails, strict=True):
-            for event in tail.new_events():
-                story.add(event)
-                moved = True
+        moved = self._written.update()
         if moved:
             self._heard_at_s = time.monotonic()
         return moved
@@ -117,35 +112,35 @@ class WorkerProcesses:
     def limit_s(self) -> float:
         """How long nothing may be heard before this is a hang."""
         asked_s = self.plan.hang_timeout_s
-        if any(story.phase in ("startup", "init", "sample") for story in self.ranks):
+        if any(log.phase in ("startup", "init", "sample") for log in self.ranks):
             return INIT_LIMIT_S if asked_s is None else max(asked_s, LEAST_INIT_LIMIT_S)
         if asked_s is not None:
             return asked_s
-        recent = [step for story in self.ranks for step in story.compute_ns[-100:]]
+        recent = [step for log in self.ranks for step in log.compute_ns[-100:]]
         median_s = float(np.median(recent)) / 1e9 if recent else INIT_LIMIT_S / TRAIN_LIMIT_MEDIANS
         return max(TRAIN_LIMIT_S, TRAIN_LIMIT_MEDIANS * median_s)
 
     @property
     def may_restart(self) -> bool:
         """True where torchrun will start failed ranks again, and that could help."""
-        pointless = any(story.failed and story.failed["exit_code"] in NOT_HELPED for story in self.ranks)
-        return not pointless and max(story.restart for story in self.ranks) < self.plan.max_restarts
+        pointless = any(log.failed and log.failed.exit_code in endings.SAME_AGAIN for log in self.ranks)
+        return not pointless and max(log.restart for log in self.ranks) < self.plan.max_restarts
 
     @property
     def ended_well(self) -> bool:
-        return self._started.returncode == 0 and all(story.end for story in self.ranks)
+        return self._started.returncode == 0 and all(log.end for log in self.ranks)
 
     def signal(self, number: int) -> None:
         """To the ranks themselves: a torchrun in between would kill them instead of letting them finish their step."""
-        pids = [story.pid for story in self.ranks if story.pid is not None]
+        pids = [log.pid for log in self.ranks if log.pid is not None]
         for pid in pids if len(pids) == len(self.ranks) else [self._started.pid]:
             _kill(pid, number)
 
     def dump_stacks(self) -> None:
-        for story in self.ranks:
-            if story.pid is not None:
-                _kill(story.pid, signal.SIGUSR1)
-                _kill(story.pid, signal.SIGCONT)  # one that somebody stopped writes its stack when it may go on
+        for log in self.ranks:
+            if log.pid is not None:
+                _kill(log.pid, signal.SIGUSR1)
+                _kill(log.pid, signal.SIGCONT)  # one that somebody stopped writes its stack when it may go on
         time.sleep(STACKS_WAIT_S)
 
     def end(self) -> None:
@@ -164,20 +159,16 @@ class WorkerProcesses:
             process.wait()
         self.read()
 
-    def dead(self) -> list[RankStory]:
+    def dead(self) -> list[RankLog]:
         """Ranks whose process is gone although they said neither that they ended nor that they failed."""
-        return [
-            story
-            for story in self.ranks
-            if story.pid is not None and not story.end and not story.failed and _gone(story.pid)
-        ]
+        return [log for log in self.ranks if log.pid is not None and not log.end and not log.failed and _gone(log.pid)]
 
     def death(self) -> Death:
         """Which rank went first without a word, and how: torchrun wrote it down, or it was our own child."""
-        silent = [story for story in self.ranks if not story.end and not story.failed] or self.ranks
+        silent = [log for log in self.ranks if not log.end and not log.failed] or self.ranks
         if not self._uses_torchrun:
             return Death(rank=silent[0].rank, code=self._started.returncode)
-        by_pid = {story.pid: story for story in silent}
+        by_pid = {log.pid: log for log in silent}
         for code, pid in re.findall(r"exitcode\s*: (-?\d+)\)?.*?\(?pid: (\d+)\)", self._log_text()):
             if int(pid) in by_pid:
                 return Death(rank=by_pid[int(pid)].rank, code=int(code))
@@ -192,7 +183,7 @@ class WorkerProcesses:
 
     def files(self) -> dict[str, Path]:
         """What the leader needs from here."""
-        names = [f"rank{story.rank}.{end}" for story in self.ranks for end in ("jsonl", "log", "stacks")]
+        names = [f"rank{log.rank}.{end}" for log in self.ranks for end in ("jsonl", "log", "stacks")]
         names.append(f"telemetry{self.env.launcher}.jsonl")
         return {name: self.folder / name for name in [*names, self.log.name]}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trainmark.report import links_text
 from trainmark.report.terminal import Paper
-from trainmark.spec import escape, links
+from trainmark.spec import escape
 from trainmark.spec.checks import CheckResult
 
 STYLES = {"ok": "green", "doubt": "bold yellow", "failed": "bold red", "unknown": "cyan"}
@@ -34,7 +34,7 @@ def links_screen(paper: Paper, results: Sequence[CheckResult]) -> str:
     for result in results:
         paper.put(paper.text(f"{result.name}: {result.verdict}", f"bold {STYLES[result.verdict]}"))
         paper.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
-        if measured := links.read(result.facts.get("results", ())):
+        if measured := result.facts.get("results"):
             paper.put("")
             paper.put(links_text.table(paper, measured), indent=_INDENT)
     return paper.drawn()

@@ -7,14 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from trainmark.report.live import Live, phase, thinned
 from trainmark.report.terminal import Paper
 from trainmark.spec import escape
 from trainmark.spec.format import goal, number, quality_word, with_unit
 
 if TYPE_CHECKING:
-    from trainmark.report.live import Live, Machine
+    from trainmark.spec.events import DeviceReading
     from trainmark.spec.record import Quality, Record
+    from trainmark.spec.run_folder import NodeSamples
 
+ASKED = ("workload", "recipe_name", "platform", "topology", "precision")
 MOST_RANKS = 6
 MOST_DEVICES = 8
 SILENT_S = 15.0
@@ -43,8 +48,7 @@ class Frame:
             return "its processes are gone, and it has left no record"
         if self.silent_s is None or self.live.over:
             return None
-        usual_s = max((step.whole_s for step in self.live.first.recent), default=0.0)
-        silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * usual_s)
+        silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * self.live.usual_s)
         return f"no event for {duration(self.silent_s)}" if silent else None
 
 
@@ -60,16 +64,15 @@ def duration(seconds: float) -> str:
 def line(frame: Frame) -> str:
     """All that matters in one line, for a log; safe to print."""
     live = frame.live
-    parts = [f"step {_step(live)}"] if live.first.recent else []
+    parts = [f"step {_step(live)}"] if live.first.compute_ns else []
     if live.loss is not None:
         parts.append(f"loss {live.loss:.4f}")
     parts += [said for said in (_speed(live), _quality(live), frame.note) if said]
     elapsed = "" if live.elapsed_s is None else f" [{live.elapsed_s:5.0f} s]"
     if live.left_s is not None:
         parts.append(f"{_left(live)} left")
-    return escape.terminal(
-        f"{live.plan.get('workload', live.run_id)}{elapsed} {live.phase:8} {'  '.join(parts)}".rstrip()
-    )
+    what = live.plan.workload if live.plan else live.run_id
+    return escape.terminal(f"{what}{elapsed} {live.phase:8} {'  '.join(parts)}".rstrip())
 
 
 def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
@@ -78,19 +81,19 @@ def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
 
     live = frame.live
     paper = Paper(width=width, color=color, encoding=encoding)
-    asked = [str(live.plan.get(name, "")) for name in ("workload", "recipe_name", "platform", "topology", "precision")]
-    paper.put(paper.text(" · ".join(word for word in asked if word) or "a run that begins", "bold"))
+    asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
+    paper.put(paper.text(" · ".join(asked), "bold"))
     paper.put(paper.text(live.run_id, "dim"))
     pairs = [("phase", _phase(live)), ("step", _step(live))]
     if said := _speed(live):
         pairs.append(("speed", said))
     if live.loss is not None:
         heights = SPARKS if escape.carries(encoding, SPARKS) else PLAIN_SPARKS
-        curve = spark(live.first.losses.points, max(8, min(48, width - 30)), heights)
+        curve = spark(thinned(live.first.loss), max(8, min(48, width - 30)), heights)
         pairs.append(("loss", f"{number(live.loss, 4)}  {curve}"))
     if said := _quality(live):
         pairs.append(("quality", said))
-    if len(live.ranks) > 1 and live.first.recent:
+    if len(live.ranks) > 1 and live.first.compute_ns:
         pairs.append(("ranks", _ranks(live)))
     pairs += [("device" if index == 0 else "", said) for index, said in enumerate(_devices(live))]
     if live.elapsed_s is not None:
@@ -129,14 +132,13 @@ def result(record: Record) -> str:
 
 def document(frame: Frame) -> dict[str, Any]:
     """The same for programs; what is not known is null."""
-    live, speed = frame.live, frame.live.speed()
+    live, speed, head = frame.live, frame.live.speed(), frame.live.folder.head
     late = {entry.rank: entry for entry in live.lateness()}
-    evaluation = live.first.evaluation
     found = {
         "kind": "trainmark watch",
         "run_id": live.run_id,
-        **{name: live.plan.get(name) for name in ("workload", "recipe_name", "platform", "topology", "precision")},
-        "item": live.head.get("item"),
+        **{name: getattr(live.plan, name, None) for name in ASKED},
+        "item": live.item,
         "phase": live.phase,
         "over": live.over,
         "step": live.step,
@@ -145,8 +147,11 @@ def document(frame: Frame) -> dict[str, Any]:
         "relative_half_width": speed.half_width if speed else None,
         "over_steps": speed.steps if speed else 0,
         "loss": live.loss,
-        "evaluation": evaluation,
-        "target": {**_mapping(live.head.get("target")), "goal": _mapping(live.plan.get("recipe")).get("target")},
+        "evaluation": msgspec.to_builtins(live.evaluation),
+        "target": {
+            **(msgspec.to_builtins(head.target) if head else {}),
+            "goal": live.plan.recipe.get("target") if live.plan else None,
+        },
         "elapsed_s": live.elapsed_s,
         "left_s": live.left_s,
         "silent_s": frame.silent_s,
@@ -155,18 +160,18 @@ def document(frame: Frame) -> dict[str, Any]:
             {
                 "rank": rank.rank,
                 "host": rank.host,
-                "phase": rank.phase,
+                "phase": phase(rank),
                 "step": rank.step,
                 "steps_behind": late[rank.rank].steps,
                 "slower_percent": late[rank.rank].percent,
-                "failed": rank.failed,
+                "failed": rank.failed.sentence if rank.failed else None,
             }
-            for rank in live.ranks.values()
+            for rank in live.ranks
         ],
         "devices": [
-            {"host": machine.host, **reading}
-            for machine in live.machines.values()
-            for reading in machine.devices.values()
+            {"host": node.begin.host if node.begin else "", **msgspec.to_builtins(reading)}
+            for node in live.folder.nodes
+            for reading in node.last
         ],
     }
     return {name: _finite(value) for name, value in found.items()}
@@ -178,7 +183,7 @@ def _phase(live: Live) -> str:
         said += f", {live.first.samples} samples seen by rank {live.first.rank}"
     if len(live.ranks) < live.devices:
         said += f"; {len(live.ranks)} of {live.devices} ranks are heard here"
-    restarts = max((rank.restarts for rank in live.ranks.values()), default=0)
+    restarts = max((rank.restart for rank in live.ranks), default=0)
     return f"{said}; started again {restarts} times" if restarts else said
 
 
@@ -191,35 +196,32 @@ def _speed(live: Live) -> str | None:
     if speed is None:
         return None
     interval = "" if speed.half_width is None else f" ±{number(100 * speed.half_width, 2)} %"
-    return f"{number(speed.items_per_s)} {live.head.get('item', 'items')}/s{interval} over {speed.steps} steps"
+    return f"{number(speed.items_per_s)} {live.item or 'items'}/s{interval} over {speed.steps} steps"
 
 
 def _quality(live: Live) -> str | None:
-    evaluation = live.first.evaluation
+    evaluation = live.evaluation
     quality = _target(live)
-    if evaluation is None or quality is None:
+    if evaluation is None or quality is None or quality.name not in evaluation.values:
         return None
     from trainmark.spec.target import reached, telling_digits
 
-    value = _mapping(evaluation.get("values")).get(quality.name)
-    if not isinstance(value, (int, float)):
-        return None
-    if not math.isfinite(value):
-        return f"{quality_word(quality.name)} is not finite at step {evaluation.get('step')}"
+    value = evaluation.values[quality.name]
+    if value is None or not math.isfinite(value):
+        return f"{quality_word(quality.name)} is not finite at step {evaluation.step}"
     shown = with_unit(value, quality.unit, telling_digits(value, quality.goal, quality.better))
     verdict = "reached" if reached(value, quality.goal, quality.better) else "not yet"
-    at = f"at step {evaluation.get('step')}"
+    at = f"at step {evaluation.step}"
     return f"{quality_word(quality.name)} {shown} {at}, target {goal(quality)}: {verdict}"
 
 
 def _target(live: Live) -> Quality | None:
     from trainmark.spec.record import Quality
 
-    target, aim = _mapping(live.head.get("target")), _mapping(live.plan.get("recipe")).get("target")
-    if "name" not in target or not isinstance(aim, (int, float)):
+    if live.plan is None or live.folder.head is None:
         return None
-    name, unit, better = (str(target.get(word, "")) for word in ("name", "unit", "better"))
-    return Quality(name=name, unit=unit, goal=float(aim), better=better)
+    target = live.folder.head.target
+    return Quality(name=target.name, unit=target.unit, goal=float(live.plan.recipe["target"]), better=target.better)
 
 
 def _ranks(live: Live) -> str:
@@ -235,44 +237,40 @@ def _ranks(live: Live) -> str:
 
 def _left(live: Live) -> str:
     # a target may end a full run sooner, and evaluations in between are not counted
-    full = not any(live.limits.get(name) is not None for name in ("steps", "items", "seconds", "half_width"))
-    about = "at most about" if full else "about"
+    about = "at most about" if live.plan and live.plan.limits.full else "about"
     return f"{about} {duration(live.left_s or 0.0)}"
 
 
 def _devices(live: Live) -> Iterator[str]:
-    several = sum(len(machine.devices) for machine in live.machines.values()) > 1
+    nodes = live.folder.nodes
+    several = sum(len(node.last) for node in nodes) > 1
     shown = 0
-    for machine in live.machines.values():
-        for device, reading in sorted(machine.devices.items()):
+    for node in nodes:
+        for reading in sorted(node.last, key=lambda reading: reading.device):
             shown += 1
             if shown <= MOST_DEVICES and (said := _reading(reading)):
-                where = f"{machine.host} " if len(live.machines) > 1 else ""
-                yield f"{where}{device}: {said}" if several else said
-        if not machine.devices and (missing := _missing(machine)):
+                where = f"{node.begin.host} " if len(nodes) > 1 and node.begin else ""
+                yield f"{where}{reading.device}: {said}" if several else said
+        if not node.last and (missing := _missing(node)):
             yield missing
     if shown > MOST_DEVICES:
         yield f"and {shown - MOST_DEVICES} more"
 
 
-def _reading(reading: Mapping[str, Any]) -> str:
+def _reading(reading: DeviceReading) -> str:
     found = [
-        f"{number(reading[name] / scale)} {unit}"
+        f"{number(value / scale)} {unit}"
         for name, (unit, scale) in _READINGS.items()
-        if isinstance(reading.get(name), (int, float))
+        if (value := getattr(reading, name)) is not None
     ]
-    if isinstance(used := reading.get("utilisation_percent"), (int, float)):
-        found.append(f"{number(used)} % busy")
+    if reading.utilisation_percent is not None:
+        found.append(f"{number(reading.utilisation_percent)} % busy")
     return ", ".join(found)
 
 
-def _missing(machine: Machine) -> str | None:
-    reasons = sorted({str(reason) for reason in machine.unavailable.values()})
+def _missing(node: NodeSamples) -> str | None:
+    reasons = sorted(set(node.unavailable.values()))
     return f"unavailable: {'; '.join(reasons)}" if reasons else None
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _finite(value: Any) -> Any:

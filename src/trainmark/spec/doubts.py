@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.spec import statistics
+from trainmark.spec.events import Resumed
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import said_of_products
@@ -42,7 +43,7 @@ class Facts:
     telemetry: Mapping[str, Any] = field(default_factory=dict)
     """What the samplers saw, as the record keeps it."""
     reference_global_batch: int
-    resumed: Mapping[str, Any] | None = None
+    resumed: Resumed | None = None
     restarts: tuple[Restart, ...] = ()
     torn_ranks: tuple[int, ...] = ()
     """Ranks whose event file ends in the middle of a line."""
@@ -246,7 +247,7 @@ def skipped_files(f: Facts) -> Found:
 
 def resumed(f: Facts) -> Found:
     if f.resumed:
-        said = [f"resumed at step {f.resumed['step']}: times cover only the part after it", *f.resumed["damaged"]]
+        said = [f"resumed at step {f.resumed.step}: times cover only the part after it", *f.resumed.damaged]
         yield "resumed", "; ".join(said)
 
 

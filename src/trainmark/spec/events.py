@@ -1,65 +1,268 @@
-"""Append-only event files, one a rank: readable up to the last whole line whatever happened to the writer."""
+"""Everything the processes of a run write down while it goes on: one type an event, tagged with its word in the file.
+
+Three kinds of files lie in a run's folder, a JSON document a line: `rank3.jsonl` of each rank, `telemetry0.jsonl` of
+the sampler beside each launcher, and `launcher.jsonl` of the launcher that leads.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from trainmark.spec.errors import WorkloadError
+from msgspec import Meta, Struct
 
+from trainmark.spec.artifact import Artifact
+from trainmark.spec.links import AllReduce
+from trainmark.spec.machine import FillSearch, FlopsFacts, MachineFacts, PrecisionProof
 
-class EventWriter:
-    """Writes one JSON line an event, in one write call, so that lines are whole or missing."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        if os.fstat(self._descriptor).st_size:  # whoever wrote before may have been killed in the middle of a line
-            os.write(self._descriptor, b"\n")
-
-    def write(self, kind: str, **fields: Any) -> None:
-        line = memoryview(json.dumps({"event": kind, **fields}, ensure_ascii=False).encode() + b"\n")
-        try:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
-        except OSError as error:
-            raise WorkloadError(
-                f"cannot write {self.path}: {error.strerror}; what was written before is kept"
-            ) from error
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+Count = Annotated[int, Meta(ge=0)]
 
 
-class EventTail:
-    """Reads a growing event file; a half-written last line waits for its end."""
+class Event(Struct, frozen=True, tag_field="event"):
+    """One line of a file; times named `at_ns` are of the machine's monotonic clock."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-        self._rest = b""
 
-    def new_events(self) -> Iterator[dict[str, Any]]:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and "event" in event:
-                yield event
+class Unknown(Struct, frozen=True, kw_only=True):
+    """A line that is whole and that this version cannot read: a newer one may write more than this one knows."""
 
-    @property
-    def torn(self) -> bool:
-        """True where the file ends in the middle of a line."""
-        return bool(self._rest)
+    kind: str
+    raw: bytes
+
+
+# -- a rank
+
+
+class Begin(Event, tag="begin", frozen=True, kw_only=True):
+    """The worker's first line; another one follows where the ranks were started again."""
+
+    rank: int
+    host: str
+    pid: int
+    startup_ns: int
+    """Since the launcher started this worker."""
+    restart: int = 0
+    """How often torchrun had started the ranks again when this worker began."""
+
+
+class EnvironmentSeen(Event, MachineFacts, tag="environment", frozen=True, kw_only=True):
+    """What rank 0 runs on."""
+
+
+class LinksMeasured(Event, tag="link", frozen=True, kw_only=True):
+    """What the links between the ranks carry, as rank 0 saw it."""
+
+    results: Sequence[AllReduce]
+
+
+class Resumed(Event, tag="resumed", frozen=True, kw_only=True):
+    """The rank goes on from a checkpoint."""
+
+    step: int
+    epoch: float = 0
+    damaged: Sequence[str] = ()
+    """Newer checkpoints that could not be used, and why."""
+
+
+class Ready(Event, tag="ready", frozen=True, kw_only=True):
+    """Everything is open, and the first step comes next."""
+
+    steps_per_epoch: int | None
+    """None of an endless stream."""
+    items_per_step: float | None = None
+    first_step: int
+    at_ns: int | None = None
+
+
+class PrecisionSeen(Event, PrecisionProof, tag="precision", frozen=True, kw_only=True):
+    """What rank 0 saw its first step computed in; once more at the end where a loss was scaled."""
+
+
+class Steps(Event, tag="steps", frozen=True, kw_only=True, omit_defaults=True):
+    """Steps that are done, in the order they were taken; written about twice a second."""
+
+    first: Count
+    """The number of the first of them."""
+    wait_ns: Sequence[Count]
+    compute_ns: Sequence[Count]
+    exchange_ns: Sequence[Count] = ()
+    """The part of each computation that only exchanged with other ranks; nothing where there are none."""
+    items: Sequence[Count]
+    loss: Sequence[float | None]
+    """None is a loss that is not finite."""
+
+    def __post_init__(self) -> None:
+        count = len(self.compute_ns)
+        if not len(self.wait_ns) == len(self.items) == len(self.loss) == count or len(self.exchange_ns) not in (
+            0,
+            count,
+        ):
+            raise ValueError("a step has one time, count and loss of each kind")
+
+
+class Alive(Event, tag="alive", frozen=True, kw_only=True):
+    """Something other than steps goes on."""
+
+    phase: str
+    samples: int = 0
+    """Of an evaluation: how many this rank has seen."""
+
+
+class Evaluated(Event, tag="evaluation", frozen=True, kw_only=True):
+    """The whole validation set was scored, over all ranks."""
+
+    step: int
+    epoch: float | None
+    values: Mapping[str, float | None]
+    """None is a value that is not finite."""
+    samples: int
+    elapsed_ns: int
+    """Since the launch."""
+
+
+class Saved(Event, tag="saved", frozen=True, kw_only=True):
+    """A checkpoint is whole; all that came before it survives a restart."""
+
+    step: int
+    phases_ns: Mapping[str, int]
+
+
+class Phases(Event, tag="phases", frozen=True, kw_only=True):
+    """The clock has stopped: where the time went that is not steps."""
+
+    phases_ns: Mapping[str, int]
+    memory_peak_bytes: int | None
+    at_ns: int | None = None
+
+
+class FlopsCounted(Event, FlopsFacts, tag="flops", frozen=True, kw_only=True):
+    """What the run's speed is held to, found by rank 0 after the clock has stopped."""
+
+
+class ArtifactsLeft(Event, tag="artifacts", frozen=True, kw_only=True):
+    """Files of the trained model's work lie in the run's folder."""
+
+    artifacts: Sequence[Artifact]
+
+
+class NoSample(Event, tag="no-sample", frozen=True, kw_only=True):
+    """The trained model should have left a sample of its work, and could not."""
+
+    reason: str
+
+
+class End(Event, tag="end", frozen=True, kw_only=True):
+    """The rank is done."""
+
+    ended: str
+    """Why, in the words of `spec/endings.py`."""
+    skipped: Sequence[str] = ()
+    """Files of the data that could not be read."""
+    facts: Mapping[str, float | None] = {}
+    """How the data was read, such as the share of padding."""
+
+
+class Failed(Event, tag="failed", frozen=True, kw_only=True):
+    """The rank cannot go on."""
+
+    rank: int
+    exit_code: int
+    sentence: str
+    at_ns: int
+    consequence: bool = False
+    """It only says that another rank went away."""
+    out_of_memory: bool = False
+
+
+RankEvent = (
+    Begin | EnvironmentSeen | LinksMeasured | Resumed | Ready | PrecisionSeen | Steps | Alive | Evaluated
+    | Saved | Phases | FlopsCounted | ArtifactsLeft | NoSample | End | Failed
+)  # fmt: skip
+
+
+# -- a sampler
+
+
+class SamplerBegin(Event, tag="begin", frozen=True, kw_only=True):
+    """The sampler's first line."""
+
+    host: str
+    pid: int
+    first_rank: int
+    """The first rank of this machine."""
+    launched_ns: int
+    at_ns: int
+    every_s: float
+    devices: Sequence[int] | None
+    """Those the run uses, as their vendor's tools number them; None where that cannot be told."""
+    cores: int
+
+
+class HostSample(Event, tag="host", frozen=True, kw_only=True, omit_defaults=True):
+    """What the machine did up to now."""
+
+    at_ns: int
+    busy_s: float | None
+    """Of all cores together."""
+    own_s: float | None
+    """What the run's own processes had of it."""
+    memory_used_bytes: int | None = None
+    load: float | None = None
+    shm_free_bytes: int | None = None
+
+
+class DeviceReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was read of one device at one moment; None is what is not known."""
+
+    device: int
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    temperature_c: float | None = None
+    utilisation_percent: float | None = None
+    clock_mhz: float | None = None
+    throttled: Sequence[str] | None = None
+    ecc_errors: float | None = None
+
+
+class DeviceSamples(Event, tag="devices", frozen=True, kw_only=True):
+    """What the devices did at a moment."""
+
+    at_ns: int
+    readings: Sequence[DeviceReading]
+
+
+class Unavailable(Event, tag="unavailable", frozen=True, kw_only=True):
+    """What no device can say, and why; written again whenever that changes."""
+
+    at_ns: int
+    fields: Mapping[str, str]
+
+
+class SamplerEnd(Event, tag="end", frozen=True, kw_only=True):
+    """The sampler was told to stop."""
+
+    at_ns: int
+    cpu_s: float
+    """What sampling itself took."""
+
+
+SamplerEvent = SamplerBegin | HostSample | DeviceSamples | Unavailable | SamplerEnd
+
+
+# -- the launcher that leads
+
+
+class BatchFound(Event, FillSearch, tag="fill", frozen=True, kw_only=True):
+    """The batch was searched for before the run."""
+
+
+class FaultFound(Event, tag="fault", frozen=True, kw_only=True):
+    """What went wrong first, weighed over all ranks and launchers."""
+
+    exit_code: int
+    sentence: str
+
+
+LauncherEvent = BatchFound | FaultFound
+AnyEvent = RankEvent | SamplerEvent | LauncherEvent

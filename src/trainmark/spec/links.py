@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct, field
 
 from trainmark.spec.format import number
 
 
-@dataclass(frozen=True, kw_only=True)
-class AllReduce:
+class AllReduce(Struct, frozen=True, kw_only=True):
     """What one message size took."""
 
-    size_bytes: int
+    size_bytes: int = field(name="bytes")
+    repeats: int = 0
     median_s: float
+    best_s: float = 0.0
     bus_gigabytes_per_s: float
 
 
 def read(found: object) -> list[AllReduce]:
-    """The probe's results from a record or an event; what is not one of them is left out."""
-    entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, Sequence) else []
-    names = ("bytes", "median_s", "bus_gigabytes_per_s")
-    return [
-        AllReduce(
-            size_bytes=int(entry["bytes"]),
-            median_s=float(entry["median_s"]),
-            bus_gigabytes_per_s=float(entry["bus_gigabytes_per_s"]),
-        )
-        for entry in entries
-        if all(isinstance(entry.get(name), (int, float)) for name in names)
-    ]
+    """The probe's results on a record."""
+    return msgspec.convert(found or [], list[AllReduce])
 
 
 def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Deviation, Limits, Value
 
@@ -89,16 +91,19 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        values = dict(document)
-        if values.pop("schema", None) != PLAN_SCHEMA:
-            raise UsageError(
-                f"this plan has schema {document.get('schema')!r}; this trainmark reads schema {PLAN_SCHEMA}"
-            )
-        fingerprint = values.pop("fingerprint", None)
-        values["deviations"] = tuple(Deviation(**deviation) for deviation in values["deviations"])
-        values["data"] = DataChoice(**values["data"])
-        values["limits"] = Limits(**values["limits"])
-        plan = cls(**values)
-        if fingerprint != plan.fingerprint:
+        """UsageError where it is no plan, or was changed since; fields of a newer trainmark are passed over."""
+        try:
+            head = msgspec.convert(document, _PlanHead)
+            if head.schema != PLAN_SCHEMA:
+                raise UsageError(f"this plan has schema {head.schema!r}; this trainmark reads schema {PLAN_SCHEMA}")
+            plan = msgspec.convert(document, cls)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"this plan is damaged: {error}") from error
+        if head.fingerprint != plan.fingerprint:
             raise UsageError("this plan was changed after it was decided: its fingerprint does not match")
         return plan
+
+
+class _PlanHead(msgspec.Struct):
+    schema: Any = None
+    fingerprint: Any = None

@@ -55,7 +55,7 @@ class Limits:
     """Where a run stops before its recipe would: none of them means the recipe's target or its cap."""
 
     steps: int | None = None
-    seconds: float | None = None
+    seconds: int | float | None = None
     epochs: int | None = None
     items: int | None = None
     """What throughput counts, over all devices."""

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, Literal
 
+import msgspec
+
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import UsageError
 from trainmark.spec.metrics import Quantity, quantity_from_json, quantity_to_json
 from trainmark.spec.plan import Plan
@@ -16,6 +19,7 @@ from trainmark.spec.timeline import RankTrace, Timeline
 RECORD_SCHEMA = 1
 MOST_STEPS = 100_000_000
 """No run is longer; a damaged count must not take all memory."""
+ALL_STEPS = "all training steps"
 
 Status = Literal["valid", "invalid", "incomplete"]
 
@@ -51,15 +55,6 @@ class Quality:
     """From the last evaluation."""
     reached: bool = False
     history: tuple[Evaluation, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Artifact:
-    """A file a trained model left beside its record, to be looked at or listened to."""
-
-    file: str
-    """Relative to the run's folder."""
-    caption: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +140,7 @@ class Record:
             "restarts": [asdict(restart) for restart in self.restarts],
             "environment": dict(self.environment),
             "skipped_files": list(self.skipped_files),
-            "artifacts": [asdict(artifact) for artifact in self.artifacts],
+            "artifacts": msgspec.to_builtins(self.artifacts),
             "data_facts": dict(self.data_facts),
             "telemetry": dict(self.telemetry),
             "series": {
@@ -207,6 +202,11 @@ class Record:
 
 VIEWS: dict[Literal["text", "html"], Callable[[Record], str]] = {}
 """How a record shows itself; whoever can draw one says so here, as drawing is not this room's business."""
+
+
+def coverage(*, full: bool, steps: int, warmup: int) -> str:
+    """Which of a run's steps its throughputs cover."""
+    return ALL_STEPS if full else f"the steady part: {steps - warmup} steps after {warmup} of warm-up"
 
 
 def _trace_to_json(trace: RankTrace) -> dict[str, Any]:

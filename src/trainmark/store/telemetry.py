@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.spec.events import EventTail
+from trainmark.spec.events import DeviceReading, HostSample, SamplerBegin, SamplerEnd
+from trainmark.spec.rank_log import RankLog
+from trainmark.spec.run_folder import NodeSamples, RunFolder
 from trainmark.spec.sensed import Sensed
 
 MOST_POINTS = 1000
@@ -29,76 +30,58 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
-    """When a rank trained, by its machine's monotonic clock."""
+class Node:
+    """One machine's samples, and when its first rank trained, by the machine's monotonic clock."""
 
+    begin: SamplerBegin
+    host: Sequence[HostSample]
+    devices: Mapping[int, Sequence[tuple[int, DeviceReading]]]
+    unavailable: Mapping[str, str]
+    end: SamplerEnd | None
     from_ns: int | None = None
     until_ns: int | None = None
-
-
-@dataclass(kw_only=True)
-class Watched:
-    """One machine's samples."""
-
-    launcher: int
-    begin: dict[str, Any] = field(default_factory=dict)
-    host: list[dict[str, Any]] = field(default_factory=list)
-    devices: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
-    unavailable: dict[str, str] = field(default_factory=dict)
-    end: dict[str, Any] | None = None
-    from_ns: int | None = None
-    until_ns: int | None = None
-
-    def add(self, event: dict[str, Any]) -> None:
-        kind = event.pop("event")
-        if kind == "begin":
-            self.begin = event
-        elif kind == "host":
-            self.host.append(event)
-        elif kind == "devices":
-            for reading in event["readings"]:
-                self.devices.setdefault(reading.pop("device"), []).append((event["at_ns"], reading))
-        elif kind == "unavailable":
-            self.unavailable = event["fields"]
-        elif kind == "end":
-            self.end = event
 
     @property
     def last_ns(self) -> int:
-        last = [sample["at_ns"] for sample in self.host[-1:]] + [seen[-1][0] for seen in self.devices.values()]
-        return int(max(last))
+        return max([sample.at_ns for sample in self.host[-1:]] + [seen[-1][0] for seen in self.devices.values()])
 
     def series(self, device: int, name: str, *, training: bool = False) -> tuple[Floats, Floats]:
         """Seconds since the launch, and values; with `training` only those samples taken in the training part."""
-        pairs = [(at_ns, reading[name]) for at_ns, reading in self.of(device) if reading.get(name) is not None]
+        found = [(at_ns, getattr(reading, name)) for at_ns, reading in self.of(device)]
+        pairs = [(at_ns, value) for at_ns, value in found if value is not None]
         if training and self.from_ns is not None and self.until_ns is not None:
             pairs = [pair for pair in pairs if self.from_ns <= pair[0] <= self.until_ns]
         return np.array([self.seconds(at) for at, _ in pairs]), np.array([value for _, value in pairs], dtype=float)
 
-    def of(self, device: int) -> list[tuple[int, dict[str, Any]]]:
-        return self.devices.get(device, [])
+    def of(self, device: int) -> Sequence[tuple[int, DeviceReading]]:
+        return self.devices.get(device, ())
 
     def seconds(self, at_ns: int) -> float:
-        return float(at_ns - self.begin["launched_ns"]) / 1e9
+        return float(at_ns - self.begin.launched_ns) / 1e9
 
 
-def read(folder: Path, spans: Mapping[int, Span]) -> list[Watched]:
-    """The machines of a run folder; `spans` says by rank when each trained."""
-    found = []
-    for path in sorted(folder.glob("telemetry*.jsonl"), key=lambda path: int(path.stem.removeprefix("telemetry"))):
-        machine = Watched(launcher=int(path.stem.removeprefix("telemetry")))
-        for event in EventTail(path).new_events():
-            machine.add(event)
-        if not machine.begin or not (machine.host or machine.devices):
-            continue
-        span = spans.get(machine.begin["first_rank"], Span())
-        if span.from_ns is not None:
-            machine.from_ns, machine.until_ns = span.from_ns, span.until_ns or machine.last_ns
-        found.append(machine)
-    return found
+def nodes(folder: RunFolder) -> list[Node]:
+    """The machines of a run that were sampled."""
+    return [node for samples in folder.nodes if (node := _node(samples, folder.ranks)) is not None]
 
 
-def sensed(machines: Sequence[Watched], nodes: int) -> Sensed:
+def _node(samples: NodeSamples, ranks: Mapping[int, RankLog]) -> Node | None:
+    if samples.begin is None or not (samples.host or samples.devices):
+        return None
+    node = Node(
+        begin=samples.begin,
+        host=samples.host,
+        devices=samples.devices,
+        unavailable=samples.unavailable,
+        end=samples.end,
+    )
+    log = ranks.get(samples.begin.first_rank)
+    if log is None or log.trained_from_ns is None:
+        return node
+    return replace(node, from_ns=log.trained_from_ns, until_ns=log.trained_until_ns or node.last_ns)
+
+
+def sensed(machines: Sequence[Node], nodes: int) -> Sensed:
     """All devices' sensors over the training part. A field that any device lacks is not known of the run."""
     if len(machines) < nodes:
         missing = NOTHING_SAMPLED if not machines else f"of {nodes} machines {len(machines)} sent their samples"
@@ -113,7 +96,7 @@ def sensed(machines: Sequence[Watched], nodes: int) -> Sensed:
         reasons[name] = _why_not(machines, source)
         return None
 
-    pairs = [(machine, device) for machine in machines for device in machine.begin["devices"] or ()]
+    pairs = [(machine, device) for machine in machines for device in machine.begin.devices or ()]
     energies = [_energy(machine, device) for machine, device in pairs]
     seconds = [_training_s(machine) for machine, _ in pairs]
     powers = [None if energy is None else energy / length for energy, length in zip(energies, seconds, strict=True)]
@@ -128,32 +111,42 @@ def sensed(machines: Sequence[Watched], nodes: int) -> Sensed:
     )
 
 
-def foreign_load(machines: Sequence[Watched]) -> float | None:
+def foreign_load(machines: Sequence[Node]) -> float | None:
     """Share of the worst machine's cores that went to others until the training ended, stolen time included."""
     shares = []
     for machine in machines:
-        known = [sample for sample in machine.host if sample["busy_s"] is not None and sample["own_s"] is not None]
-        known = [sample for sample in known if machine.until_ns is None or sample["at_ns"] <= machine.until_ns]
-        if len(known) > 1 and known[-1]["at_ns"] > known[0]["at_ns"]:
-            length_s = (known[-1]["at_ns"] - known[0]["at_ns"]) / 1e9
-            others_s = (known[-1]["busy_s"] - known[0]["busy_s"]) - (known[-1]["own_s"] - known[0]["own_s"])
-            shares.append(max(0.0, others_s / (length_s * machine.begin["cores"])))
+        at_ns, busy_s, own_s = _cpu_use(machine, machine.until_ns)
+        if at_ns.size > 1 and at_ns[-1] > at_ns[0]:
+            length_s = (at_ns[-1] - at_ns[0]) / 1e9
+            others_s = (busy_s[-1] - busy_s[0]) - (own_s[-1] - own_s[0])
+            shares.append(max(0.0, float(others_s / (length_s * machine.begin.cores))))
     return max(shares, default=None)
 
 
-def document(machines: Sequence[Watched]) -> dict[str, Any]:
+def _cpu_use(machine: Node, until_ns: int | None = None) -> tuple[Floats, Floats, Floats]:
+    """When the processor was looked at, how long its cores had worked until then, and how long for this run."""
+    found = [
+        (sample.at_ns, sample.busy_s, sample.own_s)
+        for sample in machine.host
+        if sample.busy_s is not None and sample.own_s is not None and (until_ns is None or sample.at_ns <= until_ns)
+    ]
+    at_ns, busy_s, own_s = np.array(found, dtype=float).reshape(-1, 3).T
+    return at_ns, busy_s, own_s
+
+
+def document(machines: Sequence[Node]) -> dict[str, Any]:
     """What the record keeps of the samples."""
     return {"machines": [_machine(machine) for machine in machines]} if machines else {}
 
 
-def _machine(machine: Watched) -> dict[str, Any]:
+def _machine(machine: Node) -> dict[str, Any]:
     return {
-        "host": machine.begin["host"],
-        "first_rank": machine.begin["first_rank"],
-        "every_s": machine.begin["every_s"],
+        "host": machine.begin.host,
+        "first_rank": machine.begin.first_rank,
+        "every_s": machine.begin.every_s,
         "samples": len(machine.host),
         "ended_early": machine.end is None,
-        "sampler_cpu_s": machine.end["cpu_s"] if machine.end else None,
+        "sampler_cpu_s": machine.end.cpu_s if machine.end else None,
         "last_s": _short(machine.seconds(machine.last_ns)),
         "training_s": [_short(machine.seconds(ns)) for ns in (machine.from_ns, machine.until_ns) if ns is not None],
         "unavailable": machine.unavailable,
@@ -162,7 +155,7 @@ def _machine(machine: Watched) -> dict[str, Any]:
     }
 
 
-def _device(machine: Watched, device: int) -> dict[str, Any]:
+def _device(machine: Node, device: int) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name in SERIES:
         at_s, values = machine.series(device, name)
@@ -171,7 +164,7 @@ def _device(machine: Watched, device: int) -> dict[str, Any]:
     reasons: dict[str, int] = {}
     for at_ns, reading in machine.of(device):
         if machine.from_ns is not None and machine.from_ns <= at_ns <= (machine.until_ns or at_ns):
-            for reason in reading.get("throttled", ()):
+            for reason in reading.throttled or ():
                 reasons[reason] = reasons.get(reason, 0) + 1
     errors = machine.series(device, "ecc_errors")[1]
     power_s = machine.series(device, "power_w", training=True)[0]
@@ -185,25 +178,24 @@ def _device(machine: Watched, device: int) -> dict[str, Any]:
     }
 
 
-def _host_series(machine: Watched) -> dict[str, Any]:
-    at_s = np.array([machine.seconds(sample["at_ns"]) for sample in machine.host])
+def _host_series(machine: Node) -> dict[str, Any]:
+    at_s = np.array([machine.seconds(sample.at_ns) for sample in machine.host])
     kept: dict[str, Any] = {}
     for name in HOST_SERIES:
-        values = [sample[name] for sample in machine.host if sample.get(name) is not None]
+        values = [getattr(sample, name) for sample in machine.host if getattr(sample, name) is not None]
         if len(values) == at_s.size:
             kept[name] = {"at_s": _thin(at_s), "values": _thin(np.array(values, dtype=float))}
-    known = [sample for sample in machine.host if sample["busy_s"] is not None and sample["own_s"] is not None]
-    if len(known) > 1:
-        busy, own = (np.array([sample[name] for sample in known]) for name in ("busy_s", "own_s"))
-        times = np.array([machine.seconds(sample["at_ns"]) for sample in known])
-        passed_s = np.maximum(np.diff(times), 1e-9) * machine.begin["cores"]
+    at_ns, busy, own = _cpu_use(machine)
+    if at_ns.size > 1:
+        times = (at_ns - machine.begin.launched_ns) / 1e9
+        passed_s = np.maximum(np.diff(times), 1e-9) * machine.begin.cores
         for name, used in (("cpu_percent", busy), ("foreign_percent", busy - own)):
             shares = np.clip(100 * np.diff(used) / passed_s, 0, 100)
             kept[name] = {"at_s": _thin(times[1:]), "values": _thin(shares)}
     return kept
 
 
-def _energy(machine: Watched, device: int) -> float | None:
+def _energy(machine: Node, device: int) -> float | None:
     """Joules of the training part: from the device's own counter, else from its power between samples."""
     counted_s, counter = machine.series(device, "energy_j")
     if counter.size > 1 and (np.diff(counter) >= 0).all():
@@ -215,13 +207,13 @@ def _energy(machine: Watched, device: int) -> float | None:
     return _over_training(machine, at_s, np.concatenate([[0.0], np.cumsum(steps)]))
 
 
-def _over_training(machine: Watched, at_s: Floats, sums: Floats) -> float | None:
+def _over_training(machine: Node, at_s: Floats, sums: Floats) -> float | None:
     """How much a growing sum grew in the training part; a little that samples do not cover is taken to be alike."""
     if machine.from_ns is None or machine.until_ns is None:
         return None
     from_s, until_s = machine.seconds(machine.from_ns), machine.seconds(machine.until_ns)
     first_s, last_s = max(from_s, float(at_s[0])), min(until_s, float(at_s[-1]))
-    late_s = max(LATE_S, 3 * machine.begin["every_s"])
+    late_s = max(LATE_S, 3 * machine.begin.every_s)
     if last_s <= first_s or first_s - from_s > late_s or until_s - last_s > late_s:
         return None
     inside = int(np.count_nonzero((at_s >= from_s) & (at_s <= until_s)))
@@ -231,13 +223,13 @@ def _over_training(machine: Watched, at_s: Floats, sums: Floats) -> float | None
     return grown * (until_s - from_s) / (last_s - first_s)
 
 
-def _training_s(machine: Watched) -> float:
+def _training_s(machine: Node) -> float:
     if machine.from_ns is None or machine.until_ns is None:
         return 0.0
     return (machine.until_ns - machine.from_ns) / 1e9
 
 
-def _peaks(pairs: Iterable[tuple[Watched, int]], name: str) -> list[float | None]:
+def _peaks(pairs: Iterable[tuple[Node, int]], name: str) -> list[float | None]:
     found: list[float | None] = []
     for machine, device in pairs:
         values = machine.series(device, name, training=True)[1]
@@ -246,25 +238,25 @@ def _peaks(pairs: Iterable[tuple[Watched, int]], name: str) -> list[float | None
     return found
 
 
-def _throttled(machine: Watched, device: int) -> float | None:
+def _throttled(machine: Node, device: int) -> float | None:
     if machine.from_ns is None or _cut_short(machine):
         return None
     said = [
-        bool(reading["throttled"])
+        bool(reading.throttled)
         for at_ns, reading in machine.of(device)
-        if "throttled" in reading and machine.from_ns <= at_ns <= (machine.until_ns or at_ns)
+        if reading.throttled is not None and machine.from_ns <= at_ns <= (machine.until_ns or at_ns)
     ]
     return 100 * sum(said) / len(said) if said else None
 
 
-def _cut_short(machine: Watched) -> bool:
-    late_ns = 1e9 * max(LATE_S, 3 * machine.begin["every_s"])
+def _cut_short(machine: Node) -> bool:
+    late_ns = 1e9 * max(LATE_S, 3 * machine.begin.every_s)
     return machine.end is None and machine.until_ns is not None and machine.until_ns - machine.last_ns > late_ns
 
 
-def _why_not(machines: Sequence[Watched], source: str) -> str:
+def _why_not(machines: Sequence[Node], source: str) -> str:
     for machine in machines:
-        on = f" on {machine.begin['host']}" if len(machines) > 1 else ""
+        on = f" on {machine.begin.host}" if len(machines) > 1 else ""
         if source in machine.unavailable:
             return machine.unavailable[source] + on
         if machine.from_ns is None:

@@ -6,27 +6,24 @@ import signal
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device
+from trainmark.spec import endings
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import TrainmarkError, WorkloadError
+from trainmark.spec.events import ArtifactsLeft, FlopsCounted, NoSample
 from trainmark.spec.precision import Precision
-from trainmark.spec.record import Artifact
-from trainmark.train import monitor
 from trainmark.train.loop import Job
-
-NONE_AFTER = {monitor.REASONS[reason] for reason in (monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE)}
-"""Ends of a run whose model has nothing to show, or whose user waits for the end."""
 
 
 def write_flops(job: Job, ended: str) -> None:
     """Rank 0 writes down what its speed is to be held to: the FLOPs of an item, and what its device could reach at
     most. No phase holds that time, and no memory figure it."""
-    if ended in NONE_AFTER or not job.clock.steps or job.collectives.rank != 0:
+    if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or job.collectives.rank != 0:
         return
     job.monitor.alive("sample", 0)
     try:
@@ -36,22 +33,22 @@ def write_flops(job: Job, ended: str) -> None:
     except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
         traceback.print_exc()
         return
-    job.events.write("flops", per_item=per_item, peak_tflops=tflops, peak_source=source)
+    job.events.write(FlopsCounted(per_item=per_item, peak_tflops=tflops, peak_source=source))
 
 
 def leave_artifacts(job: Job, ended: str, folder: Path) -> None:
     """Rank 0 has its workload leave files in the run's folder while the others wait, so that all end together."""
-    if ended in NONE_AFTER or not job.clock.steps:
+    if ended in endings.WITHOUT_A_MODEL or not job.clock.steps:
         return
     job.monitor.alive("sample", 0)
     if job.collectives.rank == 0:
         try:
             with _ending_at_signals():
                 artifacts = _artifacts(job, folder)
-            job.events.write("artifacts", artifacts=[asdict(artifact) for artifact in artifacts])
+            job.events.write(ArtifactsLeft(artifacts=artifacts))
         except (Exception, KeyboardInterrupt) as error:  # the result is measured already: nothing here may cost it
             traceback.print_exc()
-            job.events.write("no-sample", reason=_reason(error))
+            job.events.write(NoSample(reason=_reason(error)))
     job.collectives.barrier()
 
 

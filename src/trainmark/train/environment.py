@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform as host_platform
 import sys
-from typing import Any
 
 import numpy
 import psutil
@@ -13,6 +12,8 @@ import torch
 
 import trainmark
 from trainmark.platforms.platform import Device, cpu_name
+from trainmark.spec.events import EnvironmentSeen
+from trainmark.spec.machine import CpuInfo, DeviceInfo
 
 VARIABLES = (
     "GLIBC_TUNABLES", "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT",
@@ -26,34 +27,35 @@ VARIABLES = (
 secret and is not looked at."""
 
 
-def collect(device: Device) -> dict[str, Any]:
+def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
     visible = device.platform.file.visible_devices or ""
-    return {
-        "trainmark": trainmark.__version__,
-        "python": host_platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "os": f"{host_platform.system()} {host_platform.release()}",
-        "libc": " ".join(host_platform.libc_ver()),
-        "device": {
-            "type": device.platform.file.device_type,
-            "name": device.name(),
-            "count_visible": device.platform.device_count,
-            "memory_bytes": device.memory_capacity_bytes(),
-            "driver": _driver(),
-            "stand_in": device.is_stand_in,
-        },
-        "cpu": {
-            "name": cpu_name(),
-            "logical_cores": psutil.cpu_count(),
-            "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
-            "capability": torch.backends.cpu.get_cpu_capability(),
-            "memory_bytes": psutil.virtual_memory().total,
-        },
-        "threads": torch.get_num_threads(),
-        "variables": {name: os.environ[name] for name in (*VARIABLES, visible) if name in os.environ},
-        "optimised_python": sys.flags.optimize,
-    }
+    return EnvironmentSeen(
+        trainmark=trainmark.__version__,
+        python=host_platform.python_version(),
+        torch=str(torch.__version__),  # a kind of text of its own, which only looks like one
+        numpy=numpy.__version__,
+        os=f"{host_platform.system()} {host_platform.release()}",
+        libc=" ".join(host_platform.libc_ver()),
+        device=DeviceInfo(
+            type=device.platform.file.device_type,
+            name=device.name(),
+            count_visible=device.platform.device_count,
+            memory_bytes=device.memory_capacity_bytes(),
+            driver=_driver(),
+            stand_in=device.is_stand_in,
+        ),
+        cpu=CpuInfo(
+            name=cpu_name(),
+            logical_cores=psutil.cpu_count(),
+            usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
+            capability=torch.backends.cpu.get_cpu_capability(),
+            memory_bytes=psutil.virtual_memory().total,
+        ),
+        threads=torch.get_num_threads(),
+        variables={name: os.environ[name] for name in (*VARIABLES, visible) if name in os.environ},
+        optimised_python=sys.flags.optimize,
+        emulated_precision=emulated_precision,
+    )
 
 
 def _driver() -> str | None:

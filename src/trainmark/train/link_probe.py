@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 import torch
 from torch import distributed
 
 from trainmark.platforms.platform import Device
+from trainmark.spec.links import AllReduce
 from trainmark.train.collectives import Collectives
 
 SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
@@ -22,7 +22,7 @@ MOST_REPEATS = 50
 
 def probe(
     device: Device, collectives: Collectives, *, sizes_bytes: Sequence[int] = SIZES_BYTES, budget_s: float = BUDGET_S
-) -> list[dict[str, Any]]:
+) -> list[AllReduce]:
     """What each message size took, smallest first; all ranks must call together and all get the same answer.
 
     Sizes for which the link is too slow are left out; the first one is always measured.
@@ -32,7 +32,7 @@ def probe(
     numbers = _zeros(max(sizes_bytes), device)
     _all_reduce_s(numbers[:1], device, collectives)  # connects, which may take seconds
     began_s = time.perf_counter()
-    results: list[dict[str, Any]] = []
+    results: list[AllReduce] = []
     for place, size in enumerate(sizes_bytes):
         message = numbers[: size // 4]
         warm_s = _all_reduce_s(message, device, collectives)
@@ -72,11 +72,11 @@ def _all_reduce_s(message: torch.Tensor, device: Device, collectives: Collective
     return time.perf_counter() - began_s
 
 
-def _result(size_bytes: int, times_s: Sequence[float], world: int) -> dict[str, Any]:
-    return {
-        "bytes": size_bytes,
-        "repeats": len(times_s),
-        "median_s": median(times_s),
-        "best_s": min(times_s),
-        "bus_gigabytes_per_s": bus_gigabytes_per_s(size_bytes, min(times_s), world),
-    }
+def _result(size_bytes: int, times_s: Sequence[float], world: int) -> AllReduce:
+    return AllReduce(
+        size_bytes=size_bytes,
+        repeats=len(times_s),
+        median_s=median(times_s),
+        best_s=min(times_s),
+        bus_gigabytes_per_s=bus_gigabytes_per_s(size_bytes, min(times_s), world),
+    )

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from trainmark.platforms.platform import Device
+from trainmark.spec import endings
 from trainmark.spec.errors import WorkloadError
-from trainmark.spec.events import EventWriter
+from trainmark.spec.event_files import EventWriter
+from trainmark.spec.events import Evaluated
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Recipe
 from trainmark.spec.record import Evaluation
@@ -23,8 +25,6 @@ from trainmark.train.precision_proof import Proof
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.workload import DataSource, Progress, Workload
-
-TARGET = "the target is reached"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def train(job: Job, position: Position) -> str:
             reached = evaluate(job, position)
             if reached and job.schedule.limits.full:
                 save_if_wanted(job, position, last=True)
-                return TARGET
+                return endings.TARGET
         save_if_wanted(job, position, last=at_end)
     return ended
 
@@ -123,9 +123,8 @@ def evaluate(job: Job, position: Position) -> bool:
     epoch = position.epoch + position.step_in_epoch / per_epoch if per_epoch else None
     evaluation = Evaluation(step=position.step, epoch=epoch, values=values, samples=samples)
     position.history.append(evaluation)
-    job.events.write(
-        "evaluation", step=position.step, epoch=epoch, values=values, samples=samples, elapsed_ns=job.clock.elapsed_ns()
-    )
+    elapsed_ns = job.clock.elapsed_ns()
+    job.events.write(Evaluated(step=position.step, epoch=epoch, values=values, samples=samples, elapsed_ns=elapsed_ns))
     goal = values.get(workload.target.name)
     return goal is not None and workload.target.reached(goal, job.recipe.target)
 

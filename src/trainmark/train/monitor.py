@@ -9,8 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from trainmark.spec import statistics
-from trainmark.spec.events import EventWriter
+from trainmark.spec import endings, statistics
+from trainmark.spec.event_files import EventWriter
+from trainmark.spec.events import Alive, Steps
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule
@@ -25,13 +26,13 @@ LIMITS = (STEPS, ITEMS, SETTLED, SECONDS)
 """Those a user asked for beforehand."""
 
 REASONS = {
-    STEPS: "the steps asked for are done",
-    ITEMS: "the items asked for are done",
-    SETTLED: "p_core is known as closely as asked",
-    SECONDS: "the time asked for is over",
-    INTERRUPTED: "interrupted",
-    TERMINATED: "terminated",
-    NOT_FINITE: "the loss is not finite",
+    STEPS: endings.STEPS,
+    ITEMS: endings.ITEMS,
+    SETTLED: endings.SETTLED,
+    SECONDS: endings.SECONDS,
+    INTERRUPTED: endings.INTERRUPTED,
+    TERMINATED: endings.TERMINATED,
+    NOT_FINITE: endings.NOT_FINITE,
 }
 
 
@@ -90,20 +91,20 @@ class Monitor:
         if not done:
             return
         first, self._written = self._written, self._written + len(done)
-        exchange = {} if self._collectives.world == 1 else {"exchange_ns": [step.exchange_ns for step in done]}
         losses = self._losses.take(len(done))
         self._compute_s.extend(step.compute_ns / 1e9 for step in done)
         self._items.extend(step.items for step in done)
         if self.bad_step is None:
             self.bad_step = next((first + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
         self._events.write(
-            "steps",
-            first=first,
-            wait_ns=[step.wait_ns for step in done],
-            compute_ns=[step.compute_ns for step in done],
-            items=[step.items for step in done],
-            **exchange,
-            loss=[float(f"{loss:.7g}") if math.isfinite(loss) else None for loss in losses],
+            Steps(
+                first=first,
+                wait_ns=[step.wait_ns for step in done],
+                compute_ns=[step.compute_ns for step in done],
+                exchange_ns=() if self._collectives.world == 1 else [step.exchange_ns for step in done],
+                items=[step.items for step in done],
+                loss=[float(f"{loss:.7g}") if math.isfinite(loss) else None for loss in losses],
+            )
         )
 
     def alive(self, phase: str, samples: int) -> None:
@@ -112,7 +113,7 @@ class Monitor:
         said, said_at_s = self._said_alive
         if phase != said or now - said_at_s >= LOOK_EVERY_S:
             self._said_alive = (phase, now)
-            self._events.write("alive", phase=phase, samples=samples)
+            self._events.write(Alive(phase=phase, samples=samples))
 
     def _look(self) -> int:
         self.write_down()

@@ -9,10 +9,12 @@ from functools import cache
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainmark.spec.events import EventWriter
+from trainmark.spec.event_files import EventWriter
+from trainmark.spec.events import PrecisionSeen
 from trainmark.spec.precision import ran
 from trainmark.train.stepper import Stepper
 
@@ -33,7 +35,7 @@ class Proof:
     def __init__(self, stepper: Stepper, events: EventWriter) -> None:
         self._stepper = stepper
         self._events = events
-        self._facts: dict[str, Any] | None = None
+        self._seen: PrecisionSeen | None = None
         self._updates = 0
         self._found_bad: Tensor | None = None
         """On the device: how many of the updates found a gradient that is not finite, and changed nothing."""
@@ -41,18 +43,17 @@ class Proof:
             stepper.optimizer.register_step_post_hook(self._count_update)
         stepper.watch = _Watch(self, stepper)
 
-    def note(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
-        self._events.write("precision", **facts, skipped_steps=0)
+    def note(self, seen: PrecisionSeen) -> None:
+        self._seen = seen
+        self._events.write(seen)
 
     def conclude(self, steps: int) -> None:
         """Written once more after the last of this worker's steps, when asking the device costs no step anything."""
-        if self._facts is None or not self._stepper.scaler.is_enabled():
+        if self._seen is None or not self._stepper.scaler.is_enabled():
             return
         bad = 0 if self._found_bad is None else round(float(self._found_bad))
         scale = float(self._stepper.scaler.get_scale())
-        facts = {**self._facts, "loss_scale": scale, "skipped_steps": steps - self._updates + bad}
-        self._events.write("precision", **facts)
+        self._events.write(replace(self._seen, loss_scale=scale, skipped_steps=steps - self._updates + bad))
 
     def _count_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         # most optimizers are not called for a step that is skipped; fused ones are, and decide on the device
@@ -90,7 +91,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._hook.remove()
         self._stepper.watch = nullcontext()
         if kind is None:
-            self._proof.note(self._facts())
+            self._proof.note(self._seen())
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -116,7 +117,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = self._stepper.device.torch.type
         self._autocast = _name(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
 
-    def _facts(self) -> dict[str, Any]:
+    def _seen(self) -> PrecisionSeen:
         weights: dict[str, int] = {}
         for parameter in self._stepper.bare_model.parameters():
             _add(weights, _name(parameter.dtype), parameter.numel())
@@ -124,16 +125,16 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "matmul": torch.get_float32_matmul_precision() != "highest",
             "convolution": bool(torch.backends.cudnn.allow_tf32),
         }
-        return {
-            "asked": self._stepper.precision.name,
-            "ran": ran(self._multiplications, weights, tf32, self._autocast),
-            "computed": self._count,
-            "multiplications": self._multiplications,
-            "weights": weights,
-            "tf32": tf32,
-            "autocast": self._autocast,
-            "loss_scale": self._scale,
-        }
+        return PrecisionSeen(
+            asked=self._stepper.precision.name,
+            ran=ran(self._multiplications, weights, tf32, self._autocast),
+            computed=self._count,
+            multiplications=self._multiplications,
+            weights=weights,
+            tf32=tf32,
+            autocast=self._autocast,
+            loss_scale=self._scale,
+        )
 
 
 @cache

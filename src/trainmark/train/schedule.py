@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from trainmark.spec import endings
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Limits, Recipe, Span
 from trainmark.spec.record import Evaluation
-
-CAP = "the recipe's cap of epochs is reached"
-CAP_OF_STEPS = "the recipe's cap of steps is reached"
-CAP_OF_ITEMS = "the recipe's cap of items is reached"
-EPOCHS = "the epochs asked for are done"
 
 
 @dataclass(kw_only=True)
@@ -56,12 +52,12 @@ class Schedule:
         """Why training is over at a position; empty where it goes on."""
         recipe, limits = self.recipe, self.limits
         if recipe.epochs and position.epoch >= recipe.epochs:
-            return CAP
+            return endings.CAP
         if recipe.steps and position.step >= recipe.steps:
-            return CAP_OF_STEPS
+            return endings.CAP_OF_STEPS
         if recipe.items and position.step >= self._cap_of_items:
-            return CAP_OF_ITEMS
-        return EPOCHS if limits.epochs is not None and position.epoch >= limits.epochs else ""
+            return endings.CAP_OF_ITEMS
+        return endings.EPOCHS if limits.epochs is not None and position.epoch >= limits.epochs else ""
 
     def next_pause(self, position: Position) -> float:
         """The next step after which there is something to do other than to train; ends of epochs are pauses anyway."""

@@ -19,7 +19,8 @@ from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.events import EventWriter
+from trainmark.spec.event_files import EventWriter
+from trainmark.spec.events import LinksMeasured, Resumed, Saved
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Recipe, from_values
@@ -65,7 +66,7 @@ def build_job(
     collectives = join(device, ranks)
     links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model needs the memory
     if links and ranks.rank == 0:
-        events.write("link", results=links)
+        events.write(LinksMeasured(results=links))
     initial = initial_weights(plan)
     stepper = build_stepper(
         workload, recipe, Precision.parse(plan.precision), device, collectives.world, initial, clock
@@ -87,11 +88,10 @@ def build_job(
             checkpoint.save(folder / "checkpoints", at.step, state)
         collectives.barrier()
         clock.charge("checkpoint")
-        events.write("saved", step=at.step, phases_ns=clock.phases_ns)
+        events.write(Saved(step=at.step, phases_ns=clock.phases_ns))
 
     if ranks.rank == 0:
-        emulated = device.emulates(stepper.precision)
-        events.write("environment", **environment.collect(device), emulated_precision=emulated)
+        events.write(environment.collect(device, emulated_precision=device.emulates(stepper.precision)))
     job = loop.Job(
         workload=workload,
         recipe=recipe,
@@ -196,7 +196,7 @@ def resumed(checkpoints: str, stepper: Stepper, events: EventWriter, collectives
     stepper.load_state(state["stepper"])
     history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]
     position = Position(history=history, **state["position"])
-    events.write("resumed", step=position.step, epoch=position.epoch, damaged=damaged)
+    events.write(Resumed(step=position.step, epoch=position.epoch, damaged=damaged))
     return position
 
 

@@ -19,8 +19,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from trainmark.datasets.die_with_parent import end_with_parent
+from trainmark.spec import endings, events
 from trainmark.spec.errors import InvalidResultError, TrainmarkError, WorkloadError
-from trainmark.spec.events import EventWriter
+from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
 from trainmark.train.ranks import Ranks, host_name
 
@@ -57,18 +58,19 @@ def main() -> int:
 
 def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
     """Runs the worker; whatever goes wrong ends up in the event file as a sentence, and in the log as a traceback."""
-    events = EventWriter(folder / f"rank{ranks.rank}.jsonl")
-    events.write(
-        "begin",
-        rank=ranks.rank,
-        host=host_name(os.environ),
-        pid=os.getpid(),
-        startup_ns=_startup_ns(),
-        restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    log = EventWriter(folder / f"rank{ranks.rank}.jsonl")
+    log.write(
+        events.Begin(
+            rank=ranks.rank,
+            host=host_name(os.environ),
+            pid=os.getpid(),
+            startup_ns=_startup_ns(),
+            restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        )
     )
     try:
         plan = Plan.from_json(json.loads(plan_file.read_text(encoding="utf-8")))
-        task(plan, folder, ranks, events)
+        task(plan, folder, ranks, log)
         return 0
     except BaseException as error:
         traceback.print_exc()
@@ -81,31 +83,33 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
         else:
             code, sentence = 1, f"unexpected {type(error).__name__}: {error}"
         try:
-            events.write(
-                "failed",
-                rank=ranks.rank,
-                exit_code=code,
-                sentence=sentence,
-                at_ns=time.perf_counter_ns(),
-                consequence=is_consequence(error),
-                out_of_memory=is_out_of_memory(error.__cause__ or error),
+            log.write(
+                events.Failed(
+                    rank=ranks.rank,
+                    exit_code=code,
+                    sentence=sentence,
+                    at_ns=time.perf_counter_ns(),
+                    consequence=is_consequence(error),
+                    out_of_memory=is_out_of_memory(error.__cause__ or error),
+                )
             )
         except TrainmarkError:
             print("the event file could not take the failure", file=sys.stderr)
         return code
 
 
-def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
+def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
     from trainmark.train import after_training, loop, monitor, setup
 
-    job, position = setup.build_job(plan, ranks, folder, events, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
+    job, position = setup.build_job(plan, ranks, folder, log, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
     _on_signal(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
-    events.write(
-        "ready",
-        steps_per_epoch=job.data.steps_per_epoch,
-        items_per_step=job.data.items_per_step,
-        first_step=position.step,
-        at_ns=time.perf_counter_ns(),
+    log.write(
+        events.Ready(
+            steps_per_epoch=job.data.steps_per_epoch,
+            items_per_step=job.data.items_per_step,
+            first_step=position.step,
+            at_ns=time.perf_counter_ns(),
+        )
     )
     gc.collect()
     gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
@@ -120,11 +124,11 @@ def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
             job.clock.charge("other")
             job.monitor.write_down()
             peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
-            events.write("phases", phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns)
+            log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
         after_training.write_flops(job, ended)
         after_training.leave_artifacts(job, ended, folder)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
-        events.write("end", ended=ended, skipped=skipped, facts=dict(job.data.facts))
+        log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))
     job.collectives.leave()
     if job.monitor.bad_step is not None:
         raise InvalidResultError(
@@ -133,7 +137,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
         )
 
 
-def probe_links(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> None:
+def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
     """Only joins the other ranks and measures the links to them."""
     from trainmark.train import link_probe, setup
 
@@ -141,8 +145,8 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, events: EventWriter) -> 
     collectives = setup.join(device, ranks)
     results = link_probe.probe(device, collectives)
     if ranks.rank == 0:
-        events.write("link", results=results)
-    events.write("end", ended="the links are measured", skipped=[], facts={})
+        log.write(events.LinksMeasured(results=results))
+    log.write(events.End(ended=endings.LINKS_MEASURED))
     collectives.leave()
 
 

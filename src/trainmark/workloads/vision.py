@@ -17,9 +17,9 @@ from trainmark.datasets.counter_rng import Draws
 from trainmark.datasets.imagenet import counts, reader
 from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import Limits, Recipe, knob
-from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 from trainmark.workloads.mixing import DRAWS, Mixing, mixed
 from trainmark.workloads.normalise import normalise

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 
 

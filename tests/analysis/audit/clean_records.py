@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainmark.spec.events import EventWriter
+from trainmark.spec import events
+from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe, deviations, to_values
@@ -108,7 +109,7 @@ class Run:
         for rank in range(self.ranks):
             _Rank(self, rank, EventWriter(folder / f"rank{rank}.jsonl")).live()
         if self.fill:
-            EventWriter(folder / "launcher.jsonl").write("fill", **self.fill)
+            EventWriter(folder / "launcher.jsonl").write(events.BatchFound(**self.fill))
         _sample(self, folder)
         record = gather.record(folder)
         assert Record.from_json(json.loads(record.dumps())) == record
@@ -141,11 +142,13 @@ class _Rank:
         if run.restart_after is not None:
             self.train(run.resumed_at, run.restart_after)
             self.charge("checkpoint", 55 * MS)
-            self.events.write("saved", step=run.restart_after, phases_ns=dict(self.phases_ns))
+            self.events.write(events.Saved(step=run.restart_after, phases_ns=dict(self.phases_ns)))
             self.train(run.restart_after, run.restart_after + 4)
             if self.rank == 0:
                 self.events.write(
-                    "failed", rank=0, exit_code=4, sentence="rank 0 fell over", at_ns=self.now_ns, consequence=False
+                    events.Failed(
+                        rank=0, exit_code=4, sentence="rank 0 fell over", at_ns=self.now_ns, consequence=False
+                    )
                 )
             self.now_ns += 900 * MS
             self.phases_ns = {}
@@ -158,21 +161,22 @@ class _Rank:
         self.charge("checkpoint", 40 * MS)
         self.charge("other", 30 * MS + self.rank * MS)
         peak = int(2.5 * GIB) + self.rank * 7_340_032
-        self.events.write("phases", phases_ns=self.phases_ns, memory_peak_bytes=peak, at_ns=self.now_ns)
+        self.events.write(events.Phases(phases_ns=self.phases_ns, memory_peak_bytes=peak, at_ns=self.now_ns))
         if self.rank == 0 and run.bad_loss_at is None:
             source = "measured: large matrix products" if run.peak_tflops else "no peak is known of it"
-            self.events.write("flops", per_item=2.43e10, peak_tflops=run.peak_tflops, peak_source=source)
-            self.events.write("artifacts", artifacts=list(run.artifacts))
+            self.events.write(events.FlopsCounted(per_item=2.43e10, peak_tflops=run.peak_tflops, peak_source=source))
+            self.events.write(events.ArtifactsLeft(artifacts=list(run.artifacts)))
         skipped = ["/data/set/a.jpg: not a JPEG"] if run.plan.get("skip_bad") else []
-        self.events.write("end", ended=run.ended, skipped=skipped, facts=dict(run.facts))
+        self.events.write(events.End(ended=run.ended, skipped=skipped, facts=dict(run.facts)))
         if run.bad_loss_at is not None:
             self.events.write(
-                "failed",
-                rank=self.rank,
-                exit_code=5,
-                sentence=f"the loss was not finite at step {run.bad_loss_at}",
-                at_ns=self.now_ns,
-                consequence=False,
+                events.Failed(
+                    rank=self.rank,
+                    exit_code=5,
+                    sentence=f"the loss was not finite at step {run.bad_loss_at}",
+                    at_ns=self.now_ns,
+                    consequence=False,
+                )
             )
 
     def begin(self, first_step: int, *, restart: int) -> None:
@@ -180,14 +184,14 @@ class _Rank:
         self.now_ns = LAUNCHED_NS + startup_ns
         self.phases_ns = {"startup": startup_ns}
         self.events.write(
-            "begin", rank=self.rank, host="node-a", pid=7 + restart, startup_ns=startup_ns, restart=restart
+            events.Begin(rank=self.rank, host="node-a", pid=7 + restart, startup_ns=startup_ns, restart=restart)
         )
         self.describe()
         if first_step:
-            self.events.write("resumed", step=first_step, damaged=[])
+            self.events.write(events.Resumed(step=first_step, damaged=[]))
         self.charge("init", 4100 * MS)
         self.events.write(
-            "ready", steps_per_epoch=self.run.steps_per_epoch, first_step=first_step, at_ns=self.now_ns - 20 * MS
+            events.Ready(steps_per_epoch=self.run.steps_per_epoch, first_step=first_step, at_ns=self.now_ns - 20 * MS)
         )
         self.prove()
 
@@ -207,30 +211,31 @@ class _Rank:
                 }
                 for size in (4096, 65536, 1 << 20)
             ]
-            self.events.write("link", results=results)
+            self.events.write(events.LinksMeasured(results=results))
         self.events.write(
-            "environment",
-            trainmark=gather.trainmark.__version__,
-            python="3.11.7",
-            torch="2.6.0",
-            device={
-                "type": "cpu" if on_cpu else "cuda",
-                "name": run.device,
-                "count_visible": max(2, run.ranks),
-                "memory_bytes": run.memory_bytes,
-                "driver": None,
-                "stand_in": False,
-            },
-            cpu={
-                "name": "AMD EPYC",
-                "logical_cores": 8,
-                "usable_cores": 4,
-                "capability": "AVX512",
-                "memory_bytes": 64 * GIB,
-            },
-            threads=4,
-            variables={"OMP_NUM_THREADS": "4"},
-            emulated_precision=False,
+            events.EnvironmentSeen(
+                trainmark=gather.trainmark.__version__,
+                python="3.11.7",
+                torch="2.6.0",
+                device={
+                    "type": "cpu" if on_cpu else "cuda",
+                    "name": run.device,
+                    "count_visible": max(2, run.ranks),
+                    "memory_bytes": run.memory_bytes,
+                    "driver": None,
+                    "stand_in": False,
+                },
+                cpu={
+                    "name": "AMD EPYC",
+                    "logical_cores": 8,
+                    "usable_cores": 4,
+                    "capability": "AVX512",
+                    "memory_bytes": 64 * GIB,
+                },
+                threads=4,
+                variables={"OMP_NUM_THREADS": "4"},
+                emulated_precision=False,
+            )
         )
 
     def prove(self) -> None:
@@ -240,16 +245,17 @@ class _Rank:
         used = "float32" if precision.computes_in == "tf32" else precision.computes_in
         tf32 = precision.allows_tf32
         self.events.write(
-            "precision",
-            asked=precision.name,
-            ran=precision.name,
-            computed={"matmul": {used: 3}, "convolution": {used: 159}},
-            multiplications={"matmul": {used: 6_291_456}, "convolution": {used: 4_089_184_256}},
-            weights={precision.weights: 25_557_032},
-            tf32={"matmul": tf32, "convolution": tf32},
-            autocast=precision.autocast,
-            loss_scale=65536.0 if precision.scales_loss else None,
-            skipped_steps=0,
+            events.PrecisionSeen(
+                asked=precision.name,
+                ran=precision.name,
+                computed={"matmul": {used: 3}, "convolution": {used: 159}},
+                multiplications={"matmul": {used: 6_291_456}, "convolution": {used: 4_089_184_256}},
+                weights={precision.weights: 25_557_032},
+                tf32={"matmul": tf32, "convolution": tf32},
+                autocast=precision.autocast,
+                loss_scale=65536.0 if precision.scales_loss else None,
+                skipped_steps=0,
+            )
         )
 
     def train(self, first: int, last: int) -> None:
@@ -282,50 +288,53 @@ class _Rank:
         exchange = [int(ns * (0.12 + 0.002 * self.rank)) for ns in compute]
         more = {"exchange_ns": exchange} if run.ranks > 1 else {}
         self.now_ns += sum(wait) + sum(compute)
-        self.events.write("steps", first=first, wait_ns=wait, compute_ns=compute, items=items, **more, loss=loss)
+        self.events.write(events.Steps(first=first, wait_ns=wait, compute_ns=compute, items=items, **more, loss=loss))
 
     def evaluate(self, step: int) -> None:
         self.charge("evaluate", 1700 * MS)
         self.events.write(
-            "evaluation",
-            step=step,
-            epoch=step / self.run.steps_per_epoch,
-            values=dict(self.run.scores(step)),
-            samples=self.run.samples,
-            elapsed_ns=self.now_ns - LAUNCHED_NS,
+            events.Evaluated(
+                step=step,
+                epoch=step / self.run.steps_per_epoch,
+                values=dict(self.run.scores(step)),
+                samples=self.run.samples,
+                elapsed_ns=self.now_ns - LAUNCHED_NS,
+            )
         )
 
 
 def _sample(run: Run, folder: Path) -> None:
     """What the sampler of the machine writes beside the run, twice a second."""
     begin_ns, end_ns = run.span_ns(folder)
-    events = EventWriter(folder / "telemetry0.jsonl")
-    events.write(
-        "begin",
-        host="node-a",
-        pid=5,
-        first_rank=0,
-        launched_ns=LAUNCHED_NS,
-        at_ns=LAUNCHED_NS + 300 * MS,
-        every_s=0.5,
-        devices=[0],
-        cores=8,
+    log = EventWriter(folder / "telemetry0.jsonl")
+    log.write(
+        events.SamplerBegin(
+            host="node-a",
+            pid=5,
+            first_rank=0,
+            launched_ns=LAUNCHED_NS,
+            at_ns=LAUNCHED_NS + 300 * MS,
+            every_s=0.5,
+            devices=[0],
+            cores=8,
+        )
     )
     missing = dict.fromkeys(("energy_j", "ecc_errors"), "no sensor says it")
     if not run.power:
         missing |= dict.fromkeys(("power_w", "temperature_c", "throttled"), "no sensor says it")
-    events.write("unavailable", at_ns=LAUNCHED_NS + 310 * MS, fields=missing)
+    log.write(events.Unavailable(at_ns=LAUNCHED_NS + 310 * MS, fields=missing))
     for index in range((end_ns - LAUNCHED_NS) // (500 * MS) + 2):
         at_ns = LAUNCHED_NS + 400 * MS + index * 500 * MS + index * 7 % 5 * MS
         passed_s = (at_ns - LAUNCHED_NS) / 1e9
-        events.write(
-            "host",
-            at_ns=at_ns,
-            busy_s=900 + 4.1 * passed_s,
-            own_s=3.9 * passed_s,
-            memory_used_bytes=5 * GIB + index * 1_048_576,
-            shm_free_bytes=32 * GIB,
-            load=4.25,
+        log.write(
+            events.HostSample(
+                at_ns=at_ns,
+                busy_s=900 + 4.1 * passed_s,
+                own_s=3.9 * passed_s,
+                memory_used_bytes=5 * GIB + index * 1_048_576,
+                shm_free_bytes=32 * GIB,
+                load=4.25,
+            )
         )
         reading: dict[str, Any] = {"device": 0, "memory_used_bytes": float(3 * GIB + (index % 17) * 4_194_304)}
         if run.power:
@@ -335,8 +344,8 @@ def _sample(run: Run, folder: Path) -> None:
                 "temperature_c": 61.0 + index % 6,
                 "throttled": ["software power cap"] if hot else [],
             }
-        events.write("devices", at_ns=at_ns + 2 * MS, readings=[reading])
-    events.write("end", at_ns=at_ns + 90 * MS, cpu_s=0.31)
+        log.write(events.DeviceSamples(at_ns=at_ns + 2 * MS, readings=[reading]))
+    log.write(events.SamplerEnd(at_ns=at_ns + 90 * MS, cpu_s=0.31))
 
 
 QUICK = Run(

@@ -123,7 +123,7 @@ def test_a_record_rewritten_as_a_whole_is_betrayed_by_its_events(tmp_path: Path)
 def test_lines_taken_out_of_a_log_leave_a_gap_in_its_steps(tmp_path: Path) -> None:
     path = events(tmp_path, QUICK.leave(tmp_path))
     lines = path.read_text().splitlines(keepends=True)
-    taken = next(index for index, line in enumerate(lines) if '"first": 12' in line)
+    taken = next(index for index, line in enumerate(lines) if '"first":12' in line)
     path.write_text("".join(lines[:taken] + lines[taken + 1 :]))
     assert "step 18 where 12 is next" in log_findings(path)["log-order"].evidence
 
@@ -145,12 +145,12 @@ def test_a_line_in_the_middle_that_is_no_event_is_wrong(tmp_path: Path) -> None:
 def test_a_clock_that_goes_back_in_a_log_is_wrong(tmp_path: Path) -> None:
     record = TWO_RANKS.leave(tmp_path)
     path = events(tmp_path, record)
-    path.write_text(path.read_text().replace('"event": "evaluation", "step": 25', '"event": "evaluation", "step": 24'))
+    path.write_text(path.read_text().replace('"event":"evaluation","step":25', '"event":"evaluation","step":24'))
     assert "evaluated at step 24" in log_findings(path)["log-order"].evidence
     told = path.read_text().splitlines()
     swapped = [json.loads(line) for line in told if '"evaluation"' in line]
     late = json.dumps({**swapped[0], "elapsed_ns": 10**15})
-    path.write_text("\n".join(late if '"step": 24' in line else line for line in told) + "\n")
+    path.write_text("\n".join(late if '"step":24' in line else line for line in told) + "\n")
     assert "never goes back" in log_findings(path)["log-clock"].sentence
 
 
@@ -158,14 +158,3 @@ def test_all_logs_of_a_run_folder_are_audited(tmp_path: Path) -> None:
     record = TWO_RANKS.leave(tmp_path)
     audits = audit_run_folder(events(tmp_path, record).parent, record)
     assert [audit.title.rpartition("/")[2] for audit in audits] == ["rank0.jsonl", "rank1.jsonl", "telemetry0.jsonl"]
-
-
-def test_the_ends_the_audit_knows_are_those_of_the_run() -> None:
-    from trainmark.analysis.audit import record_quality
-    from trainmark.train import loop, monitor, schedule
-
-    assert set(record_quality.ENDS) == {
-        *(monitor.REASONS[reason] for reason in monitor.LIMITS),
-        loop.TARGET,
-        *(schedule.CAP, schedule.CAP_OF_STEPS, schedule.CAP_OF_ITEMS, schedule.EPOCHS),
-    }

@@ -15,7 +15,8 @@ from trainmark.analysis.compare import null
 from trainmark.published.lookup import of_records
 from trainmark.report.compare_screen import render_null
 from trainmark.spec.errors import UsageError
-from trainmark.spec.events import EventTail
+from trainmark.spec.event_files import EventTail
+from trainmark.spec.events import Steps
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record
 from trainmark.spec.statistics import steady_start
@@ -70,9 +71,10 @@ def trained(folder: Path, run_id: str) -> Record:
     folder.mkdir()
     recipe = replace(tiny.RECIPE, target=-1.0, epochs=100)
     loop.train(tiny.job(folder, recipe=recipe, limits=Limits(steps=150)), Position())
-    written = [event for event in EventTail(folder / "rank0.jsonl").new_events() if event["event"] == "steps"]
+    written = [event for event in EventTail(folder / "rank0.jsonl").new_events() if isinstance(event, Steps)]
     series = {
-        name: [value for event in written for value in event[name]] for name in ("wait_ns", "compute_ns", "items")
+        name: [value for event in written for value in getattr(event, name)]
+        for name in ("wait_ns", "compute_ns", "items")
     }
     start = steady_start(np.array(series["compute_ns"]) / 1e9, np.array(series["items"]))
     timeline = Timeline(ranks=(RankTrace(rank=0, **series),), warmup_steps=start, steady_from=start)

@@ -14,10 +14,11 @@ from typing import Any
 
 from records import make_quality, make_record
 
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice
 from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Artifact, Doubt, Evaluation, Record
+from trainmark.spec.record import Doubt, Evaluation, Record
 from trainmark.spec.sensed import Sensed
 from trainmark.spec.timeline import RankTrace, Timeline
 

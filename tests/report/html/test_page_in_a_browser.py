@@ -16,9 +16,10 @@ from records import make_record, renamed
 from trainmark.published import library
 from trainmark.report.html.document import render
 from trainmark.report.html.inputs import Contents
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.audit import concluded, doubtful, not_checked, wrong
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.record import Artifact, Doubt, Record
+from trainmark.spec.record import Doubt, Record
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -21,7 +21,7 @@ from trainmark.report.html.document import render
 from trainmark.report.html.element import Markup, el, joined
 from trainmark.report.html.inputs import Contents
 from trainmark.report.html.published_comparison import same_network
-from trainmark.spec.record import Artifact
+from trainmark.spec.artifact import Artifact
 
 PACKAGE = Path(str(files("trainmark.report.html")))
 SAY = speaker("en")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainmark.analysis.audit.record_case import RecordCase
-from trainmark.analysis.audit.record_quality import CAP_OF_ITEMS, ITEMS
 from trainmark.spec.audit import CannotCheckError, Check, check, same, wrong
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.endings import CAP_OF_ITEMS, ITEMS
 from trainmark.spec.metrics import METRICS, Measured, Quantity, measure, withhold
 from trainmark.spec.target import reached
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from trainmark.analysis.audit.record_case import RecordCase
+from trainmark.spec import endings
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.target import reached
@@ -13,21 +14,6 @@ from trainmark.spec.target import reached
 LEAST = {"diagonality": -2.0}
 """Scores that may fall below 0."""
 MOST = {"diagonality": 1.0, "attention_focus": 1.0}
-STEPS, ITEMS, SETTLED, SECONDS = (
-    "the steps asked for are done",
-    "the items asked for are done",
-    "p_core is known as closely as asked",
-    "the time asked for is over",
-)
-TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS = (
-    "the target is reached",
-    "the recipe's cap of epochs is reached",
-    "the recipe's cap of steps is reached",
-    "the recipe's cap of items is reached",
-    "the epochs asked for are done",
-)
-ENDS = (STEPS, ITEMS, SETTLED, SECONDS, TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS)
-"""Why a valid run may have ended."""
 
 
 @check("quality", "the quality is that of the last evaluation, judged by the recipe's target")
@@ -109,7 +95,7 @@ def ending(case: RecordCase) -> Iterator[CheckResult]:
     record, limits = case.record, case.record.plan.limits
     if record.status not in ("valid", "invalid", "incomplete"):
         yield wrong(f"status {record.status!r}", "there is no such status", "the words on the record")
-    if (record.status == "valid") != (record.ended in ENDS):
+    if (record.status == "valid") != (record.ended in endings.COMPLETE):
         yield wrong(f"{record.status}: {record.ended}", "this end does not belong to this status", "the log of the run")
     if record.status == "invalid" and not any(loss is None for loss in record.loss) and "finite" not in record.ended:
         yield doubtful(f"{record.status}: {record.ended}", "every loss on the record is finite", "the log of the run")
@@ -119,13 +105,13 @@ def ending(case: RecordCase) -> Iterator[CheckResult]:
     timeline = record.timeline
     after_start_s = timeline.seconds(*timeline.phases_ns) - timeline.seconds("startup")
     broken = {
-        STEPS: limits.steps is None or (steps != limits.steps and not case.resumed),
-        ITEMS: limits.items is None,
-        SETTLED: limits.half_width is None,
-        SECONDS: limits.seconds is None or after_start_s < limits.seconds,
-        TARGET: not (limits.full and record.quality.reached),
-        CAP: (epoch is not None and epoch != cap) or (limits.full and record.quality.reached),
-        EPOCHS: limits.epochs is None or (epoch is not None and epoch != limits.epochs) or limits.epochs >= cap,
+        endings.STEPS: limits.steps is None or (steps != limits.steps and not case.resumed),
+        endings.ITEMS: limits.items is None,
+        endings.SETTLED: limits.half_width is None,
+        endings.SECONDS: limits.seconds is None or after_start_s < limits.seconds,
+        endings.TARGET: not (limits.full and record.quality.reached),
+        endings.CAP: (epoch is not None and epoch != cap) or (limits.full and record.quality.reached),
+        endings.EPOCHS: limits.epochs is None or (epoch is not None and epoch != limits.epochs) or limits.epochs >= cap,
     }
     if broken.get(record.ended, False):
         yield wrong(

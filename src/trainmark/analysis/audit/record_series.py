@@ -10,6 +10,7 @@ from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.spec import statistics
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.record import coverage
 from trainmark.spec.timeline import PHASES, RankTrace
 from trainmark.spec.topology import Topology
 
@@ -163,11 +164,7 @@ def warm_up(case: RecordCase) -> Iterator[CheckResult]:
             "which steps count is decided by the series, never by hand",
             "whether slow steps were hidden as warm-up",
         )
-    expected = (
-        "all training steps"
-        if full
-        else f"the steady part: {case.whole.steps - warmup} steps after {warmup} of warm-up"
-    )
+    expected = coverage(full=full, steps=case.whole.steps, warmup=warmup)
     if case.record.coverage != expected:
         yield wrong(f"{case.record.coverage!r}", f"the throughputs cover {expected}", "the words on the record")
 

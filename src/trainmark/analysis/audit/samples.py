@@ -7,8 +7,9 @@ from typing import Any
 
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.spec.audit import CannotCheckError
+from trainmark.store.telemetry import MOST_POINTS
 
-THINNED_FROM = 1000
+THINNED_FROM = MOST_POINTS
 """A series this long may be one of means, whose peaks are lost."""
 ROUNDED = 2e-5
 """Samples are kept with six digits, and differences of them with fewer."""

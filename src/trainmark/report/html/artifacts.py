@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainmark.analysis.language import Say
 from trainmark.report.html.element import Markup, el
-from trainmark.spec.record import Artifact
+from trainmark.spec.artifact import Artifact
 
 MOST_BYTES = 300_000
 """Of one file; a larger one is named and not put in."""

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.record import Artifact
 from trainmark.spec.target import Target
 from trainmark.workloads.optimizers import walk
 from trainmark.workloads.tacotron2 import attention_quality, flops, sample

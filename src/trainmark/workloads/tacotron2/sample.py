@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from trainmark.datasets import audio
-from trainmark.spec.record import Artifact
+from trainmark.spec.artifact import Artifact
 from trainmark.workloads.tacotron2 import griffin_lim, plot, text
 from trainmark.workloads.tacotron2.batches import Split
 from trainmark.workloads.tacotron2.model import Tacotron2

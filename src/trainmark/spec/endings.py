@@ -1,0 +1,33 @@
+"""Why a run ends, in the words its record keeps."""
+
+from __future__ import annotations
+
+import signal
+
+TARGET = "the target is reached"
+CAP = "the recipe's cap of epochs is reached"
+CAP_OF_STEPS = "the recipe's cap of steps is reached"
+CAP_OF_ITEMS = "the recipe's cap of items is reached"
+EPOCHS = "the epochs asked for are done"
+STEPS = "the steps asked for are done"
+ITEMS = "the items asked for are done"
+SETTLED = "p_core is known as closely as asked"
+SECONDS = "the time asked for is over"
+INTERRUPTED = "interrupted"
+TERMINATED = "terminated"
+NOT_FINITE = "the loss is not finite"
+CUT_OFF = "the run was cut off"
+LINKS_MEASURED = "the links are measured"
+
+COMPLETE = (TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS, STEPS, ITEMS, SETTLED, SECONDS)
+"""Why a run ends whose result is valid."""
+BY_SIGNAL = {INTERRUPTED: signal.SIGINT, TERMINATED: signal.SIGTERM}
+"""Ends that somebody asked for; such a run is incomplete and exits with 128 and the signal's number."""
+WITHOUT_A_MODEL = (INTERRUPTED, TERMINATED, NOT_FINITE)
+"""Ends of a run whose model has nothing to show, or whose user waits for the end."""
+
+NOT_FINITE_CODE = 5
+"""The exit code of a rank whose loss was not finite: its result is invalid."""
+SAME_AGAIN = (2, 3, NOT_FINITE_CODE)
+"""Exit codes that another try would give again, and whose sentence says all there is: wrong words, a machine that is
+not ready, a loss that is not finite."""

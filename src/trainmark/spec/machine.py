@@ -1,0 +1,107 @@
+"""What a run ran on, and what was measured of it: versions, device, processor, arithmetic, links, search of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from trainmark.spec.links import AllReduce
+
+
+class DeviceInfo(Struct, frozen=True, kw_only=True):
+    """One device as its driver describes it; what nobody said is empty or None."""
+
+    type: str = ""
+    name: str = ""
+    count_visible: int | None = None
+    memory_bytes: int | None = None
+    driver: str | None = None
+    stand_in: bool = False
+    """Made by trainmark to test itself: no result of it says anything about hardware."""
+
+
+class CpuInfo(Struct, frozen=True, kw_only=True):
+    """The processor of a machine."""
+
+    name: str = ""
+    logical_cores: int | None = None
+    usable_cores: int | None = None
+    capability: str = ""
+    memory_bytes: int | None = None
+
+
+class MachineFacts(Struct, frozen=True, kw_only=True):
+    """What rank 0 says of the machine it runs on; nothing is known of a run that ended before that."""
+
+    trainmark: str = ""
+    python: str = ""
+    torch: str = ""
+    numpy: str = ""
+    os: str = ""
+    libc: str = ""
+    device: DeviceInfo = DeviceInfo()
+    cpu: CpuInfo = CpuInfo()
+    threads: int | None = None
+    variables: Mapping[str, str] = {}
+    """Settings known to change speed, and no others."""
+    optimised_python: int | None = None
+    emulated_precision: bool = False
+    """The device computes the asked precision in a wider one and rounds."""
+
+
+class PrecisionProof(Struct, frozen=True, kw_only=True):
+    """What the first step was really computed in. Products are counted by their kind and the type of their factors."""
+
+    asked: str
+    ran: str
+    computed: Mapping[str, Mapping[str, int]]
+    multiplications: Mapping[str, Mapping[str, int]]
+    weights: Mapping[str, int]
+    tf32: Mapping[str, bool]
+    autocast: str | None = None
+    loss_scale: float | None = None
+    skipped_steps: int = 0
+    """Steps whose gradients were not finite, which changed no weight."""
+
+
+class FlopsFacts(Struct, frozen=True, kw_only=True):
+    """What a run's speed is held to."""
+
+    per_item: float
+    peak_tflops: float | None = None
+    peak_source: str | None = None
+    """Where the peak of a device is from, or why there is none."""
+
+
+class BatchTry(Struct, frozen=True, kw_only=True):
+    """What one batch size did."""
+
+    batch: int
+    items_per_s: float = 0.0
+    step_s: float = 0.0
+    memory_bytes: int | None = None
+    unfit: str = ""
+    """Why this batch cannot be used; empty where it can."""
+
+
+class FillSearch(Struct, frozen=True, kw_only=True):
+    """How the largest useful batch was found."""
+
+    batch_per_device: int
+    reason: str
+    took_s: float = 0.0
+    curve: Sequence[BatchTry] = ()
+    """Every batch that was tried, in the order of their sizes."""
+
+
+class Environment(MachineFacts, frozen=True, kw_only=True, omit_defaults=True):
+    """All a record says of where and how its run was computed."""
+
+    link: Sequence[AllReduce] = ()
+    """What the links between the ranks were measured to carry, smallest message first."""
+    flops: FlopsFacts | None = None
+    precision: PrecisionProof | None = None
+    fill: FillSearch | None = None
+    foreign_load: float | None = None
+    """Share of the worst machine's cores that went to others."""

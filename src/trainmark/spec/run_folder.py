@@ -1,0 +1,195 @@
+"""A run's folder, of which every look reads what is new: for a run that goes on and for one that is over alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from trainmark.spec import events
+from trainmark.spec.errors import NotReadyError, TrainmarkError
+from trainmark.spec.event_files import EventTail, Writer, writer_of
+from trainmark.spec.events import AnyEvent, Unknown
+from trainmark.spec.plan import Plan
+from trainmark.spec.rank_log import RankLog
+from trainmark.spec.target import Target
+from trainmark.spec.whole_files import sha256
+
+HEAD_FILE = "run.json"
+PLAN_FILE = "plan.json"
+LAUNCHER_FILE = "launcher.jsonl"
+
+
+class RunHead(Struct, frozen=True, kw_only=True):
+    """`run.json`: what a record says of a run that its plan does not."""
+
+    run_id: str
+    created: str
+    item: str
+    target: Target
+    reference_global_batch: int
+    group: str | None = None
+    token: str = ""
+    """By which another launcher knows that it sees the same folder."""
+
+
+@dataclass(kw_only=True)
+class NodeSamples:
+    """What one machine's sampler wrote."""
+
+    launcher: int
+    begin: events.SamplerBegin | None = None
+    host: list[events.HostSample] = field(default_factory=list)
+    devices: dict[int, list[tuple[int, events.DeviceReading]]] = field(default_factory=dict)
+    """Of each device, when it was read and what."""
+    last: tuple[events.DeviceReading, ...] = ()
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    end: events.SamplerEnd | None = None
+    last_ns: int | None = None
+    not_understood: int = 0
+
+    def add(self, event: AnyEvent | Unknown) -> None:
+        match event:
+            case events.SamplerBegin():
+                self.begin = event
+            case events.HostSample():
+                self.host.append(event)
+            case events.DeviceSamples():
+                self.last = tuple(event.readings)
+                for reading in event.readings:
+                    self.devices.setdefault(reading.device, []).append((event.at_ns, reading))
+            case events.Unavailable():
+                self.unavailable = event.fields
+            case events.SamplerEnd():
+                self.end = event
+            case _:
+                self.not_understood += 1
+                return
+        self.last_ns = event.at_ns
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """From the launch to the last line, by the machine's own steady clock."""
+        if self.begin is None or self.last_ns is None:
+            return None
+        return (self.last_ns - self.begin.launched_ns) / 1e9
+
+
+class RunFolder:
+    """All that the processes of a run wrote down, as far as it has come."""
+
+    def __init__(self, path: Path, *, only_ranks: Iterable[int] | None = None) -> None:
+        """With `only_ranks` the logs of these are read and nothing else; they are there before their first line."""
+        self.path = path
+        self.head: RunHead | None = None
+        self.plan: Plan | None = None
+        self.ranks: dict[int, RankLog] = {}
+        self.samplers: dict[int, NodeSamples] = {}
+        self.fill: events.BatchFound | None = None
+        self.fault: events.FaultFound | None = None
+        """What the launchers together found to have gone wrong."""
+        self._tails: dict[str, tuple[Writer, EventTail]] = {}
+        self._finds_files = only_ranks is None
+        for rank in only_ranks or ():
+            self._take(f"rank{rank}.jsonl")
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def logs(self) -> list[RankLog]:
+        """The ranks in their order."""
+        return [self.ranks[rank] for rank in sorted(self.ranks)]
+
+    @property
+    def nodes(self) -> list[NodeSamples]:
+        """The machines in the order of their launchers."""
+        return [self.samplers[launcher] for launcher in sorted(self.samplers)]
+
+    @property
+    def not_understood(self) -> int:
+        """Lines of ranks and samplers that this version cannot read."""
+        return sum(log.not_understood for log in self.logs) + sum(node.not_understood for node in self.nodes)
+
+    def update(self) -> bool:
+        """Takes in what is new; True where a rank wrote something (a sampler goes on however long a rank hangs)."""
+        if self._finds_files:
+            self.head = self.head or _head(self.path / HEAD_FILE)
+            self.plan = self.plan or _plan(self.path / PLAN_FILE)
+            for name in _names(self.path):
+                self._take(name)
+        heard = False
+        for writer, tail in self._tails.values():
+            for event in tail.new_events():
+                self._add(writer, event)
+                heard = heard or writer.source == "rank"
+            if writer.source == "rank":
+                self.ranks[writer.number].torn = tail.torn
+        return heard
+
+    def event_files(self) -> dict[str, str]:
+        """The SHA-256 of every event file, by its name."""
+        return {name: sha256(self.path / name) for name in sorted(_names(self.path)) if writer_of(name)}
+
+    def _take(self, name: str) -> None:
+        if name in self._tails or (writer := writer_of(name)) is None:
+            return
+        self._tails[name] = (writer, EventTail(self.path / name))
+        if writer.source == "rank":
+            self.ranks[writer.number] = RankLog(rank=writer.number)
+        elif writer.source == "telemetry":
+            self.samplers[writer.number] = NodeSamples(launcher=writer.number)
+
+    def _add(self, writer: Writer, event: AnyEvent | Unknown) -> None:
+        if writer.source == "rank":
+            self.ranks[writer.number].add(event)
+        elif writer.source == "telemetry":
+            self.samplers[writer.number].add(event)
+        elif isinstance(event, events.BatchFound):
+            self.fill = event
+        elif isinstance(event, events.FaultFound):
+            self.fault = event
+
+
+def read_run(path: Path) -> RunFolder:
+    """A run's folder as it is now; NotReadyError where it is none."""
+    folder = RunFolder(path)
+    folder.update()
+    if folder.head is None or folder.plan is None:
+        raise NotReadyError(f"{path} is not a run folder: {_why_not(path)}")
+    return folder
+
+
+def _head(path: Path) -> RunHead | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunHead)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _plan(path: Path) -> Plan | None:
+    try:
+        return Plan.from_json(msgspec.json.decode(path.read_bytes()))
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TrainmarkError):
+        return None
+
+
+def _why_not(path: Path) -> str:
+    """What keeps a folder from being read, in words."""
+    try:
+        msgspec.json.decode((path / HEAD_FILE).read_bytes(), type=RunHead)
+        Plan.from_json(msgspec.json.decode((path / PLAN_FILE).read_bytes()))
+    except (OSError, ValueError, RecursionError, TrainmarkError) as error:
+        return str(error)
+    return "it changed while it was read"
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return []
