@@ -15,10 +15,11 @@ from rich.cells import cell_len
 
 from trainmark.cli import doctor
 from trainmark.doctor import checks
-from trainmark.launch import coordinator, launcher, ssh
+from trainmark.launch import coordinator, launcher, ssh_run
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.report import doctor_screen
 from trainmark.report.terminal import Paper
+from trainmark.spec import links
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import Plan
@@ -45,9 +46,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
     """Plans that were to be probed; every probe goes well."""
     plans: list[tuple[Plan, Path]] = []
 
-    def probe_only(plan: Plan, store: Path, **coordinator: object) -> tuple[list[dict[str, Any]], int, str]:
+    def probe_only(plan: Plan, store: Path, **coordinator: object) -> tuple[list[links.AllReduce], int, str]:
         plans.append((plan, store))
-        return rows(), 0, ""
+        return links.read(rows()), 0, ""
 
     monkeypatch.setattr(launcher, "probe_only", probe_only)
     return plans
@@ -83,7 +84,7 @@ def test_json_holds_every_section_with_its_verdict(capsys: pytest.CaptureFixture
 def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: (rows(3), 0, ""))
+    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: (links.read(rows(3)), 0, ""))
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
     assert out.startswith("links: doubt\n")
@@ -167,7 +168,7 @@ def test_the_links_between_hosts_are_asked_of_their_own_doctor(
         section = {"name": "links", "verdict": "ok", "sentence": "as seen there", "exit_code": 0, "results": rows(4)}
         return {"sections": [section]}, 0
 
-    monkeypatch.setattr(ssh, "ask_hosts", ask_hosts)
+    monkeypatch.setattr(ssh_run, "ask_hosts", ask_hosts)
     assert call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu") == 0
     assert started == [("a,b", ["doctor", "--topology", "2x2", "--platform", "cpu"], "2x2")]
     out = capsys.readouterr().out
@@ -176,7 +177,7 @@ def test_the_links_between_hosts_are_asked_of_their_own_doctor(
 
 
 def test_an_answer_of_hosts_that_holds_no_links_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "ask_hosts", lambda *words, **more: ({"sections": []}, 0))
+    monkeypatch.setattr(ssh_run, "ask_hosts", lambda *words, **more: ({"sections": []}, 0))
     with pytest.raises(NotReadyError, match="the same version of trainmark"):
         call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu")
 
@@ -184,7 +185,7 @@ def test_an_answer_of_hosts_that_holds_no_links_is_refused(monkeypatch: pytest.M
 def test_a_probe_of_hosts_that_was_interrupted_has_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ssh, "ask_hosts", lambda *words, **more: (None, 130))
+    monkeypatch.setattr(ssh_run, "ask_hosts", lambda *words, **more: (None, 130))
     assert call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu") == 130
     assert "ended before the links were measured" in capsys.readouterr().out
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,12 +13,9 @@ import msgspec
 
 from trainmark.cli.terminal import console, say
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.links import AllReduce
 
 if TYPE_CHECKING:
     from trainmark.report.terminal import Paper
-    from trainmark.spec.plan import Plan
-    from trainmark.spec.topology import Topology
 
 HELP = "Check this machine, or measure the links between ranks."
 EXAMPLES = """\
@@ -28,12 +24,6 @@ EXAMPLES = """\
   trainmark doctor --topology 1x8               how fast do its devices exchange gradients?
   trainmark doctor --topology 2x8 --hosts a,b   and those of two machines?
   trainmark doctor --topology 1x2 --json        the same for programs"""
-
-RESULTS = "results"
-"""Of the links: what each message size took."""
-
-Found = tuple[Sequence[AllReduce], int, str]
-"""Results, exit code, and what went wrong."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +65,12 @@ def _tell_machine(args: argparse.Namespace, store: Path) -> int:
 
 
 def _tell_links(args: argparse.Namespace, store: Path) -> int:
+    from trainmark.doctor import links
     from trainmark.report import doctor_screen
+    from trainmark.spec.topology import Topology
 
-    results = [links(args, store)]
+    topology = Topology.parse(args.topology)
+    results = [links.measure(topology, hosts=args.hosts, platform=args.platform, store=store, say=say)]
     if results[0].sentence and not args.hosts:
         results.append(_network())
     told = [result for result in results if result.sentence]
@@ -100,8 +93,9 @@ def _network() -> CheckResult:
 
 
 def _document(result: CheckResult) -> dict[str, Any]:
+    """What the links' message sizes took stands beside the facts, where another machine's doctor looks for it."""
     facts = dict(result.facts)
-    results = facts.pop(RESULTS, [])
+    results = facts.pop("results", [])
     return {
         "name": result.name,
         "group": result.group,
@@ -117,96 +111,6 @@ def _document(result: CheckResult) -> dict[str, Any]:
 def _dump(document: Mapping[str, Any]) -> None:
     json.dump(document, sys.stdout, ensure_ascii=False)
     print()
-
-
-def links(args: argparse.Namespace, store: Path) -> CheckResult:
-    """Starts the ranks of a topology only to let them exchange messages."""
-    from trainmark.launch import planning
-    from trainmark.launch.options import RunOptions
-    from trainmark.spec import links
-    from trainmark.spec.topology import Topology
-
-    topology = Topology.parse(args.topology)
-    if topology.devices == 1:
-        return CheckResult(name="links", verdict="ok", sentence=f"{topology} has one rank, which exchanges with nobody")
-    if args.hosts:
-        results, code, sentence = _probe_hosts(args, topology)
-    else:
-        words = RunOptions(recipe="smoke", topology=args.topology, platform=args.platform)
-        results, code, sentence = _probe_here(planning.decide("resnet50", words), topology, store)
-    if code:
-        return CheckResult(name="links", verdict="failed", sentence=sentence, exit_code=code, facts={RESULTS: results})
-    if not results:
-        return CheckResult(name="links", verdict="ok", sentence=sentence)
-    remedy = _remedy(results[-1].size_bytes, topology)
-    return CheckResult(
-        name="links",
-        verdict="doubt" if remedy else "ok",
-        sentence=links.summary(results, ranks=topology.devices, hosts=topology.nodes),
-        remedy=remedy,
-        facts={RESULTS: results},
-    )
-
-
-def _probe_here(plan: Plan, topology: Topology, store: Path) -> Found:
-    """On this machine, together with the others of its job if there are any; the first of them tells the results."""
-    from trainmark.launch import cluster_env, launcher, lifeline_stdin
-    from trainmark.launch.coordinator import Coordinator
-    from trainmark.spec import site
-
-    network = site.load().network
-    here = cluster_env.find(topology, os.environ, network.port)
-    if here.kind == "slurm-batch":
-        command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-        os.execvp("srun", cluster_env.own_srun(topology, os.environ, command))  # noqa: S606
-    if lifeline_stdin.asked():
-        lifeline_stdin.end_with_stdin()
-    if here.launchers == 1:
-        return launcher.probe_only(plan, store, interface=network.interface)
-    coordinator = Coordinator(here)
-    try:
-        results, code, sentence = launcher.probe_only(plan, store, coordinator=coordinator, interface=network.interface)
-        if here.leads:
-            coordinator.finish(code)
-            return results, code, sentence
-    finally:
-        coordinator.leave()
-    if sentence:
-        say(f"trainmark: {sentence}")
-    return [], code, ""
-
-
-def _probe_hosts(args: argparse.Namespace, topology: Topology) -> Found:
-    """What the doctor of the first host tells."""
-    from trainmark.launch import ssh_run
-    from trainmark.spec import site
-    from trainmark.spec.errors import NotReadyError
-
-    words = ["doctor", "--topology", str(topology), *(["--platform", args.platform] if args.platform else [])]
-    document, code = ssh_run.ask_hosts(args.hosts, words, topology, site.load(), quiet=True)
-    if document is None:
-        return [], code, "ended before the links were measured"
-    try:
-        result = document["sections"][0]
-        return msgspec.convert(result["results"], list[AllReduce]), code, str(result["sentence"])
-    except (KeyError, IndexError, TypeError, msgspec.ValidationError) as error:
-        raise NotReadyError(
-            f"the first of the hosts {args.hosts} answers with something else than its links; "
-            "see that it has the same version of trainmark as this machine"
-        ) from error
-
-
-def _remedy(largest_bytes: int, topology: Topology) -> str:
-    """What to look at where the probe had no time for its large messages; nothing where it had."""
-    from trainmark.spec import links
-    from trainmark.train.link_probe import BUDGET_S, SIZES_BYTES
-
-    if largest_bytes >= SIZES_BYTES[-1]:
-        return ""
-    slow = f"messages above {links.size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"
-    if topology.nodes == 1:
-        return f"{slow}; see what else is running on this machine"
-    return f"{slow}; see whether the ranks use the network meant for them (interface in trainmark.toml)"
 
 
 def _paper() -> Paper:
