@@ -322,13 +322,13 @@ PEAK = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the 
 
 def test_an_invalid_run_publishes_no_mfu(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50, ended=None, also={}, exit_code=5, sentence="no finite loss", consequence=False)
+    folder.rank(0, [10] * 50, ended=None, also=[], exit_code=5, sentence="no finite loss", consequence=False)
     assert folder.record().metrics["mfu"].unavailable == "the result is not valid"
 
 
 def test_the_flops_of_a_run_are_on_its_record_with_their_source(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50, also={"flops": PEAK})
+    folder.rank(0, [10] * 50, also=[events.FlopsCounted(**PEAK)])
     record = folder.record()
     assert record.environment["flops"] == PEAK
     assert record.metrics["mfu"].value == pytest.approx(100 * 800 * 24.3e9 / 19.5e12)
