@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -284,8 +286,21 @@ def test_a_record_written_before_artifacts_and_restarts_is_still_read(tmp_path: 
     folder = Folder(tmp_path, make_plan())
     folder.rank(0, [10] * 50)
     document = folder.record().to_json()
-    del document["artifacts"], document["data_facts"], document["restarts"]
-    assert Record.from_json(document) == folder.record()
+    for name in ("artifacts", "data_facts", "restarts", "revision", "event_files"):
+        del document[name]
+    document["schema"] = 1
+    assert Record.from_json(document) == replace(folder.record(), event_files={})
+
+
+def test_the_files_of_events_are_named_on_the_record_with_their_hashes(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(topology="1x2"), revision="3f2a91c0d4e5")
+    folder.rank(0, [10] * 50)
+    folder.rank(1, [10] * 50)
+    record = folder.record()
+    files = record.event_files
+    assert list(files) == ["rank0.jsonl", "rank1.jsonl"]
+    assert files["rank1.jsonl"] == hashlib.sha256((tmp_path / "rank1.jsonl").read_bytes()).hexdigest()
+    assert record.revision == "3f2a91c0d4e5"
 
 
 def test_given_weights_are_a_doubt_about_the_time_to_target(tmp_path: Path) -> None:
@@ -322,7 +337,7 @@ PEAK = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the 
 
 def test_an_invalid_run_publishes_no_mfu(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50, ended=None, also=[], exit_code=5, sentence="no finite loss", consequence=False)
+    folder.rank(0, [10] * 50, ended=None, exit_code=5, sentence="no finite loss", consequence=False)
     assert folder.record().metrics["mfu"].unavailable == "the result is not valid"
 
 

@@ -33,6 +33,7 @@ from trainmark.spec.machine import FillSearch
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.record import Record
+from trainmark.spec.revision import revision
 from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunFolder, RunHead
 from trainmark.spec.topology import Topology
 from trainmark.spec.whole_files import write_whole
@@ -354,6 +355,7 @@ def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path
         run_id=run_id,
         created=stamp,
         group=group,
+        revision=revision(),
         item=workload.item,
         target=workload.target,
         reference_global_batch=workload.reference_global_batch,

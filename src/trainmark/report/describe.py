@@ -61,6 +61,7 @@ def describe(
     _draw_artifacts(paper, record, run_folder)
     _draw_links(paper, record)
     _draw_environment(paper, record)
+    _draw_unknown(paper, record)
     _draw_doubts(paper, record)
     paper.put("", "What a word means: trainmark explain p_core")
     if path is not None:
@@ -101,7 +102,7 @@ def _draw_identity(paper: Paper, record: Record) -> None:
         [
             ("run", record.run_id),
             ("created", record.created),
-            ("trainmark", record.trainmark),
+            ("trainmark", f"{record.trainmark} ({record.revision})" if record.revision else record.trainmark),
             *([("repeats", record.group)] if record.group else []),
         ],
         indent=0,
@@ -332,6 +333,12 @@ def _draw_environment(paper: Paper, record: Record) -> None:
     pairs = list(_flat({name: value for name, value in record.environment.items() if name not in drawn}))
     if pairs:
         _title(paper, "Environment")
+        _draw_pairs(paper, pairs)
+
+
+def _draw_unknown(paper: Paper, record: Record) -> None:
+    if pairs := list(_flat(record.unknown)):
+        _title(paper, "Unknown here", "written by a newer trainmark, and kept")
         _draw_pairs(paper, pairs)
 
 

@@ -112,6 +112,8 @@ KEPT: Mapping[str, Any] = {
     "series": {"ranks": {"host": _host, ANY: _data}, "warmup_steps": _keep, "steady_from": _keep, "loss": _keep},
     **dict.fromkeys(("schema", "kind", "run_id", "created", "status", "group", "item"), _keep),
     "trainmark": _version,
+    "revision": _keep,
+    "event_files": {ANY: _keep},
     "ended": _first_part,
     "metrics": {ANY: {"value": _keep, "unit": _keep, "interval": _keep, "unavailable": _text}},
     "coverage": _text,

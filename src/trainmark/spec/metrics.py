@@ -507,13 +507,3 @@ def quantity_to_json(quantity: Quantity) -> dict[str, Any]:
     if quantity.unavailable:
         document["unavailable"] = quantity.unavailable
     return document
-
-
-def quantity_from_json(document: dict[str, Any]) -> Quantity:
-    interval = document.get("interval")
-    return Quantity(
-        value=document["value"],
-        unit=document["unit"],
-        interval=(interval[0], interval[1]) if interval else None,
-        unavailable=document.get("unavailable"),
-    )

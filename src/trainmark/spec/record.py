@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
 
 import msgspec
 
 from trainmark.spec.artifact import Artifact
+from trainmark.spec.beyond import beyond, restored
 from trainmark.spec.errors import UsageError
-from trainmark.spec.metrics import Quantity, quantity_from_json, quantity_to_json
+from trainmark.spec.metrics import Quantity, quantity_to_json
 from trainmark.spec.plan import Plan
 from trainmark.spec.timeline import RankTrace, Timeline
 
-RECORD_SCHEMA = 1
+RECORD_SCHEMA = 2
+# The history of the schema. A field that is only added changes no number: a reader keeps what it does not know, and
+# what a record does not have was not recorded. The number changes where an older document must be rewritten to be read.
+#   1  The first. `restarts`, `artifacts`, `data_facts` and `telemetry` came during it, so that a record may lack them.
+#   2  Those four are always there; with `revision`, the source that ran, and `event_files`, the SHA-256 of each event
+#      file the record was made of (empty where nobody took them).
 MOST_STEPS = 100_000_000
 """No run is longer; a damaged count must not take all memory."""
+KIND = "trainmark record"
 ALL_STEPS = "all training steps"
 
 Status = Literal["valid", "invalid", "incomplete"]
@@ -78,6 +85,8 @@ class Record:
     """UTC, ISO 8601. For people only: no duration is ever taken from it."""
     trainmark: str
     """The version that wrote this."""
+    revision: str | None = None
+    """The git revision of the source that ran; None where it was an installed package."""
     status: Status
     ended: str
     """Why the run ended, in words."""
@@ -102,6 +111,10 @@ class Record:
     """How the data was read, such as the share of padding, as rank 0 saw it."""
     telemetry: Mapping[str, Any] = field(default_factory=dict)
     """What the samplers saw of devices and hosts, thinned; empty where nothing was sampled."""
+    event_files: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of every file of events this was made of, by its name in the run's folder."""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """What a newer version wrote and this one does not know: shown, and written back where it stood."""
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -121,12 +134,17 @@ class Record:
         return str(seen.get("ran", self.plan.precision)) if isinstance(seen, Mapping) else self.plan.precision
 
     def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = restored(self._known(), self.unknown)
+        return document
+
+    def _known(self) -> dict[str, Any]:
         return {
             "schema": RECORD_SCHEMA,
-            "kind": "trainmark record",
+            "kind": KIND,
             "run_id": self.run_id,
             "created": self.created,
             "trainmark": self.trainmark,
+            "revision": self.revision,
             "status": self.status,
             "ended": self.ended,
             "group": self.group,
@@ -143,6 +161,7 @@ class Record:
             "artifacts": msgspec.to_builtins(self.artifacts),
             "data_facts": dict(self.data_facts),
             "telemetry": dict(self.telemetry),
+            "event_files": dict(self.event_files),
             "series": {
                 "warmup_steps": self.timeline.warmup_steps,
                 "steady_from": self.timeline.steady_from,
@@ -156,48 +175,48 @@ class Record:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Record:
-        if not isinstance(document, Mapping):
-            raise UsageError("not a trainmark record: its JSON is not an object")
-        if document.get("kind") != "trainmark record" or document.get("schema") != RECORD_SCHEMA:
-            raise UsageError(
-                f"not a trainmark record of schema {RECORD_SCHEMA} (kind {document.get('kind')!r}, "
-                f"schema {document.get('schema')!r})"
-            )
+        """Of any schema up to this one; UsageError where it is no record, or a damaged or a newer one."""
+        upgraded = upgrade(document)
         try:
-            return cls._read(document)
-        except (KeyError, TypeError, IndexError) as error:
-            raise UsageError(f"this record is damaged: {type(error).__name__} {error}") from error
-
-    @classmethod
-    def _read(cls, document: Mapping[str, Any]) -> Record:
-        quality = dict(document["quality"])
-        quality["history"] = tuple(Evaluation(**evaluation) for evaluation in quality["history"])
-        return cls(
-            run_id=document["run_id"],
-            created=document["created"],
-            trainmark=document["trainmark"],
-            status=document["status"],
-            ended=document["ended"],
-            group=document["group"],
-            plan=Plan.from_json(document["plan"]),
-            item=document["item"],
-            metrics={alias: quantity_from_json(entry) for alias, entry in document["metrics"].items()},
-            coverage=document["coverage"],
-            quality=Quality(**quality),
-            doubts=tuple(Doubt(**doubt) for doubt in document["doubts"]),
-            restarts=tuple(_restart_from_json(restart) for restart in document.get("restarts", ())),
-            environment=document["environment"],
-            skipped_files=tuple(document["skipped_files"]),
-            artifacts=tuple(Artifact(**artifact) for artifact in document.get("artifacts", ())),
-            data_facts=document.get("data_facts", {}),
-            telemetry=document.get("telemetry", {}),
-            loss=document["series"]["loss"],
+            found = msgspec.convert(upgraded, _Document)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"this record is damaged: {error}") from error
+        record = cls(
+            plan=Plan.from_json(upgraded["plan"]),
             timeline=Timeline(
-                ranks=tuple(_trace_from_json(trace) for trace in document["series"]["ranks"]),
-                warmup_steps=document["series"]["warmup_steps"],
-                steady_from=document["series"]["steady_from"],
+                ranks=tuple(_trace_from_json(trace) for trace in found.series.ranks),
+                warmup_steps=found.series.warmup_steps,
+                steady_from=found.series.steady_from,
             ),
+            loss=found.series.loss,
+            **{name: getattr(found, name) for name in _PLAIN},
         )
+        unknown = beyond(upgraded, record._known())
+        return replace(record, unknown=unknown) if unknown else record
+
+
+def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's document as this version would have written it; UsageError where it is none, or a newer one."""
+    if not isinstance(document, Mapping):
+        raise UsageError("not a trainmark record: its JSON is not an object")
+    schema = document.get("schema")
+    if document.get("kind") != KIND or schema not in range(1, RECORD_SCHEMA + 1) or isinstance(schema, bool):
+        raise UsageError(
+            f"not a trainmark record of schema {RECORD_SCHEMA} (kind {document.get('kind')!r}, schema {schema!r})"
+        )
+    return dict(document) if schema == RECORD_SCHEMA else _from_1(document)
+
+
+def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
+    later: dict[str, Any] = {
+        "restarts": [],
+        "artifacts": [],
+        "data_facts": {},
+        "telemetry": {},
+        "revision": None,
+        "event_files": {},
+    }
+    return {**later, **document, "schema": 2}
 
 
 VIEWS: dict[Literal["text", "html"], Callable[[Record], str]] = {}
@@ -219,12 +238,66 @@ def _trace_to_json(trace: RankTrace) -> dict[str, Any]:
     return document
 
 
-def _trace_from_json(document: Mapping[str, Any]) -> RankTrace:
-    return RankTrace(**{**document, "items": _unpack(document["items"])})
+class _Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """A `RankTrace` as it is written: items are packed."""
+
+    rank: int
+    host: str = ""
+    phases_ns: dict[str, int] = {}
+    wait_ns: list[int]
+    compute_ns: list[int]
+    exchange_ns: list[int] = []
+    items: list[tuple[int, int]]
+    memory_peak_bytes: int | None = None
 
 
-def _restart_from_json(document: Mapping[str, Any]) -> Restart:
-    return Restart(**{**document, "damaged": tuple(document["damaged"])})
+class _Series(msgspec.Struct, frozen=True, kw_only=True):
+    warmup_steps: int
+    steady_from: int
+    loss: list[float | None]
+    ranks: list[_Trace]
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What a record's document holds, beside its plan and what follows from the series."""
+
+    run_id: str
+    created: str
+    trainmark: str
+    revision: str | None
+    status: Status
+    ended: str
+    group: str | None
+    item: str
+    metrics: dict[str, Quantity]
+    coverage: str
+    quality: Quality
+    doubts: tuple[Doubt, ...]
+    restarts: tuple[Restart, ...]
+    environment: dict[str, Any]
+    skipped_files: tuple[str, ...]
+    artifacts: tuple[Artifact, ...]
+    data_facts: dict[str, float]
+    telemetry: dict[str, Any]
+    event_files: dict[str, str]
+    plan: dict[str, Any]
+    series: _Series
+
+
+_PLAIN = tuple(name for name in _Document.__struct_fields__ if name not in ("plan", "series"))
+
+
+def _trace_from_json(trace: _Trace) -> RankTrace:
+    return RankTrace(
+        rank=trace.rank,
+        host=trace.host,
+        phases_ns=trace.phases_ns,
+        wait_ns=trace.wait_ns,
+        compute_ns=trace.compute_ns,
+        exchange_ns=trace.exchange_ns or (),
+        items=_unpack(trace.items),
+        memory_peak_bytes=trace.memory_peak_bytes,
+    )
 
 
 def _pack(items: Sequence[int]) -> list[list[int]]:
@@ -232,7 +305,7 @@ def _pack(items: Sequence[int]) -> list[list[int]]:
     return [[len(list(alike)), value] for value, alike in groupby(items)]
 
 
-def _unpack(runs: Sequence[Sequence[int]]) -> list[int]:
+def _unpack(runs: Sequence[tuple[int, int]]) -> list[int]:
     if sum(count for count, _ in runs) > MOST_STEPS:
         raise UsageError(f"this record is damaged: it counts items of more than {MOST_STEPS} steps")
     items: list[int] = []

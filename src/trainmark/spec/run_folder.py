@@ -32,6 +32,8 @@ class RunHead(Struct, frozen=True, kw_only=True):
     target: Target
     reference_global_batch: int
     group: str | None = None
+    revision: str | None = None
+    """Of the source that runs, where it is a checkout."""
     token: str = ""
     """By which another launcher knows that it sees the same folder."""
 

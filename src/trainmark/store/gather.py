@@ -74,6 +74,7 @@ def gather(folder: RunFolder) -> Record:
         run_id=head.run_id,
         created=head.created,
         trainmark=trainmark.__version__,
+        revision=head.revision,
         status=status,
         ended=ended,
         group=head.group,
@@ -105,6 +106,7 @@ def gather(folder: RunFolder) -> Record:
         ),
         skipped_files=tuple(first.end.skipped) if first.end else (),
         artifacts=first.artifacts,
+        event_files=folder.event_files(),
         data_facts=_finite(first.end.facts) if first.end else {},
     )
 

@@ -19,6 +19,7 @@ from trainmark.spec.audit import DAMAGED, look
 from trainmark.spec.record import Record
 
 NOBODY_CAN_TELL = {
+    r"(revision|event_files.*)": "what ran, and hashes of files that are not at hand here",
     r"group": "a name that repeats share, and nothing else",
     r"plan\.data\.folder": "where a set lay on one machine; what it was is in the fingerprint",
     r"plan\.(max_restarts|hang_timeout_s|resume_from)": "a permission, or a path: no number depends on it",

@@ -18,7 +18,7 @@ from trainmark.analysis.audit import (
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.spec.audit import DAMAGED, concluded, look, wrong
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.record import Record
+from trainmark.spec.record import Record, upgrade
 
 CHECKS = (
     *record_file.CHECKS,
@@ -41,6 +41,7 @@ def audit_document(document: Mapping[str, Any], name: str) -> tuple[CheckResult,
     """Every check on a record file's JSON; one that cannot be read as a record is wrong for that."""
     title = "the file is a record, with the plan its fingerprint was taken of"
     try:
+        document = upgrade(document)
         record = Record.from_json(document)
     except DAMAGED as error:
         why, check = "no run writes a record that cannot be read", "who changed the file after it was written"
