@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainmark.cli.explain import DOUBTS, PHASES_EXPLAINED, WORDS
 from trainmark.spec.escape import markdown_cell
+from trainmark.spec.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
 from trainmark.spec.metrics import METRICS
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"

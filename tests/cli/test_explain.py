@@ -6,6 +6,7 @@ import json
 import pytest
 
 from trainmark.cli import explain
+from trainmark.spec import glossary
 from trainmark.spec.errors import UsageError
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.timeline import PHASES
@@ -44,21 +45,21 @@ def test_a_metric_is_explained_in_full(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_a_word_is_found_by_the_names_people_use(word: str, meant: str) -> None:
-    assert explain.meaning(word).word == meant
+    assert glossary.meaning(word).word == meant
 
 
 def test_every_word_is_listed_without_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert call() == 0
     out = capsys.readouterr().out
-    for word in (*METRICS, *PHASES, *explain.WORDS, *explain.DOUBTS):
+    for word in (*METRICS, *PHASES, *glossary.WORDS, *glossary.DOUBTS):
         assert f"\n  {word} " in out
     assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_every_metric_and_phase_can_be_asked_for() -> None:
-    for word in (*METRICS, *(metric.name for metric in METRICS.values()), *PHASES, *explain.ALSO):
-        assert explain.meaning(word).definition
+    for word in (*METRICS, *(metric.name for metric in METRICS.values()), *PHASES, *glossary.ALSO):
+        assert glossary.meaning(word).definition
 
 
 def test_an_unknown_word_is_answered_with_the_nearest() -> None:
@@ -73,7 +74,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["unit"] == "items/s"
     assert document["formula"] == METRICS["p_train"].formula
     assert call("--json") == 0
-    assert len(json.loads(capsys.readouterr().out)) == len(list(explain.meanings()))
+    assert len(json.loads(capsys.readouterr().out)) == len(list(glossary.meanings()))
 
 
 def test_a_word_is_explained_in_chinese(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +103,7 @@ def test_every_word_is_listed_in_chinese_within_the_width(
     monkeypatch.setenv("COLUMNS", "80")
     assert call("--lang", "zh") == 0
     out = capsys.readouterr().out
-    for word in (*METRICS, *PHASES, *explain.WORDS, *explain.DOUBTS):
+    for word in (*METRICS, *PHASES, *glossary.WORDS, *glossary.DOUBTS):
         assert f"\n  {word} " in out
     for heading in ("指标", "阶段", "词语", "疑点"):
         assert f"{heading}" in out
@@ -111,7 +112,7 @@ def test_every_word_is_listed_in_chinese_within_the_width(
 
 @pytest.mark.parametrize(("name", "meant"), [("整体吞吐", "p_whole"), ("显存", "mem"), ("端到端时间", "e2e_time")])
 def test_a_metric_is_found_by_its_chinese_name(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain.meaning(name).word == meant
+    assert glossary.meaning(name).word == meant
     call(name)
     assert "公式" in capsys.readouterr().out
 
@@ -124,5 +125,5 @@ def test_json_says_which_language_it_is_in(language: str, capsys: pytest.Capture
     documents = json.loads(capsys.readouterr().out)
     assert {document["language"] for document in documents} == {language}
     assert documents == [
-        {field: value for field, value in entry._asdict().items() if value} for entry in explain.meanings(language)
+        {field: value for field, value in entry._asdict().items() if value} for entry in glossary.meanings(language)
     ]

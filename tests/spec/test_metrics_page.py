@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.cli import explain
+from trainmark.spec import glossary
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.timeline import PHASES
 
@@ -26,11 +26,11 @@ def test_the_page_of_metrics_is_what_the_code_says(capsys: pytest.CaptureFixture
 
 
 def test_every_phase_is_explained_in_order() -> None:
-    assert tuple(explain.PHASES_EXPLAINED) == PHASES
+    assert tuple(glossary.PHASES_EXPLAINED) == PHASES
 
 
 def test_every_doubt_a_run_can_raise_is_explained() -> None:
     source = (ROOT / "src/trainmark/spec/doubts.py").read_text(encoding="utf-8")
     raised = set(re.findall(r'yield\s*\(?\s*"([a-z-]+)"', source))
     assert raised
-    assert raised <= set(explain.DOUBTS)
+    assert raised <= set(glossary.DOUBTS)

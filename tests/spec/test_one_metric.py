@@ -16,13 +16,13 @@ from records import make_record
 
 from trainmark.analysis.audit.records import audit_record
 from trainmark.analysis.compare.comparison import compare
-from trainmark.cli.explain import meaning
 from trainmark.published.lookup import of_records
 from trainmark.report import csv_format
 from trainmark.report.describe import describe
 from trainmark.report.html import document
 from trainmark.report.html.inputs import Contents
 from trainmark.spec.errors import UsageError
+from trainmark.spec.glossary import meaning
 from trainmark.spec.metrics import METRICS, Measured, Quantity, metric
 from trainmark.spec.record import Record
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
-from typing import NamedTuple
 
-from trainmark.analysis.language import LANGUAGES, by_locale
+from trainmark.spec.language import LANGUAGES, by_locale
 
 HELP = "Explain what a number, a phase or another word of the tables means."
 EXAMPLES = """\
@@ -17,147 +15,6 @@ EXAMPLES = """\
   trainmark explain p_core --lang zh      in Chinese, which a Chinese locale chooses by itself
   trainmark explain 计算吞吐              by its Chinese name
   trainmark explain p_train --json        for programs"""
-
-PHASES_EXPLAINED = {
-    "startup": "From the launcher's start to the first line of the worker: interpreter, imports, rendezvous.",
-    "init": "Opening the device and the data set, building model and optimizer, compiling.",
-    "warmup": "Steps done before the series is steady. They stay on the record and, in a run cut to so many steps or "
-    "seconds, are left out of throughput; in a full run this phase is empty and every step counts.",
-    "data_wait": "The loop waiting for its next batch on the device: loading and copying that was not hidden.",
-    "compute": "Forward, backward, gradient exchange and optimizer.",
-    "evaluate": "Evaluation, its own wait for data included.",
-    "checkpoint": "Saving the state of training.",
-    "restart": "Of a run whose ranks were started again: the work that was lost with them, and the time until the new "
-    "workers' first lines. No throughput holds it.",
-    "other": "What is left between the phases above; it should be near zero.",
-}
-"""By phase, in the order they are charged."""
-
-WORDS = {
-    "fix_hp": "The fields in which a run's recipe differs from the workload's reference recipe, computed and never "
-    "typed; '/' where none does. bs is batch_per_device, lr learning_rate, wd weight_decay.",
-    "scaling": "How much of the ideal speed-up a larger topology reached: its throughput / (how many times as many "
-    "devices x the throughput of the smallest topology). Weak scaling keeps the batch of each device, strong scaling "
-    "the global batch; all else must be equal. `trainmark scaling` shows it with its interval.",
-    "configuration": "The device's name and the topology: nodes x devices per node.",
-    "quality": "How good the trained model was, by the workload's own word: acc (top-1 accuracy over the whole "
-    "validation set, each sample counted once) or val_loss. 'reached' and 'missed' are about the recipe's target; a "
-    "'short run', cut to so many steps or seconds, is not held to it.",
-    "val_loss": "Tacotron2's quality by the published definition: squared error of the mel before and after the "
-    "postnet plus the gate's cross-entropy, each a mean over all frames of padded batches, with the prenet's dropout "
-    "on. Batches and draws are fixed, so it is the same at every world size.",
-    "masked_val_loss": "The same loss over each clip's own frames, as a mean over clips: padding does not count.",
-    "diagonality": "How steadily attention reads: 1 - 3 x the mean distance between where it looks and where a steady "
-    "reader would be, both from 0 to 1. 1 is a steady reader, 0 attention spread evenly, below 0 attention that is "
-    "stuck. A low val_loss can hide broken attention; this does not.",
-    "attention_focus": "The largest attention weight of a frame, as a mean over frames: 1 is one letter at a time.",
-    "real_time_factor": "Of `trainmark speak`: seconds of computing for a second of sound. Below 1 is faster than "
-    "real time.",
-    "interval": "'±0.4 %' beside a throughput: with 95 % confidence the value a long run would find lies within that "
-    "share of the one shown. It respects that neighbouring steps resemble each other.",
-    "coverage": "The steps that p_whole, p_train and p_core cover. In a full run these are all training steps, as in "
-    "the published tables; in a run cut to so many steps or seconds, only the steady part.",
-    "stability": "Over the repeats of one run: (largest - smallest) / median of p_core, and how many completed.",
-    "doubts": "Reasons to trust a result less, found by looking at it and said in words wherever it is shown.",
-    "artifacts": "Files a trained model left beside its record to be looked at or listened to. They are made after the "
-    "clock has stopped, so no number holds their time.",
-    "telemetry": "What a process beside the run sampled about twice a second of devices and host: power, temperature, "
-    "memory, use and clock, the processors' load and how much of it was other programs'. A sensor that cannot be read "
-    "is unavailable with its reason, never 0.",
-    "data_facts": "What the reader of the data says about how it was read, such as the share of padding in batches.",
-    "status": "How the run ended: valid, incomplete, invalid or no record. An incomplete run did not reach its end and "
-    "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite. A folder "
-    "without a record belongs to a run that still runs, or ended before a record could be written.",
-    "precision": "What the products of the run's first step were really computed in, as seen on their way to the "
-    "device: fp32, tf32, bf16, fp16, or amp-... where autocast lowered them from float32 weights. A type names a run "
-    "if three quarters of all multiplications were done in it and hardly any in a narrower one. Where a CPU emulates a "
-    "narrow type with float32 kernels, the numbers decide: factors that hold nothing but narrow numbers make a narrow "
-    "product.",
-    "group": "What the runs of one --repeat have in common.",
-    "fingerprint": "Equal for two runs that were asked for the same training on the same kind of platform.",
-}
-
-DOUBTS = {
-    "incomplete": "The run did not reach its end: the numbers cover what was measured before.",
-    "generated-data": "The data was made by trainmark: speed is real, but quality says only that training works. "
-    "Give the real set with --data.",
-    "stand-in": "It ran on the stand-in, which is no device but shows how a run would fare on one: its speed, memory "
-    "and power mean nothing.",
-    "init-from": "Training began with given weights, not random ones: its time to target is not that from scratch.",
-    "target-missed": "A full run ended without the quality its recipe asks for.",
-    "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
-    "drifting": "Steps became slower or faster by more than 2 % from first to last: heat, a full cache, another load. "
-    "Where steps hold different numbers of items, what these explain is taken out first.",
-    "rank-skew": "The slowest rank's own computing took more than 5 % longer than the fastest's, and not for having "
-    "more items; the text names it. The exchange of gradients is left out, because in it the fast ranks wait for the "
-    "slow one, so that whole steps are equally long on all.",
-    "small-batch": "The global batch is below the reference recipe's, so the device may not be filled.",
-    "emulated-precision": "The processor has no instructions for the precision asked for.",
-    "precision-differs": "The arithmetic of the run's first step was watched, and is not what was asked for; the text "
-    "has what ran and how many products in which type. Labels in tables say what ran. Under --strict the result is not "
-    "valid.",
-    "skipped-steps": "A loss scaler left out more than 1 % of the steps because their gradients were not finite; a few "
-    "at the beginning are usual, while it looks for its scale.",
-    "mfu-above-100": "The run did more FLOPs a second than the peak of its devices in the precision asked for, so "
-    "that something narrower ran than its label says, or the peak is wrong; the text names where that is from.",
-    "foreign-load": "Other programs, or other guests of the host, used more than 10 % of the machine meanwhile.",
-    "sampler-ended": "The process that samples devices and host ended before the run did. The run is not touched by "
-    "that, but what its power, heat, memory and foreign load were later is not known.",
-    "power-sampling": "Power rests on fewer than 60 samples, on less than one a second, or on samples with a gap of "
-    "more than 2 s: less than MLPerf asks for.",
-    "throttled": "A device said that heat or its power limit slowed it; the text says how often and why.",
-    "ecc-errors": "The memory of a device had errors it could not correct during the run: the result may be wrong, and "
-    "the device should be looked at.",
-    "skip-bad": "Unreadable data files were allowed to be left out; the record lists those that were.",
-    "torn-events": "A rank's event file ended in the middle of a line: what that line held is not counted.",
-    "no-sample": "The trained model should have left files to look at or listen to and could not; the measured result "
-    "is not touched by that.",
-    "resumed": "The run went on from a checkpoint: times cover only the part after it.",
-    "restarted": "Ranks died and were started again from the newest checkpoint; the text says where and how much time "
-    "was lost. e2e_time holds that time, throughputs do not.",
-    "no-end": "Of `trainmark speak`: the limit on frames came before the network said that it had come to the end.",
-    "no-sound": "Of `trainmark speak`: the network ended at its first frame.",
-    "weak-attention": "Of `trainmark speak`: attention did not read along the text, so the words are hardly right.",
-    "long-text": "Of `trainmark speak`: a sentence is longer than any in LJSpeech, on which such networks are trained.",
-    "untrained": "Of `trainmark speak`: the weights are those of a network that has not seen a single batch.",
-}
-"""By the code programs read on the record."""
-
-ALSO = {
-    "scalability": "scaling",
-    "scaling_efficiency": "scaling",
-    "acc": "quality",
-    "acc1": "quality",
-    "final_acc1": "quality",
-    "target": "quality",
-    "doubt": "doubts",
-    "spread": "stability",
-    "deviations": "fix_hp",
-    "±": "interval",
-    "repeat": "group",
-    "notes": "doubts",
-    "samples": "artifacts",
-    "padding": "data_facts",
-    "flops": "mfu",
-    "peak": "mfu",
-    "focus": "attention_focus",
-    "rtf": "real_time_factor",
-}
-"""Other words people use, and the one that explains them."""
-
-
-class Meaning(NamedTuple):
-    kind: str
-    """metric, phase, word or doubt."""
-    word: str
-    definition: str
-    name: str = ""
-    """The name in code, where the word of the tables is another."""
-    unit: str = ""
-    formula: str = ""
-    title: str = ""
-    """What Chinese tables call it; empty in English, and where they keep the word."""
-    language: str = "en"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -170,8 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console
+    from trainmark.spec.glossary import by_translated_name, meaning, meanings
 
-    language = args.lang or ("zh" if _by_chinese_name(args.word or "") else by_locale())
+    named = by_translated_name(args.word or "")
+    language = args.lang or (named[1] if named else by_locale())
     found = list(meanings(language)) if args.word is None else [meaning(args.word, language)]
     screen = console()
     if args.json:
@@ -179,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         document = documents if args.word is None else documents[0]
         screen.file.write(json.dumps(document, indent=2) + "\n")
         return 0
-    from trainmark.cli.explain_screen import draw_all, draw_one
+    from trainmark.report.explain_screen import draw_all, draw_one
     from trainmark.report.terminal import Paper
 
     color = screen.color_system is not None and not screen.no_color
@@ -190,53 +49,3 @@ def run(args: argparse.Namespace) -> int:
         draw_one(paper, found[0], language)
     screen.file.write(paper.drawn())
     return 0
-
-
-def meanings(language: str = "en") -> Iterator[Meaning]:
-    """Everything that can be explained, metrics first."""
-    from trainmark.spec.metrics import METRICS
-
-    for metric in METRICS.values():
-        unit = metric.unit.replace("{item}", "items")
-        entry = Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula)
-        yield _in_chinese(entry) if language == "zh" else entry
-    for kind, entries in (("phase", PHASES_EXPLAINED), ("word", WORDS), ("doubt", DOUBTS)):
-        for word, definition in entries.items():
-            entry = Meaning(kind, word, definition)
-            yield _in_chinese(entry) if language == "zh" else entry
-
-
-def _in_chinese(entry: Meaning) -> Meaning:
-    from trainmark.analysis import meanings_zh
-
-    if entry.kind == "metric":
-        said = meanings_zh.METRICS.get(entry.word)
-        if said is None:  # a metric may be younger than its translation
-            return entry
-        return entry._replace(title=said.name, formula=said.formula, definition=said.definition, language="zh")
-    of_kind = {"phase": meanings_zh.PHASES, "word": meanings_zh.WORDS, "doubt": meanings_zh.DOUBTS}
-    return entry._replace(definition=of_kind[entry.kind][entry.word], language="zh")
-
-
-def meaning(word: str, language: str = "en") -> Meaning:
-    """What a word means, by either name of a metric, its Chinese one, and by the words people use for it."""
-    from trainmark.spec.errors import UsageError, nearest
-
-    plain = word.strip().lower()
-    known = list(meanings(language))
-    asked_in_chinese = _by_chinese_name(plain)
-    for asked in (plain, plain.replace("-", "_"), plain.replace("_", "-"), ALSO.get(plain, plain), asked_in_chinese):
-        for entry in known:
-            if asked and asked in (entry.word, entry.name):
-                return entry
-    names = [name for entry in known for name in (entry.word, entry.name) if name]
-    raise UsageError(f"word {word!r} is not known; {nearest(word, [*names, *ALSO])}")
-
-
-def _by_chinese_name(name: str) -> str:
-    """The metric that Chinese tables call so, or by a longer name that begins so."""
-    if name.isascii():
-        return ""
-    from trainmark.analysis.meanings_zh import METRICS
-
-    return next((alias for alias, said in METRICS.items() if said.name.startswith(name.strip().lower())), "")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.analysis.language import LANGUAGES
 from trainmark.cli.terminal import console, say
 from trainmark.report import FORMATS, NEWEST, WITH_ROWS
+from trainmark.spec.language import LANGUAGES
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow

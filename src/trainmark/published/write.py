@@ -6,20 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmark.analysis.language import speaker
 from trainmark.published.own_rows import own_row
 from trainmark.spec import escape, links
 from trainmark.spec.format import goal, quality_word
+from trainmark.spec.language import speaker
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
 
-TASKS = {
-    "resnet50": ("Image classification", "图像分类"),
-    "vit": ("Image classification", "图像分类"),
-    "tacotron2": ("Speech synthesis", "语音合成"),
-}
+TASKS = {"resnet50": "Image classification", "vit": "Image classification", "tacotron2": "Speech synthesis"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +73,7 @@ def notes(section: Written, lang: str, shown: Sequence[str]) -> list[str]:
     lines = []
     for number, (sentence, rows) in enumerate(about.items(), 1):
         listed = ", ".join(str(row) for row in rows)
-        which = f"第 {listed} 行" if lang == "zh" else f"row {listed}" if len(rows) == 1 else f"rows {listed}"
+        which = (say("row {rows}") if len(rows) == 1 else say("rows {rows}")).format(rows=listed)
         lines.append(f"{number}. {which}: {escape.markdown_cell(say(sentence))}")
     return lines
 

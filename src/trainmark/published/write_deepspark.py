@@ -9,6 +9,7 @@ from trainmark.published.own_rows import metric, rounded, written
 from trainmark.published.write import Written, machines, notes, sections, table
 from trainmark.spec import escape
 from trainmark.spec.format import stability_percent
+from trainmark.spec.language import Say, speaker
 from trainmark.spec.precision import PRECISIONS
 from trainmark.spec.topology import Topology
 
@@ -21,31 +22,31 @@ SHOWN = ("p_train", "p_core", "power", "mem")
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`), with the units such pages leave out."""
-    return "\n".join(line for section in sections(records) for line in (*_section(section, lang == "zh", lang), ""))
+    return "\n".join(line for section in sections(records) for line in (*_section(section, lang, speaker(lang)), ""))
 
 
-def _section(section: Written, chinese: bool, lang: str) -> Iterator[str]:
+def _section(section: Written, lang: str, say: Say) -> Iterator[str]:
     rate, score = f"{section.first.item}/s", _score(section)
     yield f"# {escape.markdown_cell(section.first.workload)}"
     yield ""
-    yield "## 支持环境" if chinese else "## Supported Environments"
+    yield "## " + say("Supported Environments")
     yield ""
     yield from table(
-        ("GPU", "厂商", "驱动", "框架", "系统") if chinese else ("GPU", "Vendor", "Driver", "Framework", "System"),
+        ("GPU", say("Vendor"), say("Driver"), say("Framework"), say("System")),
         _environments(section),
     )
     yield ""
-    yield "## 模型结果" if chinese else "## Model Results"
+    yield "## " + say("Model Results")
     yield ""
     yield from table(
-        ("GPU", "FP16", f"FPS (p_train, {rate})", f"{'得分' if chinese else 'Score'} ({score})"),
+        ("GPU", "FP16", f"FPS (p_train, {rate})", say("Score ({score})").format(score=score)),
         (_speed(row) for row in section.rows),
     )
     yield ""
-    yield from table(_heads(section, chinese), (_whole(record, row, section) for record, row in _pairs(section)))
+    yield from table(_heads(section, say), (_whole(record, row, section) for record, row in _pairs(section)))
     if lines := notes(section, lang, SHOWN):
         yield ""
-        yield "注：" if chinese else "Notes:"
+        yield say("Notes:")
         yield ""
         yield from lines
 
@@ -59,19 +60,17 @@ def _score(section: Written) -> str:
     return f"{section.quality}, {unit}" if unit not in (None, "-") else section.quality
 
 
-def _heads(section: Written, chinese: bool) -> tuple[str, ...]:
-    rate = f"p_core, {section.first.item}/s"
-    score = _score(section)
-    if chinese:
-        return (
-            "收敛指标", "配置（x表示卡数）", f"性能（{rate}）", f"准确率（{score}）", "功耗（W）",
-            "扩展性（p_core与单卡理想值之比）", "显存占用（GiB）", "稳定性（p_core重复极差，%）",
-        )  # fmt: skip
+def _heads(section: Written, say: Say) -> tuple[str, ...]:
     return (
-        "Convergence criteria", "Configuration (x denotes number of GPUs)", f"Performance ({rate})",
-        f"Accuracy ({score})", "Power (W)", "Scalability (share of ideal by p_core)", "Memory utilization (GiB)",
-        "Stability (spread of p_core over repeats, %)",
-    )  # fmt: skip
+        say("Convergence criteria"),
+        say("Configuration (x denotes number of GPUs)"),
+        say("Performance ({rate})").format(rate=f"p_core, {section.first.item}/s"),
+        say("Accuracy ({score})").format(score=_score(section)),
+        say("Power (W)"),
+        say("Scalability (share of ideal by p_core)"),
+        say("Memory utilization (GiB)"),
+        say("Stability (spread of p_core over repeats, %)"),
+    )
 
 
 def _environments(section: Written) -> list[tuple[str, ...]]:

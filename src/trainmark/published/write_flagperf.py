@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trainmark.published import names
 from trainmark.published.own_rows import written
 from trainmark.published.write import TASKS, Machine, Written, machines, notes, sections, table
 from trainmark.spec import escape
+from trainmark.spec.language import Say, speaker
 from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
@@ -17,121 +18,113 @@ if TYPE_CHECKING:
 
 SHOWN = ("p_whole", "p_train", "p_core", "mem", "mem_total")
 
-Choose = Callable[[str, str], str]
-"""Of an English and a Chinese wording, the one that was asked for."""
-
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`): a section for each model and target."""
-
-    def choose(english: str, chinese: str) -> str:
-        return chinese if lang == "zh" else english
-
-    return "\n".join(line for section in sections(records) for line in (*_section(section, lang, choose), ""))
+    say = speaker(lang, "flagperf")
+    return "\n".join(line for section in sections(records) for line in (*_section(section, lang, say), ""))
 
 
-def _section(section: Written, lang: str, choose: Choose) -> Iterator[str]:
+def _section(section: Written, lang: str, say: Say) -> Iterator[str]:
     devices = " / ".join(dict.fromkeys(f"{row.vendor} {row.device}" for row in section.rows))
-    yield f"### {escape.markdown_cell(devices)}{choose(': configuration and results', ' 配置与运行信息')}"
-    yield "#### " + choose("Environment", "环境配置")
+    yield "### " + say("{devices}: configuration and results").format(devices=escape.markdown_cell(devices))
+    yield "#### " + say("Environment")
     for machine in machines(section):
-        yield from _environment(machine, choose)
+        yield from _environment(machine, say)
     yield ""
-    yield "### " + choose("Results", "运行情况")
-    yield "* " + choose("General metrics", "通用指标")
+    yield "### " + say("Results")
+    yield "* " + say("General metrics")
     yield ""
-    yield from table(
-        _pick(choose, ("Metric", "指标名称"), ("Value", "指标值"), ("Notes", "特殊说明")), _metrics(section, choose)
-    )
+    yield from table((say("Metric"), say("Value"), say("Notes")), _metrics(section, say))
     yield ""
-    yield "* " + choose("Performance", "性能指标")
+    yield "* " + say("Performance")
     yield ""
     yield from table(
         (
-            choose("Configuration", "配置"), "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core",
+            say("Configuration"), "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core",
             section.quality, "mem",
         ),
-        (_row(row, section, choose) for row in section.rows),
+        (_row(row, section, say) for row in section.rows),
     )  # fmt: skip
     if lines := notes(section, lang, SHOWN):
         yield ""
-        yield choose("Notes:", "注：")
+        yield say("Notes:")
         yield ""
         yield from lines
 
 
-def _environment(machine: Machine, choose: Choose) -> Iterator[str]:
-    missing = choose("not collected", "未采集")
+def _environment(machine: Machine, say: Say) -> Iterator[str]:
+    missing = say("not collected")
 
-    def item(english: str, chinese: str, value: str) -> str:
-        return f"    - {choose(english, chinese)}: {escape.markdown_cell(value) or missing}"
+    def item(name: str, value: str) -> str:
+        return f"    - {name}: {escape.markdown_cell(value) or missing}"
 
-    yield "- ##### " + choose("Hardware", "硬件环境")
-    yield item("Accelerator model", "加速卡型号", machine.device)
-    yield item("CPU model", "CPU型号", machine.cpu)
-    yield item("Network between nodes, measured", "多机网络类型、带宽（实测）", machine.network)
-    yield "- ##### " + choose("Software", "软件环境")
-    yield item("OS and kernel", "OS与kernel版本", machine.system)
-    yield item("Driver of the device", "加速卡驱动版本", machine.driver)
-    yield item("Framework", "训练框架版本", machine.framework)
-    yield item("Other software", "依赖软件版本", machine.software)
+    yield "- ##### " + say("Hardware")
+    yield item(say("Accelerator model"), machine.device)
+    yield item(say("CPU model"), machine.cpu)
+    yield item(say("Network between nodes, measured"), machine.network)
+    yield "- ##### " + say("Software")
+    yield item(say("OS and kernel"), machine.system)
+    yield item(say("Driver of the device"), machine.driver)
+    yield item(say("Framework"), machine.framework)
+    yield item(say("Other software"), machine.software)
 
 
-def _metrics(section: Written, choose: Choose) -> Iterator[tuple[str, str, str]]:
+def _metrics(section: Written, say: Say) -> Iterator[tuple[str, str, str]]:
     """Every row of the table of metrics: its name, where its value stands, what it means."""
 
     def see(word: str) -> str:
-        return f"{word}{choose(', see Performance', ',见“性能指标”')}"
+        return say("{word}, see Performance").format(word=word)
 
     first, record = section.first, section.records[0]
-    rate = choose(f"unit: {first.item}/s", f"单位为{first.item}/s")
-    task = TASKS.get(first.workload, ("/", "/"))
+    rate = say("unit: {item}/s").format(item=first.item)
+    task = TASKS.get(first.workload, "/")
     data = record.plan.data
-    kind = choose("generated, not the real set", "生成数据，非真实数据集") if data.generated else ""
-    yield choose("Task category", "任务类别"), choose(*task), ""
-    yield choose("Model", "模型"), first.workload, ""
-    yield choose("Data set", "数据集"), data.name, kind
-    yield choose("Data precision", "数据精度"), see("precision"), choose("read back from what ran", "由实际运行读回")
+    kind = say("generated, not the real set") if data.generated else ""
+    yield say("Task category"), say(task), ""
+    yield say("Model"), first.workload, ""
+    yield say("Data set"), data.name, kind
+    yield say("Data precision"), see("precision"), say("read back from what ran")
     yield (
-        choose("Hyper-parameter changes", "超参修改"),
+        say("Hyper-parameter changes"),
         see("fix_hp"),
-        choose("computed against the reference recipe; / where none", "与参考配置逐项比较得出，无差异为/"),
+        say("computed against the reference recipe; / where none"),
     )
     for name in dict.fromkeys(f"{row.vendor} {_shown(row, section)}" for row in section.rows):
-        yield choose("Device name", "硬件设备简称"), name, ""
+        yield say("Device name"), name, ""
     yield (
-        choose("Device memory", "硬件存储使用"),
+        say("Device memory"),
         see("mem"),
-        choose("unit: GiB; peak of the worst rank / memory of one device", "单位为GiB；占用最多的进程的峰值/单卡容量"),
+        say("unit: GiB; peak of the worst rank / memory of one device"),
     )
     yield (
-        choose("End-to-end time", "端到端时间"),
+        say("End-to-end time"),
         see("e2e_time"),
-        choose("unit: s; from launch to the end, of full runs", "单位为s；自启动至结束，仅完整训练"),
+        say("unit: s; from launch to the end, of full runs"),
     )
     yield (
-        choose("Overall throughput", "总吞吐量"),
+        say("Overall throughput"),
         see("p_whole"),
-        f"{rate}{choose('; evaluation and data wait included', '；含评估与数据等待')}",
+        say("{unit}; evaluation and data wait included").format(unit=rate),
     )
     yield (
-        choose("Training throughput", "训练吞吐量"),
+        say("Training throughput"),
         see("p_train"),
-        f"{rate}{choose('; without evaluation', '；不含评估')}",
+        say("{unit}; without evaluation").format(unit=rate),
     )
     yield (
-        choose("Compute throughput", "计算吞吐量"),
+        say("Compute throughput"),
         see("p_core"),
-        f"{rate}{choose('; without evaluation and data wait', '；不含评估与数据等待')}",
+        say("{unit}; without evaluation and data wait").format(unit=rate),
     )
-    yield choose("Training result", "训练结果"), see(section.quality), f"{choose('target', '目标')} {section.goal}"
+    yield say("Training result"), see(section.quality), say("target {goal}").format(goal=section.goal)
 
 
-def _row(row: PublishedRow, section: Written, choose: Choose) -> tuple[str, ...]:
+def _row(row: PublishedRow, section: Written, say: Say) -> tuple[str, ...]:
     topology = Topology.parse(row.topology)
     unit = row.quality_unit if row.quality_unit not in (None, "-") else ""
     return (
-        choose(_english(_shown(row, section), topology), _chinese(_shown(row, section), topology)),
+        _configuration(_shown(row, section), topology, say),
         row.precision,
         row.fix_hp or "",
         written(row.e2e_time_s),
@@ -150,16 +143,14 @@ def _shown(row: PublishedRow, section: Written) -> str:
     return short if len(alike) == 1 else row.device
 
 
-def _english(device: str, topology: Topology) -> str:
-    nodes = f"{topology.nodes} node{'s' if topology.nodes > 1 else ''}"
-    devices = f"{topology.devices_per_node} device{'s' if topology.devices_per_node > 1 else ''}"
-    return f"{device} {nodes}, {devices} ({topology})"
-
-
-def _chinese(device: str, topology: Topology) -> str:
-    nodes = {1: "单机", 2: "两机"}.get(topology.nodes, f" {topology.nodes}机")
-    devices = "单卡" if topology.devices_per_node == 1 else f"{topology.devices_per_node}卡"
-    return f"{device}{nodes}{devices}（{topology}）"
+def _configuration(device: str, topology: Topology, say: Say) -> str:
+    few = {1: say("1 node"), 2: say("2 nodes")}
+    nodes = few.get(topology.nodes) or say("{count} nodes").format(count=topology.nodes)
+    each = topology.devices_per_node
+    devices = say("1 device") if each == 1 else say("{count} devices").format(count=each)
+    return say("{device} {nodes}, {devices} ({topology})").format(
+        device=device, nodes=nodes, devices=devices, topology=topology
+    )
 
 
 def _memory(row: PublishedRow) -> str:
@@ -171,7 +162,3 @@ def _memory(row: PublishedRow) -> str:
 def _decimal(value: float | None) -> str:
     text = written(value)
     return f"{text}.0" if text and "." not in text else text
-
-
-def _pick(choose: Choose, *pairs: tuple[str, str]) -> list[str]:
-    return [choose(*pair) for pair in pairs]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trainmark import __version__
 from trainmark.analysis.audit.records import audit_record
-from trainmark.analysis.language import by_locale
 from trainmark.published.lookup import published_rows
 from trainmark.report import FORMATS
 from trainmark.spec.errors import NotReadyError, UsageError, nearest
+from trainmark.spec.language import by_locale
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
 from trainmark.spec.whole_files import write_whole

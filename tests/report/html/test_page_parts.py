@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import make_record, make_timeline
 
-from trainmark.analysis.language import speaker
 from trainmark.published import library
 from trainmark.report.html import axis, waterfall
 from trainmark.report.html.artifacts import ALL_BYTES, MOST_BYTES, Room, draw
@@ -22,6 +21,7 @@ from trainmark.report.html.element import Markup, el, joined
 from trainmark.report.html.inputs import Contents
 from trainmark.report.html.published_comparison import same_network
 from trainmark.spec.artifact import Artifact
+from trainmark.spec.language import speaker
 
 PACKAGE = Path(str(files("trainmark.report.html")))
 SAY = speaker("en")

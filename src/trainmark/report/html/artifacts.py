@@ -6,9 +6,9 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainmark.analysis.language import Say
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.artifact import Artifact
+from trainmark.spec.language import Say
 
 MOST_BYTES = 300_000
 """Of one file; a larger one is named and not put in."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.resources import files
 
 from trainmark.analysis.audit.records import audit_record
-from trainmark.analysis.language import by_locale, speaker
 from trainmark.report.html import header, validity, waterfall
 from trainmark.report.html.element import el, raw
+from trainmark.spec.language import by_locale, speaker
 from trainmark.spec.record import Record
 
 

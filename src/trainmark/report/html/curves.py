@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from trainmark.analysis.language import Say
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.axis import Point
 from trainmark.report.html.element import Markup
 from trainmark.spec.format import goal, number, quality_word, with_unit
+from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 
 _ROWS = 20

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainmark.analysis.language import Say
 from trainmark.report import precision_text
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec import links
 from trainmark.spec.format import NOTHING, half_width_percent, number
+from trainmark.spec.language import Say
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology

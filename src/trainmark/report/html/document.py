@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
 
-from trainmark.analysis.language import Say, speaker
 from trainmark.report.html import (
     artifacts,
     curves,
@@ -24,6 +23,7 @@ from trainmark.report.html import (
 from trainmark.report.html.element import Child, Markup, el, raw
 from trainmark.report.html.inputs import Contents, Detail, detail
 from trainmark.spec.format import device_name
+from trainmark.spec.language import Say, speaker
 from trainmark.spec.record import Record
 
 
@@ -162,8 +162,6 @@ def _run(
 
 def _meanings(language: str) -> Mapping[str, str]:
     """What the codes of doubts mean, for readers of another language than the records'."""
-    if language == "en":
-        return {}
-    from trainmark.analysis.meanings_zh import DOUBTS
+    from trainmark.spec.glossary import meanings
 
-    return DOUBTS
+    return {entry.word: entry.definition for entry in meanings(language) if entry.kind == "doubt" and language != "en"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainmark.analysis.language import Say
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import (
     NOTHING,
@@ -16,6 +15,7 @@ from trainmark.spec.format import (
     shown_quality,
     verdict,
 )
+from trainmark.spec.language import Say
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.language import Say
 from trainmark.report.html.axis import Axis, Point, thinned, tick
 from trainmark.report.html.element import Child, Markup, el
+from trainmark.spec.language import Say
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 30
 _FINE = 20

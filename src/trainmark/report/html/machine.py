@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmark.analysis.language import Say
 from trainmark.report import telemetry_text
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.axis import Point
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.format import number
+from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 
 _MOST_MACHINES = 4

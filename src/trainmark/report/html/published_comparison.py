@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.language import Say
 from trainmark.report.html import axis
 from trainmark.report.html.bars import Dot, dots, ruler
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.header import workload_title
 from trainmark.spec.format import device_name, number
+from trainmark.spec.language import Say
 from trainmark.spec.published_row import FLOPS_PER_ITEM, PublishedRow, mfu
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainmark.analysis.language import Say
 from trainmark.report.html.bars import Bar, bars
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import NOTHING, number
+from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 
 _MOST = 16

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trainmark.analysis.language import Say
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.header import workload_title
 from trainmark.spec.format import NOTHING, number
+from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 
 

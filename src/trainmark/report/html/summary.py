@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.language import Say
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.header import shown_status, shown_verdict, spread, workload_title
 from trainmark.report.html.inputs import Contents
 from trainmark.report.published_table import figure
 from trainmark.spec.format import NOTHING, device_name, number, quality_word, shown_quality, verdict
+from trainmark.spec.language import Say
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.published_row import PREFIX, PublishedRow, mfu
 from trainmark.spec.recipe import fix_hp

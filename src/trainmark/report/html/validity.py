@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainmark.analysis.language import Say
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.header import shown_status
 from trainmark.spec.audit import SEVERITIES, by_gravity
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.language import Say
 from trainmark.spec.record import Doubt, Record
 
 MOST_FINDINGS = 3

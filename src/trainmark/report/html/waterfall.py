@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmark.analysis.language import Say
 from trainmark.report.html.bars import Bar, bars
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import number
+from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 
 TAKEN = (
