@@ -1,24 +1,143 @@
-"""How often `compare` sees a difference where there is none, and finds one where there is: on drawn runs.
+"""How often `compare` sees a difference where there is none, and finds one where there is.
 
-    python bench/false_alarms.py [--experiments 2000]
+    python bench/false_alarms.py [--experiments 2000]        on drawn runs
+    python bench/false_alarms.py --repeats RUN... [--store DIR]  on repeats of one plan from your own machine
 
-Every run is a series of step times that resemble their neighbours, and whole runs lie apart as processes do. On runs of
-your own machine: `trainmark run resnet50 --recipe smoke --repeat 10`, then `trainmark compare --null`.
+A drawn run is a series of step times that resemble their neighbours; whole runs lie apart as processes do. Repeats, as
+`trainmark run resnet50 --recipe smoke --repeat 10` makes them, are split into halves and into single runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
+from trainmark.analysis.compare import quantities
+from trainmark.analysis.compare.comparison import side_of
 from trainmark.analysis.compare.judge import Side, Spread, place, quantile, ratio_interval
-from trainmark.analysis.compare.null import binomial_interval
-from trainmark.spec.statistics import mean_interval
+from trainmark.analysis.subject import Subject
+from trainmark.published.lookup import subject
+from trainmark.spec.errors import UsageError
+from trainmark.spec.statistics import binomial_interval, mean_interval
+from trainmark.store.store import Store, default_folder
 
 STEPS = 100
 NOISE = 0.05
+
+PROMISED = 0.05
+"""The rate of false alarms that the verdicts are made to stay at or below."""
+
+FEWEST_RUNS = 4
+"""Two runs a half is the least from which a spread can be taken."""
+
+MOST_SPLITS = 2000
+"""Beyond this, random ones of all possible splits are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How often one way of splitting raised an alarm."""
+
+    kind: str
+    threshold: float
+    comparisons: int
+    alarms: int
+    interval: tuple[float, float]
+    """Clopper and Pearson's, 95 %, as if the comparisons were independent of each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitRepeats:
+    label: str
+    metric: str
+    runs: int
+    rates: tuple[Rate, ...]
+    notes: tuple[str, ...]
+    promised: float = PROMISED
+
+
+Split = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def measure(subject: Subject, *, metric: str = "p_core", threshold: float, seed: int = 0) -> SplitRepeats:
+    """Splits the runs of one plan into halves, and into single runs, and counts the verdicts that see a difference."""
+    if subject.row is not None:
+        raise UsageError(f"{subject.label} has no repeats; --repeats takes runs of one plan")
+    compared = quantities.find(metric, (subject,))
+    records = [record for record in subject.records if record.status == "valid"]
+    if len(records) < FEWEST_RUNS:
+        raise UsageError(
+            f"{subject.label} holds {len(records)} valid runs of one plan and --repeats needs at least {FEWEST_RUNS}; "
+            "'trainmark run --repeat 10' makes more"
+        )
+    whole = side_of(records, compared)
+    thresholds = sorted({0.0, threshold})
+    ways: dict[str, Callable[[int, int], Iterator[Split]]] = {"halves of the runs": halves, "one run each": pairs}
+    rates = []
+    for kind, ways_of in ways.items():
+        compared_parts = (
+            ratio_interval(_part(whole, first), _part(whole, second)) for first, second in ways_of(len(records), seed)
+        )
+        intervals = [interval for interval in compared_parts if interval]
+        if intervals:  # by some numbers one run each is never told apart, as nothing in a run tells their spread
+            rates += [_rate(kind, bound, intervals) for bound in thresholds]
+    return SplitRepeats(
+        label=subject.label,
+        metric=compared.name,
+        runs=len(records),
+        rates=tuple(rates),
+        notes=(
+            "Threshold 0 counts every significant difference; promised is at most "
+            f"{100 * PROMISED:g} %. Comparisons share runs, so the truth may lie somewhat outside of an interval.",
+        ),
+    )
+
+
+def _rate(kind: str, threshold: float, intervals: Sequence[tuple[float, float]]) -> Rate:
+    alarms = sum(place(interval, threshold) in ("above", "below") for interval in intervals)
+    return Rate(
+        kind=kind,
+        threshold=threshold,
+        comparisons=len(intervals),
+        alarms=alarms,
+        interval=binomial_interval(alarms, len(intervals)),
+    )
+
+
+def halves(count: int, seed: int) -> Iterator[Split]:
+    """Every way to make two equal parts, or so many random ones where there are too many; an odd run stays out."""
+    size = count // 2
+    everyone = range(count)
+    possible = math.comb(count, size) * math.comb(count - size, size) // 2
+    if possible <= MOST_SPLITS:
+        for first in combinations(everyone, size):
+            rest = [run for run in everyone if run not in first]
+            # each pair of parts once: the first part holds the smallest run of both
+            yield from ((first, second) for second in combinations(rest, size) if first[0] < second[0])
+        return
+    draw = random.Random(seed)
+    for _ in range(MOST_SPLITS):
+        shuffled = draw.sample(everyone, 2 * size)
+        yield tuple(shuffled[:size]), tuple(shuffled[size:])
+
+
+def pairs(count: int, seed: int) -> Iterator[Split]:
+    """Every two runs, or so many random ones of them."""
+    everything = list(combinations(range(count), 2))
+    if len(everything) > MOST_SPLITS:
+        everything = random.Random(seed).sample(everything, MOST_SPLITS)
+    return (((first,), (second,)) for first, second in everything)
+
+
+def _part(whole: Side, runs: Sequence[int]) -> Side:
+    return Side(values=tuple(whole.values[run] for run in runs), spreads=tuple(whole.spreads[run] for run in runs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +196,28 @@ def drawn_side(draw: np.random.Generator, case: Case, count: int, speed: float) 
     return Side(values=values, spreads=spreads)
 
 
+def show(found: SplitRepeats) -> None:
+    print(
+        f"{found.label} by {found.metric}: {found.runs} runs of one plan, told apart (promised: {100 * PROMISED:g} %)"
+    )
+    for rate in found.rates:
+        low, high = rate.interval
+        print(
+            f"  {rate.kind}, threshold {100 * rate.threshold:g} %: {rate.alarms} of {rate.comparisons}, "
+            f"{100 * rate.alarms / rate.comparisons:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        )
+    print(*found.notes, sep="\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiments", type=int, default=2000)
+    parser.add_argument("--repeats", nargs="+", metavar="RUN", help="runs of one plan, or the name of their group")
+    parser.add_argument("--store", type=Path, help="where they are (default: $TRAINMARK_STORE)")
     args = parser.parse_args()
+    if args.repeats:
+        show(measure(subject(",".join(args.repeats), Store(args.store or default_folder())), threshold=0.03))
+        return
     for case in CASES:
         draw = np.random.default_rng(0)
         outcomes = []

@@ -83,26 +83,6 @@ def test_files_and_single_runs_are_compared(store: Store, capsys: pytest.Capture
     assert "1 % a run for what changes between processes" in " ".join(capsys.readouterr().out.split())
 
 
-def test_false_alarms_are_measured_by_splitting_repeats(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(store, "--null", "base1234") == 0
-    out = capsys.readouterr().out
-    assert "group base1234 (4 runs) by p_core" in out
-    assert "halves of the runs" in out
-    assert call(store, "--null", "base1234-run0", "base1234-run1", "wild7890", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == 5
-
-
-def test_without_words_the_plan_run_most_often_is_split(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    store.add(make_record(run_id="other-plan", plan={"topology": "1x8"}))
-    assert call(store, "--null", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == 16
-
-
-def test_an_empty_store_has_nothing_to_split(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no valid runs to split"):
-        call(Store(tmp_path), "--null")
-
-
 def test_comparing_two_runs_reads_two_records(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of ten thousand answers as fast as one of ten."""
     opened: set[str] = set()

@@ -10,7 +10,6 @@ from trainmark.spec.format import NOTHING, device_name, number
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.comparison import Comparison, Party
-    from trainmark.analysis.compare.null import NullResult
 
 STYLES = {"faster": "bold green", "better": "bold green", "slower": "bold red", "worse": "bold red", "same": "bold"}
 
@@ -84,38 +83,6 @@ def _beside_published(found: Comparison) -> list[str]:
 
 def _ratio(value: float) -> str:
     return f"{value:.3f}" if value >= 0.1 else number(value)
-
-
-def render_null(found: NullResult, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
-    """How often repeats of one plan were told apart, although nothing differs."""
-    paper = Paper(width=width, color=color, encoding=encoding)
-    paper.put(paper.text(f"{found.label} by {found.metric}: {found.runs} runs of one plan, told apart", "bold"))
-    columns = [
-        Column(title="A against B", right=False, label=True),
-        Column(title="threshold"),
-        Column(title="comparisons"),
-        Column(title="false alarms"),
-        Column(title="rate", unit=("95 % interval",)),
-    ]
-    rows = [
-        [
-            Cell(pieces=tuple(rate.kind.split())),
-            Cell(pieces=(f"{100 * rate.threshold:g} %",)),
-            Cell(pieces=(str(rate.comparisons),)),
-            Cell(pieces=(str(rate.alarms),)),
-            Cell(
-                pieces=(
-                    f"{100 * rate.alarms / rate.comparisons:.1f} %",
-                    f"[{100 * rate.interval[0]:.1f}, {100 * rate.interval[1]:.1f}]",
-                ),
-                style="yellow" if rate.interval[0] > found.promised else "",
-            ),
-        ]
-        for rate in found.rates
-    ]
-    draw(paper, Sheet(columns=columns, rows=rows))
-    paper.put(*found.notes)
-    return paper.drawn()
 
 
 def _sheet(found: Comparison) -> Sheet:

@@ -331,3 +331,13 @@ def student_quantile(probability: float, degrees: float) -> float:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
     return math.fsum(term / degrees**power for power, term in enumerate(terms))
+
+
+def binomial_interval(hits: int, tries: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a rate."""
+    from scipy.special import betaincinv  # a lighter import than scipy.stats
+
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(hits, tries - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, tries - hits, 1 - tail)) if hits < tries else 1.0
+    return low, high

@@ -12,7 +12,7 @@ from simulated import repeats
 from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.comparison import side_of
 from trainmark.analysis.compare.judge import Side, Spread, judge, own_interval, place
-from trainmark.analysis.compare.null import binomial_interval
+from trainmark.spec.statistics import binomial_interval
 
 P_CORE = quantities.find("p_core", ())
 
