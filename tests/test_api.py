@@ -39,7 +39,7 @@ def test_the_examples_of_the_page_do_what_they_say(
     out, err = capsys.readouterr()
     record: Record = said["record"]
     assert record.status == "valid"
-    assert record.timeline.steps == 16
+    assert record.timeline.steps == 8
     assert store.record(record.run_id) == record == said["same"]
     assert said["newest"] == said["again"][0]
     assert {"init", "train", "end"} <= said["phases"]
