@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from records import a_vocoder_record, make_record
 
 from trainmark.published import library
-from trainmark.report import csv_format, json_format, junit_format, markdown_format
+from trainmark.report import formats
 from trainmark.spec.audit import concluded, not_checked, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.metrics import METRICS
@@ -34,7 +34,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 def test_csv_has_a_row_a_run_and_every_metric_with_unit_and_interval() -> None:
     records = [make_record(), a_vocoder_record()]
-    found = rows_of(csv_format.render(records))
+    found = rows_of(formats.to_csv(records))
     assert [row["run_id"] for row in found] == [record.run_id for record in records]
     for record, row in zip(records, found, strict=True):
         for alias in METRICS:
@@ -47,7 +47,7 @@ def test_csv_has_a_row_a_run_and_every_metric_with_unit_and_interval() -> None:
 
 
 def test_no_csv_cell_starts_a_formula_or_carries_a_control_character() -> None:
-    text = csv_format.render([hostile()], library.rows("vit"))
+    text = formats.to_csv([hostile()], library.rows("vit"))
     for row in rows_of(text):
         for cell in row.values():
             assert cell[:1] not in ("=", "+", "@", "\t", "\r")
@@ -56,7 +56,7 @@ def test_no_csv_cell_starts_a_formula_or_carries_a_control_character() -> None:
 
 
 def test_csv_holds_published_rows_by_the_same_columns() -> None:
-    run, row = rows_of(csv_format.render([make_record()], library.rows("vit")[:1]))
+    run, row = rows_of(formats.to_csv([make_record()], library.rows("vit")[:1]))
     assert (run["kind"], row["kind"]) == ("run", "published")
     assert float(row["p_core"]) == library.rows("vit")[0].p_core
     assert float(row["mfu"]) > 100
@@ -64,20 +64,20 @@ def test_csv_holds_published_rows_by_the_same_columns() -> None:
 
 def test_json_is_the_records_as_they_were_written() -> None:
     records = [make_record(), a_vocoder_record()]
-    document = json.loads(json_format.render(records))
+    document = json.loads(formats.to_json(records))
     assert [Record.from_json(entry) for entry in document] == [
         Record.from_json(json.loads(record.dumps())) for record in records
     ]
 
 
 def test_json_tells_published_rows_by_their_kind() -> None:
-    run, row = json.loads(json_format.render([make_record()], library.rows("vit")[:1]))
+    run, row = json.loads(formats.to_json([make_record()], library.rows("vit")[:1]))
     assert (run["kind"], row["kind"]) == ("trainmark record", "published row")
     assert row["mfu"] > 100
 
 
 def test_markdown_has_the_runs_their_doubts_and_the_published_rows() -> None:
-    text = markdown_format.render([make_record()], library.rows("vit"))
+    text = formats.to_markdown([make_record()], library.rows("vit"))
     lines = text.splitlines()
     assert make_record().doubts[0].text in text
     tables = [line for line in lines if line.startswith("|")]
@@ -87,7 +87,7 @@ def test_markdown_has_the_runs_their_doubts_and_the_published_rows() -> None:
 
 def test_markdown_is_one_table_row_whatever_a_name_holds() -> None:
     row = replace(library.rows("vit")[0], name=HOSTILE, device=HOSTILE)
-    text = markdown_format.render([hostile()], [row])
+    text = formats.to_markdown([hostile()], [row])
     for line in text.splitlines():
         assert "<img" not in line
         assert "\x1b" not in line
@@ -108,7 +108,7 @@ def checks(record: Record) -> Sequence[CheckResult]:
 
 
 def test_junit_has_a_case_for_the_run_and_for_each_check() -> None:
-    root = ElementTree.fromstring(junit_format.render([make_record(), a_vocoder_record()], checks))
+    root = ElementTree.fromstring(formats.to_junit([make_record(), a_vocoder_record()], checks))
     assert root.tag == "testsuites"
     assert (root.get("tests"), root.get("failures"), root.get("skipped"), root.get("errors")) == ("10", "2", "2", "0")
     suite = root.find("testsuite")
@@ -126,7 +126,7 @@ def test_junit_has_a_case_for_the_run_and_for_each_check() -> None:
 @pytest.mark.parametrize("status", ["invalid", "incomplete"])
 def test_a_run_that_is_not_valid_is_a_failure_with_its_reason(status: str) -> None:
     record = make_record(status=status, ended="rank 3 was killed")
-    failure = ElementTree.fromstring(junit_format.render([record], lambda _: ())).find(".//failure")
+    failure = ElementTree.fromstring(formats.to_junit([record], lambda _: ())).find(".//failure")
     assert failure is not None
     assert failure.get("message") == "rank 3 was killed"
 
@@ -135,11 +135,11 @@ def test_a_run_that_is_not_valid_is_a_failure_with_its_reason(status: str) -> No
 def test_junit_can_be_read_whatever_a_run_says(text: str) -> None:
     record = replace(make_record(), run_id=text, ended=text, status="incomplete", doubts=(Doubt(code="x", text=text),))
     said = not_checked("a", text, text)
-    document = junit_format.render([record], lambda _: (said,))
+    document = formats.to_junit([record], lambda _: (said,))
     assert ElementTree.fromstring(document.encode("utf-8", "backslashreplace")).get("tests") == "2"
 
 
 def test_junit_holds_no_control_character() -> None:
-    document = junit_format.render([hostile()], checks)
+    document = formats.to_junit([hostile()], checks)
     assert ElementTree.fromstring(document).get("tests") == "5"
     assert not {"\x1b", "\x00", "\ufffe"} & set(document)

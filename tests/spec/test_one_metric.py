@@ -17,7 +17,7 @@ from records import make_record
 from trainmark.analysis.audit.records import audit_record
 from trainmark.analysis.compare.comparison import compare
 from trainmark.published.lookup import of_records
-from trainmark.report import csv_format
+from trainmark.report import formats
 from trainmark.report.describe import describe
 from trainmark.report.html import document
 from trainmark.report.html.inputs import Contents
@@ -64,7 +64,7 @@ def test_it_is_shown_explained_compared_and_exported(language: str) -> None:
     assert "max over counted steps" in page
     assert meaning("slowest_step", language).definition.startswith("How long the longest step took.")
     assert meaning("slowest_step", language).formula == "max over counted steps"
-    rows = list(csv.DictReader(io.StringIO(csv_format.render([record]))))
+    rows = list(csv.DictReader(io.StringIO(formats.to_csv([record]))))
     assert (float(rows[0]["slowest_step"]), rows[0]["slowest_step_unit"]) == (value, "s")
 
 
@@ -96,7 +96,7 @@ def test_a_record_of_before_it_stays_valid(tmp_path: Path, request: pytest.Fixtu
     assert "slowest_step" not in before.metrics
     assert wrong(before) == []
     assert "p_core" in describe(before)
-    assert csv.DictReader(io.StringIO(csv_format.render([before]))).fieldnames
+    assert csv.DictReader(io.StringIO(formats.to_csv([before]))).fieldnames
     side = of_records(before.run_id, [before])
     other = of_records("other", [replace(before, run_id="other")])
     with pytest.raises(UsageError, match="has no slowest_step: it is not on the record"):
@@ -121,7 +121,7 @@ def test_one_of_a_newer_version_is_shown_and_not_refused(tmp_path: Path) -> None
     assert read.metrics["co2"] == Quantity(value=41.5, unit="g")
     assert re.search(r"co2 +41.5 +g", describe(read))
     assert "co2" in document.render(Contents(records=(read,), language="zh"))
-    assert next(csv.DictReader(io.StringIO(csv_format.render([read]))))["co2"] == "41.5"
+    assert next(csv.DictReader(io.StringIO(formats.to_csv([read]))))["co2"] == "41.5"
     assert wrong(read) == []
     other = replace(read, run_id="other")
     with pytest.raises(UsageError, match="does not know whether more or less"):

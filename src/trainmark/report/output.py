@@ -31,13 +31,13 @@ def render(
     language = language or by_locale()
     if form == "html":
         return _page(records, rows, store, language, folders or {})
-    from trainmark.report import csv_format, json_format, junit_format, markdown_format
+    from trainmark.report import formats
 
-    with_rows = {"markdown": markdown_format.render, "csv": csv_format.render, "json": json_format.render}
+    with_rows = {"markdown": formats.to_markdown, "csv": formats.to_csv, "json": formats.to_json}
     if form in with_rows:
         return with_rows[form](records, rows)
     if form == "junit":
-        return junit_format.render(records, audit_record)
+        return formats.to_junit(records, audit_record)
     from trainmark.published import write_deepspark, write_flagperf
 
     published = {"flagperf": write_flagperf.write, "deepspark": write_deepspark.write}

@@ -1,0 +1,208 @@
+"""A report as CSV, JSON, JUnit XML and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from trainmark.report import table
+from trainmark.report.published_table import NOT_PUBLISHED, figure
+from trainmark.report.rows import flat
+from trainmark.spec import escape
+from trainmark.spec.audit import SEVERITIES
+from trainmark.spec.checks import CheckResult
+from trainmark.spec.format import NOTHING, device_name, number, quality_word
+from trainmark.spec.metrics import METRICS
+from trainmark.spec.published_row import PREFIX, PublishedRow, mfu
+from trainmark.spec.record import Record
+
+FACTS = (
+    "kind", "run_id", "created", "trainmark", "status", "ended", "group", "workload", "recipe", "device", "platform",
+    "topology", "precision", "precision_asked", "fix_hp", "data", "generated_data", "fingerprint", "item", "coverage",
+    "quality_name", "quality", "quality_unit", "quality_goal", "quality_better", "quality_reached",
+)  # fmt: skip
+"""Columns before the metrics; each metric has four of its own."""
+
+
+def to_csv(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
+    """One row a run, every metric with its unit and interval, for spreadsheets and programs."""
+    aliases = list(dict.fromkeys([*METRICS, *(alias for record in records for alias in record.metrics)]))
+    ends = ("", "_unit", "_low", "_high")
+    heads = [*FACTS, *(f"{alias}{end}" for alias in aliases for end in ends), "doubts"]
+    stream = io.StringIO(newline="")
+    # \n, not the format's own \r\n: on a terminal and in git the latter is a stray sign at every end
+    writer = csv.DictWriter(stream, heads, restval="", lineterminator="\n")
+    writer.writerow({head: escape.csv_cell(head) for head in heads})
+    for cells in [*map(flat, records), *map(_published_cells, rows)]:
+        writer.writerow({head: _cell(cells.get(head)) for head in heads})
+    return stream.getvalue()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else escape.csv_cell(str(value))
+
+
+def _published_cells(row: PublishedRow) -> Mapping[str, object]:
+    rate = f"{row.item}/s" if row.item else None
+    values = {
+        "e2e_time": (row.e2e_time_s, "s"),
+        "p_whole": (row.p_whole, rate),
+        "p_train": (row.p_train, rate),
+        "p_core": (row.p_core, rate),
+        "mfu": (mfu(row), "%"),
+        "mem": (row.mem_used_gib, "GiB"),
+        "mem_total": (row.mem_total_gib, "GiB"),
+    }
+    known = {alias: (value, unit) for alias, (value, unit) in values.items() if value is not None}
+    return {
+        "kind": "published",
+        "run_id": row.name,
+        "created": row.source.date,
+        "workload": row.workload,
+        "device": row.device,
+        "topology": row.topology,
+        "precision": row.precision,
+        "fix_hp": row.fix_hp,
+        "item": row.item,
+        "quality_name": row.quality_name,
+        "quality": row.quality,
+        "quality_unit": row.quality_unit,
+        "quality_goal": row.target,
+        "quality_better": row.better,
+        "doubts": row.remark,
+        **{alias: value for alias, (value, _) in known.items()},
+        **{f"{alias}_unit": unit for alias, (_, unit) in known.items()},
+    }
+
+
+def to_json(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
+    """One document: the list of records as they were written, published rows behind them."""
+    documents = [*(record.to_json() for record in records), *map(_published_document, rows)]
+    return json.dumps(documents, allow_nan=False) + "\n"
+
+
+def _published_document(row: PublishedRow) -> dict[str, Any]:
+    """Told apart from a record by its kind; null is what was not published."""
+    source = {"source": row.source.title, "date": row.source.date}
+    values = {name: value for name, value in asdict(row).items() if name not in ("source", "peak_source")}
+    return {"kind": "published row", **values, **source, "mfu": mfu(row)}
+
+
+Check = Callable[[Record], Sequence[CheckResult]]
+
+
+def to_junit(records: Sequence[Record], check: Check) -> str:
+    """For build servers: a suite for each run, in it the run itself, then every check on it."""
+    suites = [_suite(record, check(record)) for record in records]
+    root = Element("testsuites", name="trainmark")
+    root.extend(suites)
+    for name in ("tests", "failures", "errors", "skipped"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
+    indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(record: Record, checks: Sequence[CheckResult]) -> Element:
+    e2e = record.metrics.get("e2e_time")
+    seconds = f"{e2e.value:.3f}" if e2e is not None and e2e.value is not None else "0"
+    suite = Element("testsuite", name=_clean(record.run_id), timestamp=_clean(record.created), time=seconds)
+    suite.set("errors", "0")
+    properties = SubElement(suite, "properties")
+    for name, value in _properties(record):
+        SubElement(properties, "property", name=name, value=_clean(value))
+    where = f"trainmark.{_clean(record.plan.workload)}.{_clean(record.run_id)}"
+    run = SubElement(suite, "testcase", classname=where, name="the run is valid", time=seconds)
+    if record.status != "valid":
+        _failure(run, record.status, [record.ended])
+    elif record.doubts:
+        SubElement(run, "system-out").text = _clean("doubts: " + "; ".join(doubt.text for doubt in record.doubts))
+    for check in checks:
+        _case(SubElement(suite, "testcase", classname=where, name=_clean(check.claim), time="0"), check)
+    suite.set("tests", str(1 + len(checks)))
+    suite.set("failures", str(sum(1 for _ in suite.iter("failure"))))
+    suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
+    return suite
+
+
+def _case(case: Element, check: CheckResult) -> None:
+    said = [
+        f"{SEVERITIES[found.verdict]}: {found.sentence} ({found.evidence}; look at: {found.remedy})"
+        for found in check.findings
+    ]
+    if check.verdict == "unknown":
+        SubElement(case, "skipped", message=_clean(check.sentence or "not checked"))
+    elif check.verdict in ("failed", "doubt"):
+        _failure(case, SEVERITIES[check.findings[0].verdict], said)
+    elif said:  # what a reader has to know, but no build should stop at
+        SubElement(case, "system-out").text = _clean("\n".join(said))
+
+
+def _failure(case: Element, kind: str, sentences: Sequence[str]) -> None:
+    failure = SubElement(case, "failure", type=_clean(kind), message=_clean(sentences[0]))
+    failure.text = _clean("\n".join(sentences))
+
+
+def _properties(record: Record) -> list[tuple[str, str]]:
+    plan = record.plan
+    p_core = record.metrics.get("p_core")
+    facts = [
+        ("device", device_name(record)),
+        ("recipe", plan.recipe_name),
+        ("topology", plan.topology),
+        ("precision", record.precision),
+        ("fingerprint", plan.fingerprint),
+    ]
+    if p_core is not None and p_core.value is not None:
+        facts.append(("p_core", f"{number(p_core.value, 6)} {p_core.unit}"))
+    return facts
+
+
+def _clean(text: str) -> str:
+    """Text XML may hold: control characters spelled out, as a parser would refuse the whole file for one of them."""
+    lines = (escape.terminal(line) for line in text.split("\n"))
+    return "\n".join(lines).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
+
+
+MARKDOWN_HEADS = (
+    "published row", "configuration", "precision", "fix_hp", "e2e_time (s)", "p_whole", "p_train", "p_core", "mfu (%)",
+    "quality", "mem (GiB)",
+)  # fmt: skip
+NUMERIC = 4
+"""The first column of numbers."""
+
+
+def to_markdown(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
+    """The table of the runs, published rows below it, and what to doubt."""
+    blocks = [table.markdown(records)] if records else []
+    if rows:
+        sides = ["---" if index < NUMERIC else "---:" for index in range(len(MARKDOWN_HEADS))]
+        lines = [_line(MARKDOWN_HEADS), "| " + " | ".join(sides) + " |", *(_line(_markdown_cells(row)) for row in rows)]
+        units = ", ".join(dict.fromkeys(f"{row.item}/s" for row in rows if row.item))
+        blocks.append("\n".join(lines) + f"\n\n{NOT_PUBLISHED} Throughputs in {escape.markdown_cell(units)}.\n")
+    return "\n".join(blocks)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
+
+
+def _markdown_cells(row: PublishedRow) -> list[str]:
+    quality = NOTHING if row.quality is None else f"{quality_word(row.quality_name or '')} {row.quality:g}".strip()
+    return [
+        row.name.removeprefix(PREFIX),
+        f"{row.device} {row.topology}",
+        row.precision,
+        row.fix_hp or NOTHING,
+        *(figure(value) for value in (row.e2e_time_s, row.p_whole, row.p_train, row.p_core, mfu(row))),
+        quality,
+        f"{figure(row.mem_used_gib)}/{figure(row.mem_total_gib)}",
+    ]
