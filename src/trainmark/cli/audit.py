@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console
+    from trainmark.cli.terminal import console, look
     from trainmark.spec.audit import is_wrong, to_json
     from trainmark.store.store import Store, default_folder
 
@@ -49,10 +49,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         from trainmark.report.audit_screen import render
 
-        color = screen.color_system is not None and not screen.no_color
-        screen.file.write(
-            render(audits, everything=args.all, width=screen.width, color=color, encoding=screen.encoding)
-        )
+        screen.file.write(render(audits, everything=args.all, **look(screen)))
     return 5 if is_wrong(audits) else 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trainmark.cli.terminal import console, say
+from trainmark.cli.terminal import console, look, say
 from trainmark.spec.checks import CheckResult
 
 if TYPE_CHECKING:
@@ -117,5 +117,4 @@ def _paper() -> Paper:
     from trainmark.report.terminal import Paper
 
     screen = console()
-    color = screen.color_system is not None and not screen.no_color
-    return Paper(width=screen.width, color=color, encoding=screen.encoding)
+    return Paper(**look(screen))

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console
+    from trainmark.cli.terminal import console, look
     from trainmark.spec.glossary import by_translated_name, meaning, meanings
 
     named = by_translated_name(args.word or "")
@@ -41,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.report.explain_screen import draw_all, draw_one
     from trainmark.report.terminal import Paper
 
-    color = screen.color_system is not None and not screen.no_color
-    paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
+    paper = Paper(**look(screen))
     if args.word is None:
         draw_all(paper, found, language)
     else:

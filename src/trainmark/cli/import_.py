@@ -77,15 +77,14 @@ def _text(path: Path, content: bytes) -> str:
 
 
 def _show(found: list[tuple[Path, Page, Kept | None]], *, as_json: bool) -> None:
-    from trainmark.cli.terminal import console
+    from trainmark.cli.terminal import console, look
     from trainmark.report.published_table import render
 
     screen = console()
     if as_json:
         screen.file.write(json.dumps({"pages": [_document(*entry) for entry in found]}, indent=2) + "\n")
     elif rows := [row for _, page, _ in found for row in page.rows]:
-        color = screen.color_system is not None and not screen.no_color
-        screen.file.write(render(rows, width=screen.width, color=color, encoding=screen.encoding))
+        screen.file.write(render(rows, **look(screen)))
 
 
 def _document(path: Path, page: Page, kept: Kept | None) -> dict[str, Any]:

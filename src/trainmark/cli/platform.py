@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import console, say
+from trainmark.cli.terminal import console, look, say
 
 if TYPE_CHECKING:
     from trainmark.spec.checks import CheckResult
@@ -115,8 +115,7 @@ def _tell(finding: CheckResult) -> None:
     from trainmark.report.terminal import Paper
 
     screen = console()
-    color = screen.color_system is not None and not screen.no_color
-    paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
+    paper = Paper(**look(screen))
     line = paper.table(heads=False)
     line.add_column(width=7)
     line.add_column(width=18, overflow="fold")

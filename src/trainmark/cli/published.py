@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from trainmark.cli.terminal import console, say
+    from trainmark.cli.terminal import console, look, say
     from trainmark.published import imported, library
     from trainmark.spec import escape
     from trainmark.spec.published_row import mfu
@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         from trainmark.report.published_table import render
 
-        color = screen.color_system is not None and not screen.no_color
-        screen.file.write(render(rows, width=screen.width, color=color, encoding=screen.encoding))
+        screen.file.write(render(rows, **look(screen)))
     for sentence in kept.damaged:
         say(escape.terminal(sentence))
     return 0

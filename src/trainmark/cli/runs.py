@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, say
+    from trainmark.cli.terminal import console, look, say
     from trainmark.spec import escape
     from trainmark.store.store import Store, default_folder, newest_first
 
@@ -48,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
     elif shown:
         from trainmark.report.terminal import Paper
 
-        color = screen.color_system is not None and not screen.no_color
-        paper = Paper(width=screen.width, color=color, encoding=screen.encoding)
+        paper = Paper(**look(screen))
         others = [row.run_id for row in contents.unrecorded]
         _draw(paper, shown, _short_names([*store.run_ids(), *others]))
         screen.file.write(paper.drawn())

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_runs(args: argparse.Namespace) -> int:
     from trainmark.analysis.scaling import scaling, to_json
-    from trainmark.cli.terminal import console
+    from trainmark.cli.terminal import console, look
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
@@ -63,8 +63,7 @@ def _of_runs(args: argparse.Namespace) -> int:
     elif found:
         from trainmark.report.scaling_table import render
 
-        color = screen.color_system is not None and not screen.no_color
-        screen.file.write(render(found, width=screen.width, color=color, encoding=screen.encoding))
+        screen.file.write(render(found, **look(screen)))
     return 0
 
 
@@ -102,7 +101,7 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
 def _of_published(args: argparse.Namespace) -> int:
     from trainmark.analysis.scaling import throughput_alias
     from trainmark.analysis.scaling_published import published_scalings, to_json
-    from trainmark.cli.terminal import console, say
+    from trainmark.cli.terminal import console, look, say
     from trainmark.published import imported, library
     from trainmark.spec.metrics import THROUGHPUTS
     from trainmark.store.store import default_folder
@@ -124,7 +123,6 @@ def _of_published(args: argparse.Namespace) -> int:
         return 0
     from trainmark.report.scaling_table import render_published
 
-    color = screen.color_system is not None and not screen.no_color
-    text = render_published(found, metric=metric, width=screen.width, color=color, encoding=screen.encoding)
+    text = render_published(found, metric=metric, **look(screen))
     screen.file.write(text)
     return 0

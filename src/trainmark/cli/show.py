@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark import api
-    from trainmark.cli.terminal import console
+    from trainmark.cli.terminal import console, look
     from trainmark.spec import escape
     from trainmark.store.store import Store, default_folder
 
@@ -40,15 +40,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         from trainmark.report.describe import describe
 
-        color = screen.color_system is not None and not screen.no_color
         folder = store.runs / record.run_id
-        text = describe(
-            record,
-            path=path,
-            run_folder=folder if folder.is_dir() else None,
-            width=screen.width,
-            color=color,
-            encoding=screen.encoding,
-        )
+        text = describe(record, path=path, run_folder=folder if folder.is_dir() else None, **look(screen))
     screen.file.write(text)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +18,22 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else int(os.environ.get("COLUMNS") or 120)
     return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False)
+
+
+class Look(TypedDict):
+    """What a view has to know of the screen it is drawn for."""
+
+    width: int
+    color: bool
+    encoding: str
+
+
+def look(screen: Console) -> Look:
+    return Look(
+        width=screen.width,
+        color=screen.color_system is not None and not screen.no_color,
+        encoding=screen.encoding,
+    )
 
 
 def say(sentence: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import console
+from trainmark.cli.terminal import console, look
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def show(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
     else:
         from trainmark.report.compare_screen import render
 
-        color = screen.color_system is not None and not screen.no_color
-        screen.file.write(render(found, width=screen.width, color=color, encoding=screen.encoding))
+        screen.file.write(render(found, **look(screen)))
     if found.regressed:
         return REGRESSED
     return INCONCLUSIVE if found.inconclusive and gate else 0
