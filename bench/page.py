@@ -17,13 +17,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from trainmark.analysis.audit.records import audit_record
 from trainmark.published import library
 from trainmark.report.html.document import render
 from trainmark.report.html.inputs import Contents
+from trainmark.spec.machine import DeviceInfo, Environment
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.record import Evaluation, Quality, Record
+from trainmark.spec.telemetry import Telemetry
 from trainmark.spec.timeline import RankTrace, Timeline
 
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => setTimeout(() => done(performance.now()), 0)))"
@@ -96,21 +100,27 @@ def a_record(number: int, steps: int) -> Record:
         ),
         timeline=timeline,
         loss=[7 - 5 * step / steps + dice.gauss(0, 0.1) for step in range(steps)],
-        environment={"device": {"name": f"Example {9000 + number % 7}"}},
-        telemetry={
-            "machines": [
-                {
-                    "host": "host-1",
-                    "samples": 600,
-                    "every_s": 1.0,
-                    "ended_early": False,
-                    "training_s": [10.0, 590.0],
-                    "unavailable": {},
-                    "host_series": {},
-                    "devices": [{"device": 0, "series": series}],
-                }
-            ]
-        },
+        environment=Environment(device=DeviceInfo(name=f"Example {9000 + number % 7}")),
+        telemetry=msgspec.convert(
+            {
+                "machines": [
+                    {
+                        "host": "host-1",
+                        "first_rank": 0,
+                        "sampler_cpu_s": 1.0,
+                        "last_s": 600.0,
+                        "samples": 600,
+                        "every_s": 1.0,
+                        "ended_early": False,
+                        "training_s": [10.0, 590.0],
+                        "unavailable": {},
+                        "host_series": {},
+                        "devices": [{"device": 0, "series": series}],
+                    }
+                ]
+            },
+            Telemetry,
+        ),
     )
 
 

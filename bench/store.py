@@ -21,12 +21,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
+from trainmark.spec.machine import DeviceInfo, Environment
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.recipe import Deviation, Limits
 from trainmark.spec.record import Doubt, Evaluation, Quality, Record
+from trainmark.spec.telemetry import Telemetry
 from trainmark.spec.timeline import RankTrace, Timeline
 from trainmark.store.store import Store
 
@@ -87,10 +90,10 @@ def made_record(kind: int, *, steps: int = 400, ranks: int = 2) -> Record:
         quality=Quality(name="acc1", unit="%", goal=75.5, better="higher", value=18.0, history=history),
         timeline=timeline,
         loss=[float(f"{7 - 0.005 * step + noise:.7g}") for step, noise in enumerate(draw.normal(0, 0.1, steps))],
-        environment={"device": {"name": "AMD EPYC 7763 64-Core Processor", "count": ranks}, "torch": "2.6.0"},
+        environment=Environment(device=DeviceInfo(name="AMD EPYC 7763 64-Core Processor"), torch="2.6.0"),
         doubts=(Doubt(code="generated-data", text="generated data, not the real set"),),
         group=GROUP,
-        telemetry={"machines": [_machine(draw, samples=150, devices=2)]},
+        telemetry=msgspec.convert({"machines": [_machine(draw, samples=150, devices=2)]}, Telemetry),
     )
 
 

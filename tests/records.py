@@ -5,10 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
+
+from trainmark.spec.beyond import beyond
+from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.recipe import Deviation, Limits, Value
 from trainmark.spec.record import Doubt, Evaluation, Quality, Record
+from trainmark.spec.telemetry import Telemetry
 from trainmark.spec.timeline import RankTrace, Timeline
 
 REFERENCE: dict[str, Value] = {"batch_per_device": 256, "learning_rate": 0.8, "epochs": 100, "target": 75.5, "seed": 0}
@@ -113,7 +118,23 @@ def make_record(*, plan: dict[str, Any] | None = None, device: str = "AMD EPYC",
             Doubt(code="generated-data", text="generated data, not the real set: no accuracy claim may rest on it"),
         ),
     }
-    return Record(**{**values, **changes})
+    return Record(**typed({**values, **changes}))
+
+
+def typed(values: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a record whose environment and telemetry may be plain documents; what no type knows is kept beside."""
+    unknown = dict(values.get("unknown", {}))
+    for name, kind in (("environment", Environment), ("telemetry", Telemetry)):
+        if isinstance(found := values.get(name), dict):
+            values = {**values, name: msgspec.convert(found, kind)}
+            if more := beyond(found, {"machines": (), **msgspec.to_builtins(values[name])}):
+                unknown[name] = more
+    return {**values, "unknown": unknown}
+
+
+def in_environment(record: Record, **fields: Any) -> Record:
+    """The record with other plain values in its environment."""
+    return dataclasses.replace(record, **typed({"environment": {**record.to_json()["environment"], **fields}}))
 
 
 def a_vocoder_record(**changes: Any) -> Record:

@@ -37,8 +37,8 @@ def test_a_run_prints_one_json_record_and_keeps_it(cli: Cli, pictures: Path, tmp
     found = {alias: quantity.value for alias, quantity in record.metrics.items()}
     assert 0 < found["p_whole"] <= found["p_train"] <= found["p_core"]  # type: ignore[operator]
     assert found["e2e_time"] == pytest.approx(sum(document["phases"].values()))
-    assert record.environment["threads"] >= 1
-    assert "GOMP_SPINCOUNT" in record.environment["variables"]
+    assert record.environment.threads >= 1
+    assert "GOMP_SPINCOUNT" in record.environment.variables
     assert {"generated-data", "target-missed"} <= {doubt.code for doubt in record.doubts}
 
     shown = cli("show")

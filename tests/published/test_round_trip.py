@@ -12,6 +12,7 @@ from records import make_plan, make_quality, make_record, make_timeline
 from trainmark.published import read, write_deepspark, write_flagperf
 from trainmark.published.cells import is_blank
 from trainmark.published.own_rows import own_row, rounded
+from trainmark.spec.machine import DeviceInfo, Environment, PrecisionProof
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.published_row import PREFIX, PublishedRow, Source
 from trainmark.spec.recipe import Deviation, Limits
@@ -80,11 +81,11 @@ def runs(draw: st.DrawFn, workload: str) -> Record:
         quality=make_quality(
             name=name, unit=unit, better=better, goal=75.5, history=(), value=draw(st.none() | st.floats(0.001, 100))
         ),
-        environment={
-            "device": {"name": device, "driver": draw(names)},
-            "torch": "2.6.0",
-            **({"precision": {"ran": ran}} if ran else {}),
-        },
+        environment=Environment(
+            device=DeviceInfo(name=device, driver=draw(names)),
+            torch="2.6.0",
+            precision=PrecisionProof(asked=ran, ran=ran) if ran else None,
+        ),
         group="repeats",
     )
 

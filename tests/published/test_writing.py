@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from records import a_vocoder_record, make_plan, make_record, make_timeline, renamed
+from records import a_vocoder_record, in_environment, make_plan, make_record, make_timeline, renamed
 
 from trainmark.published import markdown, read, write_deepspark, write_flagperf
 from trainmark.spec.metrics import Quantity
@@ -101,7 +101,7 @@ def test_doubts_and_reasons_stand_below_the_table_with_the_rows_they_are_about(w
 
 def test_a_precision_that_did_not_run_is_not_the_one_that_is_written() -> None:
     record = make_record(plan={"precision": "fp32"})
-    record = replace(record, environment={**record.environment, "precision": {"ran": "tf32"}})
+    record = in_environment(record, precision={"asked": "fp32", "ran": "tf32"})
     text = write_flagperf.write([record], lang="en")
     assert cells(line(text, "| AMD EPYC"))[1] == "tf32"
     assert "fp32 was asked for, tf32 ran" in text

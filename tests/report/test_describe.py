@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from trainmark.report.describe import SPARKS, describe, spark
 from trainmark.spec.artifact import Artifact
+from trainmark.spec.machine import Environment
 from trainmark.spec.record import Doubt, Evaluation
 from trainmark.spec.timeline import PHASES, Timeline
 
@@ -155,7 +156,7 @@ def test_hostile_text_is_shown_and_not_obeyed() -> None:
 def test_a_run_that_measured_nothing_is_still_shown() -> None:
     empty = make_record(timeline=make_timeline(steps=0, warmup_steps=0), loss=(), status="incomplete", ended="cut off")
     assert "incomplete: cut off" in describe(empty)
-    nobody = dataclasses.replace(empty, timeline=Timeline(ranks=()), metrics={}, environment={})
+    nobody = dataclasses.replace(empty, timeline=Timeline(ranks=()), metrics={}, environment=Environment())
     assert "incomplete: cut off" in describe(nobody)
 
 

@@ -16,7 +16,7 @@ import pytest
 from analysis.audit.clean_records import EVERY_KIND
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from records import a_vocoder_record, make_record, make_timeline
+from records import a_vocoder_record, make_record, make_timeline, typed
 
 from trainmark.cli import report
 from trainmark.report.publish import Published, publishable
@@ -248,18 +248,18 @@ def test_a_copy_is_a_whole_record_with_the_same_results(published: Published) ->
         assert copy.timeline.phases_ns == original.timeline.phases_ns
         assert [trace.items for trace in copy.timeline.ranks] == [trace.items for trace in original.timeline.ranks]
         assert (copy.run_id, copy.created, copy.status) == (original.run_id, original.created, original.status)
-        assert copy.environment["device"]["name"] == original.environment["device"]["name"]
+        assert copy.environment.device.name == original.environment.device.name
         assert [doubt.code for doubt in copy.doubts] == [doubt.code for doubt in original.doubts]
 
 
 def test_settings_that_explain_a_speed_stay(published: Published) -> None:
     environment = published.records[0].environment
-    assert environment["torch"] == "2.6.0+cu124"
-    assert environment["os"] == "Linux 6.1.0"
-    assert environment["variables"]["NCCL_SOCKET_IFNAME"] == "eth0"
-    assert environment["variables"]["OMP_NUM_THREADS"] == "8"
-    assert environment["variables"]["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:128,expandable_segments:True"
-    assert environment["variables"]["MALLOC_CONF"] == "(left out)"
+    assert environment.torch == "2.6.0+cu124"
+    assert environment.os == "Linux 6.1.0"
+    assert environment.variables["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert environment.variables["OMP_NUM_THREADS"] == "8"
+    assert environment.variables["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:128,expandable_segments:True"
+    assert environment.variables["MALLOC_CONF"] == "(left out)"
 
 
 def test_two_runs_on_one_host_are_still_seen_to_be() -> None:
@@ -274,7 +274,7 @@ def test_two_runs_on_one_host_are_still_seen_to_be() -> None:
 def test_a_host_is_one_in_fields_sentences_and_telemetry(published: Published) -> None:
     copy = published.records[0]
     assert [trace.host for trace in copy.timeline.ranks] == ["host-1", "host-2"]
-    assert [machine["host"] for machine in copy.telemetry["machines"]] == ["host-1", "host-2"]
+    assert [machine.host for machine in copy.telemetry.machines] == ["host-1", "host-2"]
     assert "rank 1 on host-2 took" in copy.doubts[0].text
     assert copy.ended == "rank 1 on host-2 failed in train at step 7: (left out)"
     assert copy.restarts[0].reason == "host-2 was lost"
@@ -282,7 +282,7 @@ def test_a_host_is_one_in_fields_sentences_and_telemetry(published: Published) -
 
 def test_a_clean_record_changes_only_where_it_names_its_machine() -> None:
     record = make_record()
-    record = replace(record, environment={k: v for k, v in record.environment.items() if k != "system"})
+    record = replace(record, unknown={})
     copy = publishable([record], environment={}).records[0]
     back = replace(
         copy,
@@ -302,12 +302,13 @@ def test_a_machine_with_an_ordinary_name_does_not_shred_sentences(name: str) -> 
     record = make_record(
         device="AMD EPYC A100",
         timeline=Timeline(ranks=(trace,), warmup_steps=10),
-        telemetry={"machines": [], name: 1},
+        telemetry={"machines": []},
+        unknown={"carbon": {name: 1}},
         doubts=(Doubt(code="x", text=said), Doubt(code="y", text=f"the kernel does not say it on {name}")),
     )
     copy = publishable([record], environment={"USER": name, "HOME": f"/home/{name}"}).records[0]
     assert copy.timeline.ranks[0].host == "host-1"
-    assert copy.environment["device"]["name"] == "AMD EPYC A100"
+    assert copy.environment.device.name == "AMD EPYC A100"
     assert copy.doubts[0].text == said.replace(f"rank 1 on {name}", "rank 1 on host-1")
     assert copy.doubts[1].text == "the kernel does not say it on host-1"
 
@@ -354,11 +355,10 @@ def test_what_is_no_plain_word_goes_from_any_sentence(text: str, left: str) -> N
 
 def test_a_field_nobody_has_allowed_is_dropped_and_counted() -> None:
     record = make_record()
-    record = replace(record, environment={**record.environment, "argv": ["x"], "new": {"a": 1}}, telemetry={"odd": 1})
-    found = publishable([record], environment={})
-    assert not {"argv", "new"} & set(found.records[0].environment)
-    assert found.records[0].telemetry == {}
-    assert "system" in record.environment
+    assert "system" in record.unknown["environment"]
+    beside = {"environment": {"argv": ["x"], "new": {"a": 1}, "system": {}}, "telemetry": {"odd": 1}}
+    found = publishable([replace(record, unknown=beside)], environment={})
+    assert found.records[0].unknown == {}
     assert found.dropped == 4
 
 
@@ -366,9 +366,9 @@ def test_a_field_nobody_has_allowed_is_dropped_and_counted() -> None:
 def test_a_secret_is_no_name_of_a_field_either(key: str) -> None:
     record = make_record()
     telemetry = {"machines": [{"host": "node-a", key: 1, "unavailable": {key: "x", "power_w": "no sensor says it"}}]}
-    copy = publishable([replace(record, telemetry=telemetry)], environment={}).records[0]
+    copy = publishable([replace(record, **typed({"telemetry": telemetry}))], environment={}).records[0]
     assert key not in copy.dumps()
-    assert copy.telemetry["machines"][0]["unavailable"] == {"power_w": "no sensor says it"}
+    assert copy.telemetry.machines[0].unavailable == {"power_w": "no sensor says it"}
 
 
 def test_what_other_programs_said_of_a_failure_is_left_out() -> None:

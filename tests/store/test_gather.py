@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from records import make_plan
 
@@ -16,6 +17,7 @@ from trainmark.spec import events
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.event_files import EventWriter
+from trainmark.spec.machine import FlopsFacts
 from trainmark.spec.plan import Plan
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record
@@ -329,7 +331,7 @@ def test_what_the_links_carried_is_on_the_record(tmp_path: Path) -> None:
     measured = [{"bytes": 8, "repeats": 3, "median_s": 1e-4, "best_s": 1e-4, "bus_gigabytes_per_s": 0.1}]
     folder.rank(0, [10] * 50, also=[events.LinksMeasured(results=measured)])
     folder.rank(1, [10] * 50)
-    assert folder.record().environment["link"] == measured
+    assert msgspec.to_builtins(folder.record().environment.link) == measured
 
 
 PEAK = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
@@ -345,5 +347,5 @@ def test_the_flops_of_a_run_are_on_its_record_with_their_source(tmp_path: Path) 
     folder = Folder(tmp_path, make_plan())
     folder.rank(0, [10] * 50, also=[events.FlopsCounted(**PEAK)])
     record = folder.record()
-    assert record.environment["flops"] == PEAK
+    assert record.environment.flops == FlopsFacts(**PEAK)
     assert record.metrics["mfu"].value == pytest.approx(100 * 800 * 24.3e9 / 19.5e12)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from records import make_plan, make_record
 
 from trainmark.spec import doubts, events
 from trainmark.spec.event_files import EventWriter
+from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.run_folder import RunFolder
@@ -80,8 +81,8 @@ def told(folder: Path) -> dict[str, str]:
         timeline=record.timeline,
         metrics=measure(measured),
         quality=record.quality,
-        environment={},
-        telemetry=json.loads(json.dumps(telemetry.document(machines))),
+        environment=Environment(),
+        telemetry=telemetry.summary(machines),
         reference_global_batch=1,
     )
     return {doubt.code: doubt.text for doubt in doubts.collect(facts)}
@@ -253,12 +254,12 @@ def test_a_long_run_s_record_stays_small_and_keeps_the_shape(tmp_path: Path) -> 
     for step in range(20_000):
         machine.read(step / 100, {"power_w": 100.0 + step / 100})
         machine.host(step / 100, busy_s=step / 100, own_s=step / 200)
-    document = telemetry.document(sampled(tmp_path, TRAINED))
-    series = document["machines"][0]["devices"][0]["series"]["power_w"]
-    assert len(series["values"]) == len(series["at_s"]) == telemetry.MOST_POINTS
-    assert series["values"] == sorted(series["values"])
-    assert len(document["machines"][0]["host_series"]["cpu_percent"]["values"]) == telemetry.MOST_POINTS
-    assert len(json.dumps(document)) < 120_000
+    found = telemetry.summary(sampled(tmp_path, TRAINED))
+    series = found.machines[0].devices[0].series["power_w"]
+    assert len(series.values) == len(series.at_s) == telemetry.MOST_POINTS
+    assert series.values == sorted(series.values)
+    assert len(found.machines[0].host_series["cpu_percent"].values) == telemetry.MOST_POINTS
+    assert len(msgspec.json.encode(found)) < 120_000
 
 
 def test_a_torn_or_empty_file_is_no_machine(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from trainmark.platforms.platform import Device, Platform
 from trainmark.report import table
 from trainmark.report.describe import describe
 from trainmark.spec import doubts
+from trainmark.spec.machine import Environment, FlopsFacts
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits
@@ -132,7 +133,7 @@ def test_products_are_measured_in_the_type_they_run_in() -> None:
 def shown(value: float | None, **given: Any) -> Record:
     record = make_record(**given)
     metrics = {**record.metrics, "mfu": Quantity(value=value, unit="%", unavailable=None if value else "no peak")}
-    return replace(record, metrics=metrics, environment={**record.environment, "flops": SHEET})
+    return replace(record, metrics=metrics, environment=Environment(flops=FlopsFacts(**SHEET)))
 
 
 def found_doubts(record: Record) -> dict[str, str]:

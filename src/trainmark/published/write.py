@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.published.own_rows import own_row
 from trainmark.spec import escape, links
@@ -114,22 +114,16 @@ def machines(section: Written) -> list[Machine]:
 
 def _machine(record: Record, row: PublishedRow) -> Machine:
     environment = record.environment
-    device, cpu = _facts(environment, "device"), _facts(environment, "cpu")
-    measured = links.read(environment.get("link"))
+    measured = environment.link
     hosts = len({trace.host for trace in record.timeline.ranks})
-    cores = cpu.get("logical_cores")
-    versions = {name: environment[name] for name in ("python", "numpy", "trainmark") if environment.get(name)}
+    cores = environment.cpu.logical_cores
+    versions = {name: getattr(environment, name) for name in ("python", "numpy", "trainmark")}
     return Machine(
         device=row.device,
-        cpu=f"{cpu.get('name') or ''}{f', {cores} logical cores' if cores else ''}",
+        cpu=f"{environment.cpu.name}{f', {cores} logical cores' if cores else ''}",
         network=links.summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1)) if measured else "",
-        system=str(environment.get("os") or ""),
-        driver=str(device.get("driver") or ""),
-        framework=f"pytorch-{environment['torch']}" if environment.get("torch") else "",
-        software=", ".join(f"{name} {version}" for name, version in versions.items()),
+        system=environment.os,
+        driver=environment.device.driver or "",
+        framework=f"pytorch-{environment.torch}" if environment.torch else "",
+        software=", ".join(f"{name} {version}" for name, version in versions.items() if version),
     )
-
-
-def _facts(environment: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = environment.get(name)
-    return found if isinstance(found, Mapping) else {}

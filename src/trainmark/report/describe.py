@@ -23,6 +23,7 @@ from trainmark.spec.format import (
 from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
+    from trainmark.spec.machine import FlopsFacts
     from trainmark.spec.metrics import Quantity
     from trainmark.spec.record import Evaluation, Record
 
@@ -151,7 +152,7 @@ def _draw_metrics(paper: Paper, record: Record) -> None:
         value, unit, remark = _measured(quantity)
         formula = known.formula if known and quantity.value is not None else ""
         if alias == "mfu" and formula:
-            formula += _peak(record.environment.get("flops") or {})
+            formula += _peak(record.environment.flops)
         drawn.add_row(
             paper.text(alias, "bold" if alias == "p_core" else ""),
             paper.text(value, "bold" if alias == "p_core" else ""),
@@ -161,10 +162,10 @@ def _draw_metrics(paper: Paper, record: Record) -> None:
     paper.put(drawn, indent=2)
 
 
-def _peak(flops: Mapping[str, Any]) -> str:
-    if not flops.get("peak_tflops"):
+def _peak(flops: FlopsFacts | None) -> str:
+    if flops is None or not flops.peak_tflops:
         return ""
-    return f"; the peak is {number(flops['peak_tflops'])} TFLOP/s, {flops['peak_source']}"
+    return f"; the peak is {number(flops.peak_tflops)} TFLOP/s, {flops.peak_source}"
 
 
 def _measured(quantity: Quantity) -> tuple[str, str, str]:
@@ -258,10 +259,10 @@ def _draw_ranks(paper: Paper, record: Record) -> None:
 def _draw_telemetry(paper: Paper, record: Record) -> None:
     columns = min(_SPARK_COLUMNS, paper.width - 26)
     heights = SPARKS if escape.carries(paper.encoding, SPARKS) else PLAIN_SPARKS
-    for machine in telemetry_text.machines(record.telemetry)[:_MOST_MACHINES]:
+    for machine in record.telemetry.machines[:_MOST_MACHINES]:
         _title(paper, "Telemetry", telemetry_text.remark(machine))
         _draw_pairs(paper, list(telemetry_text.pairs(machine, lambda values: spark(values, columns, heights, low=0.0))))
-    if (left := len(telemetry_text.machines(record.telemetry)) - _MOST_MACHINES) > 0:
+    if (left := len(record.telemetry.machines) - _MOST_MACHINES) > 0:
         paper.put(f"and {left} more machines", indent=2)
 
 
@@ -307,20 +308,20 @@ def _draw_artifacts(paper: Paper, record: Record, run_folder: Path | None) -> No
 
 
 def _draw_precision(paper: Paper, record: Record) -> None:
-    if pairs := precision_text.precision(record.environment.get("precision")):
+    if pairs := precision_text.precision(record.environment.precision):
         _title(paper, "Precision", "as the first step was really computed")
         _draw_pairs(paper, pairs)
 
 
 def _draw_fill(paper: Paper, record: Record) -> None:
-    if (found := record.environment.get("fill")) and (tries := precision_text.tries(found)):
+    if found := record.environment.fill:
         _title(paper, "Batch", "the largest useful one, found on one device")
-        paper.put(f"{found['batch_per_device']} per device; {found['reason']}", "", indent=2)
-        paper.put(precision_text.table(paper, tries, record.item), indent=2)
+        paper.put(f"{found.batch_per_device} per device; {found.reason}", "", indent=2)
+        paper.put(precision_text.table(paper, found.curve, record.item), indent=2)
 
 
 def _draw_links(paper: Paper, record: Record) -> None:
-    if not (measured := links.read(record.environment.get("link"))):
+    if not (measured := record.environment.link):
         return
     topology = Topology.parse(record.plan.topology)
     _title(paper, "Links", "measured before training")
@@ -330,7 +331,8 @@ def _draw_links(paper: Paper, record: Record) -> None:
 
 def _draw_environment(paper: Paper, record: Record) -> None:
     drawn = ("link", "precision", "fill")
-    pairs = list(_flat({name: value for name, value in record.environment.items() if name not in drawn}))
+    plain = record.environment.to_json()
+    pairs = list(_flat({name: value for name, value in plain.items() if name not in drawn}))
     if pairs:
         _title(paper, "Environment")
         _draw_pairs(paper, pairs)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainmark.spec.format import NOTHING, number
+from trainmark.spec.machine import BatchTry, PrecisionProof
 from trainmark.spec.precision import said_of_products
 
 if TYPE_CHECKING:
@@ -14,39 +15,33 @@ if TYPE_CHECKING:
     from trainmark.report.terminal import Paper
 
 
-def precision(found: object) -> list[tuple[str, str]]:
+def precision(found: PrecisionProof | None) -> list[tuple[str, str]]:
     """Names and values of what the watched step showed; nothing where no step was watched."""
-    if not isinstance(found, Mapping) or "ran" not in found:
+    if found is None:
         return []
-    flags = [kind for kind, allowed in found["tf32"].items() if allowed]
-    total = sum(found["weights"].values()) or 1
-    held = [f"{100 * count / total:.1f} % {type_}" for type_, count in sorted(found["weights"].items())]
+    flags = [kind for kind, allowed in found.tf32.items() if allowed]
+    total = sum(found.weights.values()) or 1
+    held = [f"{100 * count / total:.1f} % {type_}" for type_, count in sorted(found.weights.items())]
     pairs = [
-        ("ran", found["ran"] if found["ran"] == found["asked"] else f"{found['ran']}; {found['asked']} was asked for"),
-        ("products", said_of_products(found["computed"]) or "none seen"),
+        ("ran", found.ran if found.ran == found.asked else f"{found.ran}; {found.asked} was asked for"),
+        ("products", said_of_products(found.computed) or "none seen"),
         ("weights", ", ".join(held)),
-        ("autocast", found["autocast"] or "off"),
+        ("autocast", found.autocast or "off"),
         ("tf32", f"allowed for {' and '.join(flags)}" if flags else "not allowed"),
     ]
-    if found["loss_scale"] is not None:
-        pairs.append(("loss scale", f"{number(found['loss_scale'])}, {found['skipped_steps']} steps skipped"))
+    if found.loss_scale is not None:
+        pairs.append(("loss scale", f"{number(found.loss_scale)}, {found.skipped_steps} steps skipped"))
     return pairs
 
 
-def tries(found: object) -> list[Mapping[str, Any]]:
-    """The batches that were tried, from a record; nothing where none was looked for."""
-    curve = found.get("curve") if isinstance(found, Mapping) else None
-    return [entry for entry in curve if isinstance(entry, Mapping)] if isinstance(curve, Sequence) else []
-
-
-def table(paper: Paper, curve: Sequence[Mapping[str, Any]], item: str) -> Table:
+def table(paper: Paper, curve: Sequence[BatchTry], item: str) -> Table:
     drawn = paper.table()
     for head in ("batch", f"{item}/s", "step s", "mem GiB"):
         drawn.add_column(paper.text(head), justify="right", no_wrap=True)
     drawn.add_column(overflow="fold")
     for entry in curve:
-        memory = NOTHING if entry["memory_bytes"] is None else number(entry["memory_bytes"] / 2**30)
-        speed = [number(entry[name]) if entry[name] else NOTHING for name in ("items_per_s", "step_s")]
-        cells = (str(entry["batch"]), *speed, memory, entry["unfit"])
+        memory = NOTHING if entry.memory_bytes is None else number(entry.memory_bytes / 2**30)
+        speed = [number(value) if value else NOTHING for value in (entry.items_per_s, entry.step_s)]
+        cells = (str(entry.batch), *speed, memory, entry.unfit)
         drawn.add_row(*(paper.text(cell) for cell in cells))
     return drawn

@@ -58,7 +58,7 @@ def _keep(copy: _Copy, value: Any) -> Any:
 def _version(copy: _Copy, value: Any) -> Any:
     """Without what a vendor or an administrator has written behind it."""
     found = _VERSION.match(value) if isinstance(value, str) else None
-    return found.group() if found else None
+    return found.group() if found else ""
 
 
 def _text(copy: _Copy, value: Any) -> Any:

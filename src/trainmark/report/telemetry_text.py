@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from trainmark.spec.format import number
+from trainmark.spec.telemetry import MachineTelemetry, Series
 
 Spark = Callable[[Sequence[float]], str]
 
@@ -33,25 +33,21 @@ OTHER_WORDS = {
 MOST_DEVICES = 8
 
 
-def machines(telemetry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(telemetry.get("machines", ()))
-
-
-def remark(machine: Mapping[str, Any]) -> str:
+def remark(machine: MachineTelemetry) -> str:
     """How a machine was sampled, for a title."""
-    said = f"{machine['host']}, {machine['samples']} samples, one every {number(machine['every_s'])} s"
-    return f"{said}; the sampler ended early" if machine["ended_early"] else said
+    said = f"{machine.host}, {machine.samples} samples, one every {number(machine.every_s)} s"
+    return f"{said}; the sampler ended early" if machine.ended_early else said
 
 
-def pairs(machine: Mapping[str, Any], spark: Spark) -> Iterator[tuple[str, str]]:
-    for device in machine["devices"][:MOST_DEVICES]:
-        several = f"{device['device']} " if len(machine["devices"]) > 1 else ""
-        yield from _drawn(device["series"], DEVICE_SERIES, f"device {several}", spark)
-    if len(machine["devices"]) > MOST_DEVICES:
-        yield "", f"and {len(machine['devices']) - MOST_DEVICES} more devices"
-    yield from _drawn(machine["host_series"], HOST_SERIES, "host ", spark)
+def pairs(machine: MachineTelemetry, spark: Spark) -> Iterator[tuple[str, str]]:
+    for device in machine.devices[:MOST_DEVICES]:
+        several = f"{device.device} " if len(machine.devices) > 1 else ""
+        yield from _drawn(device.series, DEVICE_SERIES, f"device {several}", spark)
+    if len(machine.devices) > MOST_DEVICES:
+        yield "", f"and {len(machine.devices) - MOST_DEVICES} more devices"
+    yield from _drawn(machine.host_series, HOST_SERIES, "host ", spark)
     missing: dict[str, list[str]] = {}
-    for name, reason in machine["unavailable"].items():
+    for name, reason in machine.unavailable.items():
         word = DEVICE_SERIES[name][0] if name in DEVICE_SERIES else OTHER_WORDS.get(name, name)
         missing.setdefault(reason, []).append(word)
     for reason, names in missing.items():
@@ -59,10 +55,10 @@ def pairs(machine: Mapping[str, Any], spark: Spark) -> Iterator[tuple[str, str]]
 
 
 def _drawn(
-    series: Mapping[str, Any], shown: Mapping[str, tuple[str, str, float]], before: str, spark: Spark
+    series: Mapping[str, Series], shown: Mapping[str, tuple[str, str, float]], before: str, spark: Spark
 ) -> Iterator[tuple[str, str]]:
     for name, (word, unit, scale) in shown.items():
-        values = [value / scale for value in series.get(name, {}).get("values", ())]
+        values = [value / scale for value in series[name].values] if name in series else []
         if not values:
             continue
         mean, ends = number(sum(values) / len(values)), f"from {number(min(values))} to {number(max(values))}"

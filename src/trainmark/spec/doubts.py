@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trainmark.spec import statistics
 from trainmark.spec.events import Resumed
+from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import said_of_products
 from trainmark.spec.record import Doubt, Quality, Restart, Status
 from trainmark.spec.target import telling_digits
+from trainmark.spec.telemetry import MachineTelemetry, Telemetry
 from trainmark.spec.timeline import Timeline
 from trainmark.spec.topology import Topology
 
@@ -39,8 +40,8 @@ class Facts:
     timeline: Timeline
     metrics: Mapping[str, Quantity]
     quality: Quality
-    environment: Mapping[str, Any]
-    telemetry: Mapping[str, Any] = field(default_factory=dict)
+    environment: Environment
+    telemetry: Telemetry = field(default_factory=Telemetry)
     """What the samplers saw, as the record keeps it."""
     reference_global_batch: int
     resumed: Resumed | None = None
@@ -59,7 +60,7 @@ Found = Iterator[tuple[str, str]]
 
 
 def stand_in(f: Facts) -> Found:
-    if (f.environment.get("device") or {}).get("stand_in"):
+    if f.environment.device.stand_in:
         yield "stand-in", "this is a stand-in, not a device: its speed, memory and power mean nothing"
 
 
@@ -136,7 +137,7 @@ def small_batch(f: Facts) -> Found:
 
 
 def emulated_precision(f: Facts) -> Found:
-    if f.environment.get("emulated_precision"):
+    if f.environment.emulated_precision:
         yield (
             "emulated-precision",
             f"this CPU has no instructions for {f.plan.precision}: products are computed in float32 and rounded",
@@ -144,17 +145,17 @@ def emulated_precision(f: Facts) -> Found:
 
 
 def precision_differs(f: Facts) -> Found:
-    found = f.environment.get("precision")
-    if found and found["ran"] != found["asked"]:
-        seen = said_of_products(found["computed"]) or "no product"
+    found = f.environment.precision
+    if found and found.ran != found.asked:
+        seen = said_of_products(found.computed) or "no product"
         yield (
             "precision-differs",
-            f"{found['asked']} was asked for and {found['ran']} ran: the first step had {seen}",
+            f"{found.asked} was asked for and {found.ran} ran: the first step had {seen}",
         )
 
 
 def skipped_steps(f: Facts) -> Found:
-    skipped = (f.environment.get("precision") or {}).get("skipped_steps", 0)
+    skipped = f.environment.precision.skipped_steps if f.environment.precision else 0
     if skipped > MOST_SKIPPED * f.timeline.steps:
         yield (
             "skipped-steps",
@@ -166,16 +167,17 @@ def skipped_steps(f: Facts) -> Found:
 def mfu_above_100(f: Facts) -> Found:
     mfu = f.metrics.get("mfu")
     if mfu is not None and mfu.value is not None and mfu.value > 100:
-        flops = f.environment.get("flops") or {}
+        flops = f.environment.flops
+        peak = "unknown" if flops is None else f"{flops.peak_tflops or 0:.3g} TFLOP/s ({flops.peak_source})"
         yield (
             "mfu-above-100",
             f"mfu is {mfu.value:.0f} %, more than a device can do in {f.plan.precision}: that label is wrong, or "
-            f"its peak of {flops.get('peak_tflops', 0):.3g} TFLOP/s ({flops.get('peak_source')})",
+            f"its peak of {peak}",
         )
 
 
 def foreign_load(f: Facts) -> Found:
-    share = f.environment.get("foreign_load")
+    share = f.environment.foreign_load
     if share is not None and share > FOREIGN_LOAD:
         yield (
             "foreign-load",
@@ -184,21 +186,21 @@ def foreign_load(f: Facts) -> Found:
 
 
 def sampling(f: Facts) -> Found:
-    machines = f.telemetry.get("machines", [])
+    machines = f.telemetry.machines
     for machine in machines:
-        if machine["ended_early"]:
+        if machine.ended_early:
             yield (
                 "sampler-ended",
-                f"the sampler on {machine['host']} ended by itself {machine['last_s']:.0f} s after the launch: what "
+                f"the sampler on {machine.host} ended by itself {machine.last_s:.0f} s after the launch: what "
                 "devices and host did later is not known",
             )
     power = f.metrics.get("power")
     if power is None or power.value is None:
         return
-    devices = [(machine, device) for machine in machines for device in machine["devices"]]
-    fewest = min(device["power_samples"] for _, device in devices)
-    slowest_hz = min(device["power_samples"] / _training_s(machine) for machine, device in devices)
-    longest_s = max(device["power_gap_s"] or 0.0 for _, device in devices)
+    devices = [(machine, device) for machine in machines for device in machine.devices]
+    fewest = min(device.power_samples for _, device in devices)
+    slowest_hz = min(device.power_samples / _training_s(machine) for machine, device in devices)
+    longest_s = max(device.power_gap_s or 0.0 for _, device in devices)
     missed = []
     if fewest < LEAST_POWER_SAMPLES:
         missed.append(f"{fewest} samples of {LEAST_POWER_SAMPLES}")
@@ -210,8 +212,8 @@ def sampling(f: Facts) -> Found:
         yield "power-sampling", f"power does not keep to MLPerf's rule of 60 samples at 1 Hz: {', '.join(missed)}"
 
 
-def _training_s(machine: Mapping[str, Any]) -> float:
-    begin_s, end_s = machine["training_s"]
+def _training_s(machine: MachineTelemetry) -> float:
+    begin_s, end_s = machine.training_s
     return max(1e-9, float(end_s - begin_s))
 
 
@@ -221,21 +223,21 @@ def throttled(f: Facts) -> Found:
         return
     reasons = [
         (count, reason)
-        for machine in f.telemetry.get("machines", [])
-        for device in machine["devices"]
-        for reason, count in device["throttled"].items()
+        for machine in f.telemetry.machines
+        for device in machine.devices
+        for reason, count in device.throttled.items()
     ]
     words = ", ".join(dict.fromkeys(reason for _, reason in sorted(reasons, reverse=True)))
     yield "throttled", f"a device was slowed in {share.value:.0f} % of the samples: {words}"
 
 
 def memory_errors(f: Facts) -> Found:
-    for machine in f.telemetry.get("machines", []):
-        for device in machine["devices"]:
-            if device["ecc_errors_new"]:
+    for machine in f.telemetry.machines:
+        for device in machine.devices:
+            if device.ecc_errors_new:
                 yield (
                     "ecc-errors",
-                    f"device {device['device']} of {machine['host']} counted {device['ecc_errors_new']:.0f} memory "
+                    f"device {device.device} of {machine.host} counted {device.ecc_errors_new:.0f} memory "
                     "errors it could not correct during the run",
                 )
 

@@ -72,8 +72,7 @@ def verdict(record: Record) -> str:
 
 
 def device_name(record: Record) -> str:
-    device = record.environment.get("device")
-    return short_device(str(device.get("name") or "") if isinstance(device, dict) else "") or record.plan.platform
+    return short_device(record.environment.device.name) or record.plan.platform
 
 
 def short_device(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct, field
 
 from trainmark.spec.format import number
@@ -18,11 +17,6 @@ class AllReduce(Struct, frozen=True, kw_only=True):
     median_s: float
     best_s: float = 0.0
     bus_gigabytes_per_s: float
-
-
-def read(found: object) -> list[AllReduce]:
-    """The probe's results on a record."""
-    return msgspec.convert(found or [], list[AllReduce])
 
 
 def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from trainmark.spec.links import AllReduce
@@ -55,10 +57,10 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
 
     asked: str
     ran: str
-    computed: Mapping[str, Mapping[str, int]]
-    multiplications: Mapping[str, Mapping[str, int]]
-    weights: Mapping[str, int]
-    tf32: Mapping[str, bool]
+    computed: Mapping[str, Mapping[str, int]] = {}
+    multiplications: Mapping[str, Mapping[str, int]] = {}
+    weights: Mapping[str, int] = {}
+    tf32: Mapping[str, bool] = {}
     autocast: str | None = None
     loss_scale: float | None = None
     skipped_steps: int = 0
@@ -95,7 +97,7 @@ class FillSearch(Struct, frozen=True, kw_only=True):
     """Every batch that was tried, in the order of their sizes."""
 
 
-class Environment(MachineFacts, frozen=True, kw_only=True, omit_defaults=True):
+class Environment(MachineFacts, frozen=True, kw_only=True):
     """All a record says of where and how its run was computed."""
 
     link: Sequence[AllReduce] = ()
@@ -105,3 +107,9 @@ class Environment(MachineFacts, frozen=True, kw_only=True, omit_defaults=True):
     fill: FillSearch | None = None
     foreign_load: float | None = None
     """Share of the worst machine's cores that went to others."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What is known of it; a no is an answer, and what nobody said is left out."""
+        empty = msgspec.to_builtins(Environment())
+        told = msgspec.to_builtins(self)
+        return {name: value for name, value in told.items() if value != empty[name] or isinstance(value, bool)}

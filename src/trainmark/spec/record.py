@@ -13,8 +13,10 @@ import msgspec
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.beyond import beyond, restored
 from trainmark.spec.errors import UsageError
+from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity, quantity_to_json
 from trainmark.spec.plan import Plan
+from trainmark.spec.telemetry import Telemetry
 from trainmark.spec.timeline import RankTrace, Timeline
 
 RECORD_SCHEMA = 2
@@ -100,7 +102,7 @@ class Record:
     timeline: Timeline
     loss: Sequence[float | None] = ()
     """Training loss of each step's global batch, as a mean over all ranks; None where any was not finite."""
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: Environment = field(default_factory=Environment)
     doubts: tuple[Doubt, ...] = ()
     restarts: tuple[Restart, ...] = ()
     group: str | None = None
@@ -109,7 +111,7 @@ class Record:
     artifacts: tuple[Artifact, ...] = ()
     data_facts: Mapping[str, float] = field(default_factory=dict)
     """How the data was read, such as the share of padding, as rank 0 saw it."""
-    telemetry: Mapping[str, Any] = field(default_factory=dict)
+    telemetry: Telemetry = field(default_factory=Telemetry)
     """What the samplers saw of devices and hosts, thinned; empty where nothing was sampled."""
     event_files: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of every file of events this was made of, by its name in the run's folder."""
@@ -130,8 +132,8 @@ class Record:
     @property
     def precision(self) -> str:
         """What the run was computed in, as its first step showed; what was asked for where that was not seen."""
-        seen = self.environment.get("precision")
-        return str(seen.get("ran", self.plan.precision)) if isinstance(seen, Mapping) else self.plan.precision
+        seen = self.environment.precision
+        return seen.ran if seen else self.plan.precision
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = restored(self._known(), self.unknown)
@@ -156,11 +158,11 @@ class Record:
             "doubts": [asdict(doubt) for doubt in self.doubts],
             "phases": {phase: ns / 1e9 for phase, ns in self.timeline.phases_ns.items()},
             "restarts": [asdict(restart) for restart in self.restarts],
-            "environment": dict(self.environment),
+            "environment": self.environment.to_json(),
             "skipped_files": list(self.skipped_files),
             "artifacts": msgspec.to_builtins(self.artifacts),
             "data_facts": dict(self.data_facts),
-            "telemetry": dict(self.telemetry),
+            "telemetry": msgspec.to_builtins(self.telemetry),
             "event_files": dict(self.event_files),
             "series": {
                 "warmup_steps": self.timeline.warmup_steps,
@@ -191,7 +193,8 @@ class Record:
             loss=found.series.loss,
             **{name: getattr(found, name) for name in _PLAIN},
         )
-        unknown = beyond(upgraded, record._known())
+        known = {**record._known(), "environment": msgspec.to_builtins(record.environment)}
+        unknown = beyond(upgraded, {**known, "telemetry": {"machines": known["telemetry"].get("machines", ())}})
         return replace(record, unknown=unknown) if unknown else record
 
 
@@ -274,11 +277,11 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality
     doubts: tuple[Doubt, ...]
     restarts: tuple[Restart, ...]
-    environment: dict[str, Any]
+    environment: Environment
     skipped_files: tuple[str, ...]
     artifacts: tuple[Artifact, ...]
     data_facts: dict[str, float]
-    telemetry: dict[str, Any]
+    telemetry: Telemetry
     event_files: dict[str, str]
     plan: dict[str, Any]
     series: _Series

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -67,9 +67,8 @@ def gather(folder: RunFolder) -> Record:
     metrics = measure(measured)
     if status == "invalid":
         metrics = withhold(metrics)
-    telemetry = samplers.document(nodes)
+    telemetry = samplers.summary(nodes)
     restarts = _restarts(ranks)
-    described: dict[str, Any] = msgspec.to_builtins(environment)
     return Record(
         run_id=head.run_id,
         created=head.created,
@@ -86,7 +85,7 @@ def gather(folder: RunFolder) -> Record:
         timeline=timeline,
         loss=_loss(ranks, whole.steps),
         restarts=restarts,
-        environment=described,
+        environment=environment,
         telemetry=telemetry,
         doubts=collect(
             Facts(
@@ -95,7 +94,7 @@ def gather(folder: RunFolder) -> Record:
                 timeline=timeline,
                 metrics=metrics,
                 quality=quality,
-                environment=described,
+                environment=environment,
                 telemetry=telemetry,
                 reference_global_batch=head.reference_global_batch,
                 resumed=first.resumed,

@@ -391,7 +391,6 @@ def _instant(created: str) -> float:
 
 def row_of(record: Record) -> Row:
     """ValueError where a value is not of the kind that lists take."""
-    device = record.environment.get("device")
     p_core = record.metrics.get("p_core")
     row = Row(
         run_id=record.run_id,
@@ -402,7 +401,7 @@ def row_of(record: Record) -> Row:
         topology=record.plan.topology,
         precision=record.precision,
         platform=record.plan.platform,
-        device=str(device.get("name", "")) if isinstance(device, Mapping) else "",
+        device=record.environment.device.name,
         p_core=p_core.value if p_core else None,
         unit=p_core.unit if p_core else "",
         quality_name=record.quality.name,

@@ -13,6 +13,7 @@ from trainmark.spec.events import DeviceReading, HostSample, SamplerBegin, Sampl
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.run_folder import NodeSamples, RunFolder
 from trainmark.spec.sensed import Sensed
+from trainmark.spec.telemetry import DeviceTelemetry, MachineTelemetry, Series, Telemetry
 
 MOST_POINTS = 1000
 """A series longer than this is kept as means of equally many neighbours."""
@@ -134,33 +135,33 @@ def _cpu_use(machine: Node, until_ns: int | None = None) -> tuple[Floats, Floats
     return at_ns, busy_s, own_s
 
 
-def document(machines: Sequence[Node]) -> dict[str, Any]:
+def summary(machines: Sequence[Node]) -> Telemetry:
     """What the record keeps of the samples."""
-    return {"machines": [_machine(machine) for machine in machines]} if machines else {}
+    return Telemetry(machines=[_machine(machine) for machine in machines])
 
 
-def _machine(machine: Node) -> dict[str, Any]:
-    return {
-        "host": machine.begin.host,
-        "first_rank": machine.begin.first_rank,
-        "every_s": machine.begin.every_s,
-        "samples": len(machine.host),
-        "ended_early": machine.end is None,
-        "sampler_cpu_s": machine.end.cpu_s if machine.end else None,
-        "last_s": _short(machine.seconds(machine.last_ns)),
-        "training_s": [_short(machine.seconds(ns)) for ns in (machine.from_ns, machine.until_ns) if ns is not None],
-        "unavailable": machine.unavailable,
-        "host_series": _host_series(machine),
-        "devices": [_device(machine, device) for device in sorted(machine.devices)],
-    }
+def _machine(machine: Node) -> MachineTelemetry:
+    return MachineTelemetry(
+        host=machine.begin.host,
+        first_rank=machine.begin.first_rank,
+        every_s=machine.begin.every_s,
+        samples=len(machine.host),
+        ended_early=machine.end is None,
+        sampler_cpu_s=machine.end.cpu_s if machine.end else None,
+        last_s=_short(machine.seconds(machine.last_ns)),
+        training_s=[_short(machine.seconds(ns)) for ns in (machine.from_ns, machine.until_ns) if ns is not None],
+        unavailable=machine.unavailable,
+        host_series=_host_series(machine),
+        devices=[_device(machine, device) for device in sorted(machine.devices)],
+    )
 
 
-def _device(machine: Node, device: int) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
+def _device(machine: Node, device: int) -> DeviceTelemetry:
+    kept: dict[str, Series] = {}
     for name in SERIES:
         at_s, values = machine.series(device, name)
         if values.size:
-            kept[name] = {"at_s": _thin(at_s), "values": _thin(values)}
+            kept[name] = Series(at_s=_thin(at_s), values=_thin(values))
     reasons: dict[str, int] = {}
     for at_ns, reading in machine.of(device):
         if machine.from_ns is not None and machine.from_ns <= at_ns <= (machine.until_ns or at_ns):
@@ -168,30 +169,30 @@ def _device(machine: Node, device: int) -> dict[str, Any]:
                 reasons[reason] = reasons.get(reason, 0) + 1
     errors = machine.series(device, "ecc_errors")[1]
     power_s = machine.series(device, "power_w", training=True)[0]
-    return {
-        "device": device,
-        "series": kept,
-        "throttled": reasons,
-        "ecc_errors_new": float(max(0.0, errors[-1] - errors[0])) if errors.size else None,
-        "power_samples": int(power_s.size),
-        "power_gap_s": _short(float(np.diff(power_s).max())) if power_s.size > 1 else None,
-    }
+    return DeviceTelemetry(
+        device=device,
+        series=kept,
+        throttled=reasons,
+        ecc_errors_new=float(max(0.0, errors[-1] - errors[0])) if errors.size else None,
+        power_samples=int(power_s.size),
+        power_gap_s=_short(float(np.diff(power_s).max())) if power_s.size > 1 else None,
+    )
 
 
-def _host_series(machine: Node) -> dict[str, Any]:
+def _host_series(machine: Node) -> dict[str, Series]:
     at_s = np.array([machine.seconds(sample.at_ns) for sample in machine.host])
-    kept: dict[str, Any] = {}
+    kept: dict[str, Series] = {}
     for name in HOST_SERIES:
         values = [getattr(sample, name) for sample in machine.host if getattr(sample, name) is not None]
         if len(values) == at_s.size:
-            kept[name] = {"at_s": _thin(at_s), "values": _thin(np.array(values, dtype=float))}
+            kept[name] = Series(at_s=_thin(at_s), values=_thin(np.array(values, dtype=float)))
     at_ns, busy, own = _cpu_use(machine)
     if at_ns.size > 1:
         times = (at_ns - machine.begin.launched_ns) / 1e9
         passed_s = np.maximum(np.diff(times), 1e-9) * machine.begin.cores
         for name, used in (("cpu_percent", busy), ("foreign_percent", busy - own)):
             shares = np.clip(100 * np.diff(used) / passed_s, 0, 100)
-            kept[name] = {"at_s": _thin(times[1:]), "values": _thin(shares)}
+            kept[name] = Series(at_s=_thin(times[1:]), values=_thin(shares))
     return kept
 
 

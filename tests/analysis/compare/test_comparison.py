@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from records import make_quality, make_record, make_timeline
+from records import in_environment, make_quality, make_record, make_timeline
 from simulated import repeats, run
 
 from trainmark.analysis.compare.comparison import ONE_RUN_EACH, compare, to_json
@@ -42,7 +42,7 @@ def published(name: str, tmp_path: Path) -> Subject:
         ({"plan": {"workload": "vit"}}, "workload resnet50 and vit"),
         ({"plan": {"topology": "1x8"}}, "topology 1x1 and 1x8"),
         ({"plan": {"recipe": {"batch_per_device": 64}}}, "batch_per_device 32 and 64"),
-        ({"environment": {"precision": {"ran": "tf32"}}}, "precision fp32 and tf32"),
+        ({"environment": {"precision": {"asked": "fp32", "ran": "tf32"}}}, "precision fp32 and tf32"),
         ({"item": "mel frames"}, "item images and mel frames"),
         (
             {"plan": {"data": DataChoice(name="imagenet", folder="/d", generated=False)}},
@@ -175,7 +175,7 @@ def test_other_programs_on_the_processors_that_train_leave_one_run_each_open() -
     assert compare(quiet, one(make_record(run_id="slow", timeline=slow))).verdict == "slower"
     disturbed = make_record(run_id="slow", timeline=slow, environment=crowded, doubts=doubts)
     assert compare(quiet, one(disturbed)).verdict == "inconclusive"
-    accelerated = replace(disturbed, environment={**crowded, "device": {"name": "H100", "type": "cuda"}})
+    accelerated = in_environment(disturbed, device={"name": "H100", "type": "cuda"})
     assert compare(quiet, one(accelerated)).verdict == "slower"
 
 
@@ -237,7 +237,7 @@ def test_hostile_names_do_not_reach_the_terminal() -> None:
     shown = render(compare(a, b), width=300)
     assert "\x1b" not in shown
     assert "\\x1b]0;evil" in shown
-    unlike = two(environment={"precision": {"ran": "\x1b[31mfp32"}})
+    unlike = two(environment={"precision": {"asked": "fp32", "ran": "\x1b[31mfp32"}})
     with pytest.raises(UsageError, match=r"and \\x1b\[31mfp32"):
         compare(*unlike)
 

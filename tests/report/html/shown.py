@@ -8,11 +8,10 @@ import random
 import struct
 import wave
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from records import make_quality, make_record
+from records import in_environment, make_quality, make_record
 
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.metrics import Measured, measure
@@ -162,7 +161,7 @@ def a_run(run_id: str, timeline: Timeline, *, item: str = "images", flops: float
     }
     record = make_record(**{**values, **changes})
     counted = {"flops": {"per_item": flops, "peak_tflops": measured.peak_tflops, "peak_source": "data sheet"}}
-    return replace(record, environment={**counted, **record.environment})
+    return in_environment(record, **counted)
 
 
 def resnet(run_id: str, topology: str = "1x1", **changes: Any) -> Record:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from trainmark.spec.record import Record
+from trainmark.spec.telemetry import MachineTelemetry
 from trainmark.spec.timeline import RankTrace, Timeline
 from trainmark.spec.topology import Topology
 
@@ -58,8 +59,8 @@ class RecordCase:
         return None
 
     @cached_property
-    def machines(self) -> list[Mapping[str, Any]]:
-        return list(self.record.telemetry.get("machines", ()))
+    def machines(self) -> list[MachineTelemetry]:
+        return list(self.record.telemetry.machines)
 
     def value(self, alias: str) -> float | None:
         quantity = self.record.metrics.get(alias)

@@ -70,8 +70,8 @@ def name(case: RecordCase) -> Iterator[CheckResult]:
             f"a run of this plan and time would be called {beginning} and six hexadecimal digits",
             "whether the record was renamed, its date changed, or its plan exchanged",
         )
-    version = record.environment.get("trainmark")
-    if version is not None and version != record.trainmark:
+    version = record.environment.trainmark
+    if version and version != record.trainmark:
         yield wrong(
             f"{record.trainmark} wrote the record, {version} the environment",
             "one run has one version of trainmark",

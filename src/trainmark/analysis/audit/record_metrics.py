@@ -56,15 +56,15 @@ def _ends(found: Quantity, expected: Quantity) -> list[tuple[str, Any, Any]]:
 
 def _measured(case: RecordCase) -> Measured:
     record = case.record
-    flops = record.environment.get("flops") or {}
+    flops = record.environment.flops
     return Measured(
         item=record.item,
         timeline=record.timeline,
-        memory_capacity_bytes=(record.environment.get("device") or {}).get("memory_bytes"),
+        memory_capacity_bytes=record.environment.device.memory_bytes,
         steps_planned=_steps_planned(case),
-        flops_per_item=flops.get("per_item"),
-        peak_tflops=flops.get("peak_tflops"),
-        peak_source=flops.get("peak_source"),
+        flops_per_item=flops.per_item if flops else None,
+        peak_tflops=flops.peak_tflops if flops else None,
+        peak_source=flops.peak_source if flops else None,
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.analysis.audit.samples import ROUNDED, THINNED_FROM, Pair, machines_of, pairs_of, points
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.telemetry import MachineTelemetry, Series
 
 ENERGY_APART = 0.25
 """A device's own energy counter and the integral of its power may differ by so much."""
@@ -57,10 +57,10 @@ def _reasons(case: RecordCase) -> Iterator[CheckResult]:
     for alias, source in _SOURCES.items():
         if alias not in case.record.metrics or case.value(alias) is not None:
             continue
-        told = [machine["unavailable"][source] for machine in case.machines if source in machine["unavailable"]]
+        told = [machine.unavailable[source] for machine in case.machines if source in machine.unavailable]
         reason = case.record.metrics[alias].unavailable or ""
         if told and not any(
-            reason in (said, f"{said} on {machine['host']}") for said in told for machine in case.machines
+            reason in (said, f"{said} on {machine.host}") for said in told for machine in case.machines
         ):
             yield wrong(f"{alias}: {reason!r}", f"the sampler said: {told[0]}", "the metric and the telemetry")
 
@@ -71,13 +71,13 @@ def _peak(case: RecordCase, alias: str, name: str, scale: float, pairs: Sequence
     most: list[float] = []
     thinned = False
     for machine, device in pairs:
-        series = device["series"].get(name)
-        if series is None or len(machine["training_s"]) < 2:
+        series = device.series.get(name)
+        if series is None or len(machine.training_s) < 2:
             continue
         # a sample at the very edge may have been on either side before it was rounded
         least += [value for _, value in points(machine, series, -ROUNDED)]
         most += [value for _, value in points(machine, series, ROUNDED)]
-        thinned = thinned or len(series["at_s"]) >= THINNED_FROM
+        thinned = thinned or len(series.at_s) >= THINNED_FROM
     if found is None:
         return
     highest = max(most, default=None)
@@ -105,22 +105,22 @@ def _energy(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[CheckResult]:
     items = sum(sum(trace.items) for trace in case.ranks)
     if not same(each, energy / items):
         yield wrong(f"{each!r} J an item; {energy!r} J, {items} items", "it is their ratio", "the metrics")
-    spans = [machine["training_s"][1] - machine["training_s"][0] for machine, _ in pairs]
+    spans = [machine.training_s[1] - machine.training_s[0] for machine, _ in pairs]
     least, most = len(pairs) * power * min(spans), len(pairs) * power * max(spans)
     # times were rounded, which a short training late in a long run feels most
-    fine = ROUNDED * (1 + max(machine["training_s"][1] for machine, _ in pairs) / min(spans))
+    fine = ROUNDED * (1 + max(machine.training_s[1] for machine, _ in pairs) / min(spans))
     if not least * (1 - fine) <= energy <= most * (1 + fine):
         yield wrong(
             f"{energy!r} J; {len(pairs)} devices at {power!r} W for {max(spans):.6g} s",
             "energy is power by time",
             "the metrics, and the training span",
         )
-    series = [(machine, device["series"].get("power_w")) for machine, device in pairs]
-    if any(found is None or len(found["at_s"]) < 2 for _, found in series):
+    series = [(machine, device.series.get("power_w")) for machine, device in pairs]
+    if any(found is None or len(found.at_s) < 2 for _, found in series):
         return
     integral = sum(_integral(machine, found) for machine, found in series if found is not None)
-    counted = any("energy_j" not in machine["unavailable"] for machine, _ in pairs)
-    thinned = any(found is not None and len(found["at_s"]) >= THINNED_FROM for _, found in series)
+    counted = any("energy_j" not in machine.unavailable for machine, _ in pairs)
+    thinned = any(found is not None and len(found.at_s) >= THINNED_FROM for _, found in series)
     apart = abs(energy - integral) / max(energy, integral, 1e-9)
     if apart > (ENERGY_APART if counted or thinned else fine):
         grade: Callable[..., CheckResult] = doubtful if counted else wrong
@@ -137,11 +137,11 @@ def _throttled(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[CheckResult]
         return
     shares = []
     for machine, device in pairs:
-        counts = list(device["throttled"].values())
-        taken = max((len(points(machine, series, ROUNDED)) for series in device["series"].values()), default=0)
-        thinned = any(len(series["at_s"]) >= THINNED_FROM for series in device["series"].values())
+        counts = list(device.throttled.values())
+        taken = max((len(points(machine, series, ROUNDED)) for series in device.series.values()), default=0)
+        thinned = any(len(series.at_s) >= THINNED_FROM for series in device.series.values())
         if any(not isinstance(count, int) or count < 1 for count in counts):
-            yield wrong(f"{device['throttled']}", "samples are counted whole", "the telemetry")
+            yield wrong(f"{device.throttled}", "samples are counted whole", "the telemetry")
             return
         if thinned:
             shares.append((0, taken, max(1, taken)))
@@ -160,7 +160,7 @@ def _throttled(case: RecordCase, pairs: Sequence[Pair]) -> Iterator[CheckResult]
 
 @check("foreign-load", "the load of others is that of the host's samples")
 def foreign_load(case: RecordCase) -> Iterator[CheckResult]:
-    said = case.record.environment.get("foreign_load")
+    said = case.record.environment.foreign_load
     if said is None:
         raise CannotCheckError("the record does not say it")
     if not 0 <= said <= 1.5:
@@ -168,11 +168,11 @@ def foreign_load(case: RecordCase) -> Iterator[CheckResult]:
         return
     least, most = [], []
     for machine in machines_of(case):
-        series, clock = machine["host_series"].get("foreign_percent"), machine["host_series"].get("load")
-        if series is None or clock is None or len(clock["at_s"]) != len(series["at_s"]) + 1:
+        series, clock = machine.host_series.get("foreign_percent"), machine.host_series.get("load")
+        if series is None or clock is None or len(clock.at_s) != len(series.at_s) + 1:
             raise CannotCheckError("the host's samples are not all kept")
-        end_s = machine["training_s"][1] if len(machine["training_s"]) == 2 else machine["last_s"]
-        at_s, values = np.asarray(clock["at_s"], dtype=float), np.asarray(series["values"], dtype=float)
+        end_s = machine.training_s[1] if len(machine.training_s) == 2 else machine.last_s
+        at_s, values = np.asarray(clock.at_s, dtype=float), np.asarray(series.values, dtype=float)
         kept = at_s[1:] <= end_s * (1 + ROUNDED)
         lengths = np.diff(at_s)[kept]
         if not lengths.sum():
@@ -189,11 +189,11 @@ def foreign_load(case: RecordCase) -> Iterator[CheckResult]:
         )
 
 
-def _integral(machine: Mapping[str, Any], series: Mapping[str, Any]) -> float:
+def _integral(machine: MachineTelemetry, series: Series) -> float:
     """Joules of the training part by the samples of power; a little they do not cover is taken to be alike."""
-    at_s, power = (np.asarray(series[name], dtype=float) for name in ("at_s", "values"))
+    at_s, power = (np.asarray(numbers, dtype=float) for numbers in (series.at_s, series.values))
     sums = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * (power[1:] + power[:-1]) / 2)])
-    begin_s, end_s = machine["training_s"]
+    begin_s, end_s = machine.training_s
     first_s, last_s = max(begin_s, float(at_s[0])), min(end_s, float(at_s[-1]))
     grown = float(np.interp(last_s, at_s, sums) - np.interp(first_s, at_s, sums))
     return grown * (end_s - begin_s) / (last_s - first_s) if last_s > first_s else 0.0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from trainmark.analysis.audit.record_case import RecordCase
 from trainmark.spec.audit import CannotCheckError
+from trainmark.spec.telemetry import DeviceTelemetry, MachineTelemetry, Series
 from trainmark.store.telemetry import MOST_POINTS
 
 THINNED_FROM = MOST_POINTS
@@ -14,27 +12,27 @@ THINNED_FROM = MOST_POINTS
 ROUNDED = 2e-5
 """Samples are kept with six digits, and differences of them with fewer."""
 
-Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+Pair = tuple[MachineTelemetry, DeviceTelemetry]
 
 
-def machines_of(case: RecordCase) -> list[Mapping[str, Any]]:
+def machines_of(case: RecordCase) -> list[MachineTelemetry]:
     if not case.machines:
         raise CannotCheckError("nothing was sampled during the run")
     return case.machines
 
 
 def pairs_of(case: RecordCase) -> list[Pair]:
-    return [(machine, device) for machine in case.machines for device in machine["devices"]]
+    return [(machine, device) for machine in case.machines for device in machine.devices]
 
 
-def points(machine: Mapping[str, Any], series: Mapping[str, Any], slack: float) -> list[tuple[float, float]]:
+def points(machine: MachineTelemetry, series: Series, slack: float) -> list[tuple[float, float]]:
     """Samples of the training part; its edges were rounded."""
-    if len(machine["training_s"]) < 2:
+    if len(machine.training_s) < 2:
         return []
-    begin_s, end_s = machine["training_s"]
-    pairs = zip(series["at_s"], series["values"], strict=True)
+    begin_s, end_s = machine.training_s
+    pairs = zip(series.at_s, series.values, strict=True)
     return [(at, value) for at, value in pairs if begin_s * (1 - slack) <= at <= end_s * (1 + slack)]
 
 
-def times(machine: Mapping[str, Any], series: Mapping[str, Any], slack: float) -> list[float]:
+def times(machine: MachineTelemetry, series: Series, slack: float) -> list[float]:
     return [at for at, _ in points(machine, series, slack)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -158,10 +158,9 @@ def _spread(record: Record, compared: Compared) -> Spread | None:
 
 def _disturbed(record: Record) -> float:
     """What others used of the processors that trained; an accelerator's own work hardly depends on its host's."""
-    device, share = record.environment.get("device"), record.environment.get("foreign_load")
-    on_processors = isinstance(device, Mapping) and device.get("type") == "cpu"
+    on_processors = record.environment.device.type == "cpu"
     in_doubt = any(doubt.code == "foreign-load" for doubt in record.doubts)
-    return float(share) if on_processors and in_doubt and isinstance(share, (int, float)) else 0.0
+    return (record.environment.foreign_load or 0.0) if on_processors and in_doubt else 0.0
 
 
 def _measured(record: Record) -> metrics.Measured:

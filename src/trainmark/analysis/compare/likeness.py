@@ -103,7 +103,7 @@ _DATA_SETS = {"resnet50": "imagenet", "vit": "imagenet", "tacotron2": "ljspeech"
 
 
 def _software(name: str, record: Record) -> str:
-    return str(record.environment.get(name, ABSENT))
+    return str(getattr(record.environment, name) or ABSENT)
 
 
 def _data(name: str, *, generated: bool) -> str:

@@ -18,7 +18,7 @@ from trainmark.spec.topology import Topology
 
 def precision(record: Record, say: Say) -> Markup | None:
     """What the watched step was really computed in."""
-    pairs = precision_text.precision(record.environment.get("precision"))
+    pairs = precision_text.precision(record.environment.precision)
     if not pairs:
         return None
     names = {
@@ -39,26 +39,24 @@ def precision(record: Record, say: Say) -> Markup | None:
 
 def fill(record: Record, say: Say) -> Markup | None:
     """The batches that were tried, as a curve."""
-    found = record.environment.get("fill")
-    tries = precision_text.tries(found)
-    fitting = [entry for entry in tries if entry["items_per_s"] and not entry["unfit"]]
-    if not isinstance(found, Mapping) or not fitting:
+    found = record.environment.fill
+    tries = found.curve if found else ()
+    fitting = [entry for entry in tries if entry.items_per_s and not entry.unfit]
+    if found is None or not fitting:
         return None
-    said = say("{batch} per device was chosen; {reason}").format(
-        batch=found["batch_per_device"], reason=found["reason"]
-    )
-    rates = [entry["items_per_s"] for entry in fitting]
+    said = say("{batch} per device was chosen; {reason}").format(batch=found.batch_per_device, reason=found.reason)
+    rates = [entry.items_per_s for entry in fitting]
     unit = f"{record.item}/s"
     rows = []
     for entry in tries:
-        memory = NOTHING if entry["memory_bytes"] is None else number(entry["memory_bytes"] / 2**30)
-        rate = number(entry["items_per_s"]) if entry["items_per_s"] else NOTHING
-        rows.append([str(entry["batch"]), rate, memory, str(entry["unfit"])])
+        memory = NOTHING if entry.memory_bytes is None else number(entry.memory_bytes / 2**30)
+        rate = number(entry.items_per_s) if entry.items_per_s else NOTHING
+        rows.append([str(entry.batch), rate, memory, str(entry.unfit)])
     return line_chart.draw(
         line_chart.Chart(
             title=say("Largest useful batch"),
             said=said,
-            x=axis.doubling([entry["batch"] for entry in fitting]),
+            x=axis.doubling([entry.batch for entry in fitting]),
             y=axis.linear(rates, zero=True),
             x_name=say("batch per device"),
             y_name=unit,
@@ -66,7 +64,7 @@ def fill(record: Record, say: Say) -> Markup | None:
             lines=[
                 line_chart.Line(
                     name=unit,
-                    points=[(entry["batch"], entry["items_per_s"]) for entry in fitting],
+                    points=[(entry.batch, entry.items_per_s) for entry in fitting],
                     color=4,
                     dots=True,
                 )
@@ -139,11 +137,12 @@ def plan(record: Record, say: Say) -> Markup:
 
 def environment(record: Record, say: Say) -> Markup | None:
     """The machine and its software, as they were found."""
+    plain = record.environment.to_json()
     rest = {
-        name: value for name, value in record.environment.items() if name not in ("link", "precision", "fill")
+        name: value for name, value in plain.items() if name not in ("link", "precision", "fill")
     }  # those have places of their own
     shown: list[Child] = []
-    if measured := links.read(record.environment.get("link")):
+    if measured := record.environment.link:
         topology = Topology.parse(record.plan.topology)
         said = links.summary(measured, ranks=topology.devices, hosts=topology.nodes)
         shown.append(el("p", said, class_="note"))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from trainmark.report import telemetry_text
 from trainmark.report.html import axis, line_chart
@@ -12,21 +11,22 @@ from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.format import number
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
+from trainmark.spec.telemetry import MachineTelemetry, Series
 
 _MOST_MACHINES = 4
 _SIZE = (320, 170)
 
 
 def draw(record: Record, say: Say, columns: int) -> Markup | None:
-    machines = telemetry_text.machines(record.telemetry)
+    machines = record.telemetry.machines
     if not machines:
         return None
     shown: list[Child] = [el("h3", say("Machine"))]
     for machine in machines[:_MOST_MACHINES]:
         remark = say("{host}: {samples} samples, one every {every} s").format(
-            host=machine["host"], samples=machine["samples"], every=number(machine["every_s"])
+            host=machine.host, samples=machine.samples, every=number(machine.every_s)
         )
-        if machine["ended_early"]:
+        if machine.ended_early:
             remark += say("; the sampler ended early")
         shown.append(el("p", remark, class_="note"))
         shown.append(el("div", _charts(machine, say, columns), class_="charts three"))
@@ -37,21 +37,21 @@ def draw(record: Record, say: Say, columns: int) -> Markup | None:
     return el("section", shown, class_="machine")
 
 
-def _charts(machine: Mapping[str, Any], say: Say, columns: int) -> list[Markup]:
-    devices = machine["devices"][: telemetry_text.MOST_DEVICES]
+def _charts(machine: MachineTelemetry, say: Say, columns: int) -> list[Markup]:
+    devices = machine.devices[: telemetry_text.MOST_DEVICES]
     words = _words(say)
     found = []
     for name, (_, unit, size) in telemetry_text.DEVICE_SERIES.items():
         drawn = []
         for index, device in enumerate(devices):
-            if points := _points(device["series"].get(name), size):
-                label = say("device {number}").format(number=device["device"])
+            if points := _points(device.series.get(name), size):
+                label = say("device {number}").format(number=device.device)
                 drawn.append(line_chart.Line(name=label, points=points, color=index))
         if drawn:
             found.append(_chart(words[name], unit, drawn, machine, say, columns))
     for name, (_, unit, size) in telemetry_text.HOST_SERIES.items():
         # what is left of shared memory is for the terminal: on a page it is one chart too many
-        if name != "shm_free_bytes" and (points := _points(machine["host_series"].get(name), size)):
+        if name != "shm_free_bytes" and (points := _points(machine.host_series.get(name), size)):
             line = line_chart.Line(name="", points=points, color=1)
             found.append(_chart(words[f"host {name}"], unit, [line], machine, say, columns))
     return found
@@ -72,15 +72,15 @@ def _words(say: Say) -> dict[str, str]:
 
 
 def _chart(
-    title: str, unit: str, drawn: Sequence[line_chart.Line], machine: Mapping[str, Any], say: Say, columns: int
+    title: str, unit: str, drawn: Sequence[line_chart.Line], machine: MachineTelemetry, say: Say, columns: int
 ) -> Markup:
     values = [value for line in drawn for _, value in line.points]
     last = max(point[0] for line in drawn for point in line.points)
     mean, low, high = (number(value) for value in (sum(values) / len(values), min(values), max(values)))
     said = say("Mean {mean}, from {low} to {high} {unit}").format(mean=mean, low=low, high=high, unit=unit).rstrip()
     bands = []
-    if len(machine["training_s"]) == 2:
-        start, end = machine["training_s"]
+    if len(machine.training_s) == 2:
+        start, end = machine.training_s
         bands.append(line_chart.Band(name=say("training"), start=start, end=end))
     rows = []
     for line in drawn:
@@ -107,13 +107,13 @@ def _chart(
     )
 
 
-def _points(series: Mapping[str, Any] | None, size: float) -> list[Point]:
+def _points(series: Series | None, size: float) -> list[Point]:
     if not series:
         return []
-    return [(at_s, value / size) for at_s, value in zip(series["at_s"], series["values"], strict=False)]
+    return [(at_s, value / size) for at_s, value in zip(series.at_s, series.values, strict=False)]
 
 
-def _unavailable(machine: Mapping[str, Any], say: Say) -> Markup | None:
+def _unavailable(machine: MachineTelemetry, say: Say) -> Markup | None:
     missing: dict[str, list[str]] = {}
     words = _words(say) | {
         "energy_j": say("Energy"),
@@ -121,7 +121,7 @@ def _unavailable(machine: Mapping[str, Any], say: Say) -> Markup | None:
         "throttled": say("Throttling"),
         "ecc_errors": say("Memory errors"),
     }
-    for name, reason in machine["unavailable"].items():
+    for name, reason in machine.unavailable.items():
         missing.setdefault(reason, []).append(words.get(name, name))
     if not missing:
         return None

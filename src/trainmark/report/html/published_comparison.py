@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainmark.report.html import axis
@@ -94,12 +94,11 @@ def _figure(workload: str, records: Sequence[Record], rows: Sequence[PublishedRo
 
 def same_network(record: Record) -> bool:
     """Whether an item cost what it costs the published network: a small one for a quick look would seem very fast."""
-    flops = record.environment.get("flops")
-    counted = flops.get("per_item") if isinstance(flops, Mapping) else None
+    flops = record.environment.flops
     published = FLOPS_PER_ITEM.get(record.plan.workload)
-    if not isinstance(counted, (int, float)) or published is None:
+    if flops is None or published is None:
         return False
-    return abs(counted / published - 1) < _SAME_WITHIN
+    return abs(flops.per_item / published - 1) < _SAME_WITHIN
 
 
 def _row(place: _Place, axis: axis.Axis, unit: str, say: Say) -> Markup:
