@@ -25,12 +25,15 @@ MAY_IMPORT = {
     "store": {"spec"},
     "launch": {"train", "store", "workloads", "datasets", "platforms", "spec"},
     "doctor": {"launch", "train", "workloads", "datasets", "platforms", "spec"},
-    "analysis": {"store", "spec"},
-    "published": {"analysis", "store", "spec"},
-    "report": {"published", "analysis", "store", "spec"},
+    "analysis": {"store", "workloads", "platforms", "spec"},
+    "published": {"analysis", "store", "workloads", "spec"},
+    "report": {"published", "analysis", "store", "workloads", "spec"},
 }
 MAY_IMPORT["api"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
+FACTS = ("all_facts", "facts", "facts_of", "names", "qualities", "quality_word", "title", "title_of")
+"""What rooms without torch may ask of the workloads."""
+PLATFORM_FILES = {"trainmark.platforms.files", "trainmark.platforms.files.Peak"}
 WITHOUT_TORCH = ("spec", "store", "analysis", "published", "report")
 
 
@@ -59,6 +62,24 @@ def test_a_room_imports_only_what_its_arrows_allow(room: str) -> None:
         assert rooms - {room} <= MAY_IMPORT[room], (
             f"{path.relative_to(SOURCE)} imports {rooms - {room} - MAY_IMPORT[room]}"
         )
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH)
+def test_rooms_that_judge_and_show_ask_workloads_only_for_their_facts(room: str) -> None:
+    for path in files(room):
+        modules = {name for name in imports(path) if name.startswith(("trainmark.workloads.", "trainmark.platforms."))}
+        allowed = {f"trainmark.workloads.{word}" for word in FACTS} | PLATFORM_FILES
+        assert modules <= allowed, path
+
+
+def test_the_facts_of_all_workloads_and_cards_need_no_torch() -> None:
+    code = (
+        "import sys; from trainmark import workloads; from trainmark.analysis import peaks; "
+        "assert workloads.all_facts() and peaks.card('A100'); "
+        "print(sorted({'torch', 'numpy'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
 
 
 def test_every_folder_and_module_is_a_known_room() -> None:

@@ -268,7 +268,7 @@ def _warm_up() -> None:
     from trainmark.report.html import document  # noqa: F401
     from trainmark.train import after_training, loop, monitor, setup  # noqa: F401
 
-    for name in workloads.NAMES:
+    for name in workloads.names():
         workloads.load(name)
     gc.collect()
     gc.freeze()

@@ -151,7 +151,7 @@ def test_the_platform_found_here_is_said_and_asked_for(
 
 def test_all_workloads_are_named_where_none_was(capsys: pytest.CaptureFixture[str]) -> None:
     args, there = again(rendered_words("slurm", render(capsys, "slurm", "--topology", "2x1")))
-    assert args.workloads == list(workloads.NAMES) == [plan.workload for plan in there]
+    assert args.workloads == list(workloads.names()) == [plan.workload for plan in there]
 
 
 def test_the_sites_data_is_named_in_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from trainmark.spec.errors import UsageError
 
 @pytest.mark.parametrize("word", ["--data", "--init-from"])
 def test_a_file_or_folder_is_for_one_workload(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workloads, "NAMES", ("resnet50", "another"))
+    monkeypatch.setattr(workloads, "names", lambda: ("resnet50", "another"))
     name = word.removeprefix("--").replace("-", "_")
     with pytest.raises(UsageError, match=f"{word} is for one workload; name it: resnet50, another"):
         planning.plans(RunOptions(**{name: "somewhere"}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("workload", workloads.NAMES)
+@pytest.mark.parametrize("workload", workloads.names())
 def test_smoke_keeps_its_global_batch_on_every_topology_unless_one_is_given(workload: str) -> None:
     def batch(topology: str, *settings: str) -> object:
         words = RunOptions(recipe="smoke", platform="cpu", topology=topology, settings=settings)

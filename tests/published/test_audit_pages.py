@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainmark.analysis.known import KNOWN
-from trainmark.analysis.peaks import CARDS, card, family
+from trainmark import workloads
+from trainmark.analysis.peaks import card, family
 from trainmark.published import library
 from trainmark.published.audit import audit_page, by_source
 from trainmark.published.page import Page, Said
@@ -17,6 +17,7 @@ from trainmark.report.audit_screen import render
 from trainmark.spec.audit import Audit
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
+from trainmark.spec.workload_facts import derive
 
 
 def found(page: Page, code: str | None = None) -> list[CheckResult]:
@@ -189,8 +190,15 @@ def test_the_throughputs_of_the_deepspark_row_reach_the_reader_from_the_library_
 
 def test_devices_are_known_by_the_words_of_their_names() -> None:
     for name in ("A100-SXM4-40GB", "NVIDIA_A100-SXM4-40GB", "nvidia A100", "A100-80GB"):
-        assert card(name) is CARDS[0]
+        known = card(name)
+        assert known and known.tflops["tf32"] == 156, name
+    one_of_several = card("A100")
+    assert one_of_several and one_of_several.memory_gib is None  # there are two sizes of it
+    assert card("A100-SXM4-40GB").memory_gib == 40  # type: ignore[union-attr]
     assert card("V100") is None  # its two kinds differ
+    assert card("H100") is None
+    assert card("H100-SXM5-80GB").tflops["fp32"] == 67  # type: ignore[union-attr]
+    assert card("BI-V100").tflops["fp32"] == 37  # type: ignore[union-attr]
     assert card("R300") is None
     assert [family(label) for label in ("fp32", "AMP", "amp-bf16", "tf32", "int3")] == [
         "fp32",
@@ -201,27 +209,19 @@ def test_devices_are_known_by_the_words_of_their_names() -> None:
     ]
 
 
-def test_peaks_are_those_of_the_platform_files() -> None:
-    from trainmark.platforms import files
-
-    sheets = [sheet for name in files.names() for sheet in files.load(name).peaks]
-    for known in CARDS:
-        fitting = [sheet.tflops for sheet in sheets if known.pattern.lower() in sheet.device.lower()]
-        assert dict(known.tflops) in [dict(tflops) for tflops in fitting], known.pattern
-
-
-def test_what_is_known_of_a_training_is_its_reference_recipe() -> None:
-    from trainmark import workloads
-
-    for name, known in KNOWN.items():
-        workload = workloads.load(name)
-        reference = workload.recipes["reference"]
-        for field in ("batch_per_device", "learning_rate", "weight_decay", "epochs", "target", "accumulate"):
-            assert getattr(known, field) == getattr(reference, field), (name, field)
-        assert known.global_batch == workload.reference_global_batch
-        assert (known.item, known.data) == (workload.item, workload.data_set)
-        target = workload.target
-        assert (known.quality, known.quality_unit, known.better) == (target.name, target.unit, target.better)
+@pytest.mark.parametrize("name", workloads.names())
+def test_what_is_known_of_a_training_is_what_is_trained(name: str) -> None:
+    workload = workloads.load(name)
+    known, derived = workloads.facts(name), derive(workload)
+    assert known is derived
+    assert known and known.reference and known.name == workload.name == name
+    reference = workload.recipes["reference"]
+    assert {field: getattr(reference, field) for field in known.reference.recipe} == known.reference.recipe
+    assert known.reference.global_batch == workload.reference_global_batch
+    assert (known.item, known.data_set, known.quality.target) == (workload.item, workload.data_set, workload.target)
+    assert set(known.recipes) == set(workload.recipes)
+    sums = {**dict.fromkeys(workload.sums, 1.0), "samples": 2.0}
+    assert [quality.name for quality in known.qualities] == list(workload.quality(sums))
 
 
 def test_the_page_about_audits_shows_what_is_printed() -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainmark.analysis.peaks import mfu
 from trainmark.published import markdown, read
 from trainmark.published.page import Page
 from trainmark.report.published_table import render
-from trainmark.spec.published_row import mfu
 from trainmark.spec.topology import Topology
 
 HEADS = "| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | GPU | FPS | 模型 |"

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from trainmark.analysis.peaks import mfu
 from trainmark.published import library
 from trainmark.published.library import rows
 from trainmark.report.published_table import render
 from trainmark.spec.errors import UsageError
-from trainmark.spec.published_row import PublishedRow, mfu
+from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.topology import Topology
 
 FOLDER = Path(library.__file__).parent

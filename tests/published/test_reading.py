@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from trainmark.analysis.peaks import mfu
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.published import cells
 from trainmark.published.page import Page
 from trainmark.published.read import read as read_page
-from trainmark.spec.published_row import PublishedRow, mfu
+from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.topology import Topology
 
 CHINESE = """\

@@ -22,7 +22,7 @@ from trainmark.train.global_batch_norm import GlobalBatchNorm, over_all_ranks
 from trainmark.train.parallel import DataParallel
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.resnet50 import REFERENCE, SMOKE, WORKLOAD
+from trainmark.workloads.resnet50.workload import REFERENCE, SMOKE, WORKLOAD
 
 CHANNELS = 5
 SHARES = {2: (2, 5), 3: (1, 4, 2)}

@@ -7,7 +7,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import workloads
-from trainmark.spec.published_row import FLOPS_PER_ITEM
 from trainmark.workloads.tacotron2 import flops
 from trainmark.workloads.tacotron2.model import Sizes, Tacotron2, padding_of
 
@@ -46,11 +45,11 @@ def test_each_further_letter_costs_what_the_shapes_of_the_encoder_say() -> None:
     assert (letters(9) - letters(5)) / 4 == flops.of_symbol(SMALL)
 
 
-@pytest.mark.parametrize("name", FLOPS_PER_ITEM)
+@pytest.mark.parametrize("name", workloads.names())
 def test_the_reference_networks_take_the_flops_published_rows_are_held_to(name: str) -> None:
     workload = workloads.load(name)
     found = workload.flops_per_item(workload.recipes["reference"])
-    assert found == pytest.approx(FLOPS_PER_ITEM[name], rel=0.005)
+    assert found == pytest.approx(workload.facts.flops_per_item, rel=0.005)
 
 
 def test_counting_leaves_the_random_numbers_of_training_alone() -> None:

@@ -17,9 +17,10 @@ from trainmark.platforms.platform import Platform
 from trainmark.spec.precision import Precision
 from trainmark.train.stepper import Stepper
 from trainmark.workloads import weights
-from trainmark.workloads.tacotron2 import SMOKE, WORKLOAD, dropout, products, teacher_forcing
+from trainmark.workloads.tacotron2 import dropout, products, teacher_forcing
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, masked, padding_of
+from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD
 
 SMALL = Sizes(encoder=32, prenet=24, attention_rnn=40, decoder_rnn=48, attention=16, location_filters=8, postnet=20)
 

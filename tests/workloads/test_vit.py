@@ -18,7 +18,7 @@ from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import deviations, with_settings
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.vit import FILL, QUICK, REFERENCE, SMOKE, WORKLOAD, ViTRecipe
+from trainmark.workloads.vit.workload import FILL, QUICK, REFERENCE, SMOKE, WORKLOAD, ViTRecipe
 from trainmark.workloads.workload import Share
 
 TINY = replace(

@@ -4,66 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
+from trainmark import workloads
+from trainmark.platforms import files
+from trainmark.platforms.files import Peak
 from trainmark.spec.precision import FAMILIES
-from trainmark.spec.published_row import FLOPS_PER_ITEM, PublishedRow
+from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.topology import Topology
 
 MOST_SEEN = 70.0
 """Percent of a data sheet's peak above which hardly any whole training step was ever seen."""
 
 _LABELS = {"amp": "fp16", "fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "float32": "fp32"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """A device by its data sheet."""
-
-    pattern: str
-    """What its name holds, as words."""
-    tflops: Mapping[str, float]
-    """Dense, by precision."""
-    source: str
-    memory_gib: float | None = None
-
-
-CARDS = (
-    Card(pattern="A100", tflops={"fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}, source="NVIDIA A100 data sheet"),
-    Card(
-        pattern="H100 PCIe",
-        tflops={"fp32": 51, "tf32": 378, "fp16": 756, "bf16": 756},
-        memory_gib=80,
-        source="H100 PCIe as listed by others",
-    ),
-    Card(
-        pattern="H100",
-        tflops={"fp32": 67, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4},
-        memory_gib=80,
-        source="NVIDIA H100 data sheet (SXM5)",
-    ),
-    Card(pattern="V100-PCIE", tflops={"fp32": 14.1, "fp16": 113}, source="V100 PCIe as listed by others"),
-    Card(pattern="V100-SXM2", tflops={"fp32": 15.7, "fp16": 125}, source="NVIDIA V100 data sheet"),
-    Card(
-        pattern="BI-V100",
-        tflops={"fp32": 37, "fp16": 147, "bf16": 147},
-        memory_gib=32,
-        source="BI-V100 as announced in April 2021",
-    ),
-    Card(
-        pattern="C500",
-        tflops={"fp32": 36, "tf32": 140, "fp16": 280, "bf16": 280},
-        memory_gib=64,
-        source="MetaX C500 as circulated",
-    ),
-    Card(
-        pattern="S4000",
-        tflops={"fp32": 25, "tf32": 50, "fp16": 100, "bf16": 100},
-        memory_gib=48,
-        source="MTT S4000 as announced in December 2023",
-    ),
-)
-"""The first that fits counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +40,22 @@ class Use:
         return " or ".join([*widest, *(["narrower"] if len(able) > len(widest) else [])])
 
 
-def card(device: str) -> Card | None:
-    """The card a device's name means; the first that fits."""
-    wanted = _words(device)
-    return next((known for known in CARDS if set(_words(known.pattern)) <= set(wanted)), None)
+@lru_cache(maxsize=1000)
+def card(device: str) -> Peak | None:
+    """The data sheet of the platform files that a device's name means.
+
+    Pages write less than torch does: `A100` is any A100, as long as all of them reach the same; `V100` is none.
+    """
+    sheets = [sheet for name in files.names() for sheet in files.load(name).peaks]
+    for sheet in sheets:
+        if re.search(sheet.device, device) or any(words <= _words(device) for words in _patterns(sheet)):
+            return sheet
+    asked = _words(device) - _vendors()
+    fitting = [sheet for sheet in sheets if asked and any(asked <= words for words in _patterns(sheet))]
+    if not fitting or any(sheet.tflops != fitting[0].tflops for sheet in fitting):
+        return None
+    memory = {sheet.memory_gib for sheet in fitting}
+    return replace(fitting[0], memory_gib=memory.pop() if len(memory) == 1 else None)
 
 
 def family(label: str) -> str | None:
@@ -104,7 +70,7 @@ def family(label: str) -> str | None:
 
 def use(row: PublishedRow) -> Use | None:
     """None where the rate, the network's FLOPs or the card's peak is not known."""
-    rate, flops, label = row.p_core or row.p_train, FLOPS_PER_ITEM.get(row.workload), family(row.precision)
+    rate, flops, label = row.p_core or row.p_train, flops_per_item(row.workload), family(row.precision)
     if rate is None or flops is None or label is None:
         return None
     known = card(row.device)
@@ -122,5 +88,34 @@ def use(row: PublishedRow) -> Use | None:
     )
 
 
-def _words(name: str) -> list[str]:
-    return [word for word in re.split(r"[\s_/()-]+", name.lower()) if word]
+def flops_per_item(workload: str) -> float | None:
+    """Of training the workload's reference network; None where that is not known."""
+    known = workloads.facts(workload)
+    return known.flops_per_item if known else None
+
+
+def mfu(row: PublishedRow) -> float | None:
+    """What share of its devices' peak a row used, in percent; from p_train where the page gives no p_core.
+
+    Above 100 the row cannot have run in the precision its label says.
+    """
+    rate, flops = row.p_core or row.p_train, flops_per_item(row.workload)
+    if rate is None or flops is None or row.peak_tflops is None:
+        return None
+    return 100 * rate * flops / (Topology.parse(row.topology).devices * row.peak_tflops * 1e12)
+
+
+def _patterns(sheet: Peak) -> list[set[str]]:
+    """The words of each name that a sheet's pattern gives."""
+    plain = re.sub(r"\\b|\(.*?\)|[$^?]", "", sheet.device)
+    return [_words(name) for name in plain.split("|")]
+
+
+@cache
+def _vendors() -> set[str]:
+    found = [files.load(name) for name in files.names()]
+    return set().union(*({file.name} | _words(file.title) for file in found))
+
+
+def _words(name: str) -> set[str]:
+    return {word for word in re.split(r"[\s_/()-]+", name.lower()) if word}

@@ -90,7 +90,7 @@ def _show(found: list[tuple[Path, Page, Kept | None]], *, as_json: bool) -> None
 def _document(path: Path, page: Page, kept: Kept | None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from trainmark.spec.published_row import mfu
+    from trainmark.analysis.peaks import mfu
 
     return {
         "file": str(path),

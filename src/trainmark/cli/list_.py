@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.platforms import files
     from trainmark.spec.recipe import Limits, deviations, fix_hp, to_values
 
-    loaded = [workloads.load(name) for name in workloads.NAMES]
+    loaded = [workloads.load(name) for name in workloads.names()]
     platforms = [files.load(name) for name in files.names()]
     if args.json:
         document: dict[str, Any] = {

@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
+    from trainmark.analysis.peaks import mfu
     from trainmark.cli.terminal import console, look, say
     from trainmark.published import imported, library
     from trainmark.spec import escape
-    from trainmark.spec.published_row import mfu
     from trainmark.store.store import default_folder
 
     kept = imported.contents(args.store or default_folder())

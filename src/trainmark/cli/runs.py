@@ -94,7 +94,8 @@ def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
 
 
 def _cells(row: Row) -> dict[str, tuple[str, ...]]:
-    from trainmark.spec.format import NOTHING, number, quality_word, short_device, with_unit
+    from trainmark.spec.format import NOTHING, number, short_device, with_unit
+    from trainmark.workloads import quality_word
 
     p_core = NOTHING if row.p_core is None else f"{number(row.p_core)}"
     return {

@@ -39,7 +39,7 @@ def measure(
     else:
         options = RunOptions(recipe="smoke", topology=str(topology), platform=platform)
         # which one does not matter: no model is built
-        results, code, sentence = _probe_here(planning.decide(workloads.NAMES[0], options), topology, store, say)
+        results, code, sentence = _probe_here(planning.decide(workloads.names()[0], options), topology, store, say)
     if code:
         return CheckResult(name=NAME, verdict="failed", sentence=sentence, exit_code=code, facts={RESULTS: results})
     if not results:

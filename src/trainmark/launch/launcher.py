@@ -37,6 +37,7 @@ from trainmark.spec.revision import revision
 from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunFolder, RunHead
 from trainmark.spec.topology import Topology
 from trainmark.spec.whole_files import write_whole
+from trainmark.spec.workload_facts import derive
 from trainmark.store import gather
 from trainmark.store.store import Store
 
@@ -359,6 +360,7 @@ def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path
         item=workload.item,
         target=workload.target,
         reference_global_batch=workload.reference_global_batch,
+        workload_facts=derive(workload).to_json(),
         token=token,
     )
     try:

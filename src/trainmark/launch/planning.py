@@ -23,7 +23,7 @@ REAL_DATA_RECIPES = ("reference", "fill")
 
 def plans(options: RunOptions) -> list[Plan]:
     """One decided plan for each workload asked for."""
-    names = options.workloads or workloads.NAMES
+    names = options.workloads or workloads.names()
     for word in ("data", "init_from"):
         if getattr(options, word) is not None and len(set(names)) > 1:
             raise UsageError(

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainmark.analysis import peaks
-from trainmark.analysis.known import CLIP_FRAMES, KNOWN
 from trainmark.published.page import Page
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import UsageError
-from trainmark.spec.format import number, quality_word
+from trainmark.spec.format import number
 from trainmark.spec.metrics import THROUGHPUTS
-from trainmark.spec.published_row import FLOPS_PER_ITEM, PublishedRow
+from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.target import reached
 from trainmark.spec.topology import Topology
+from trainmark.spec.workload_facts import WorkloadFacts
+from trainmark.workloads import facts, quality_word
 
 NEAR_CAP = 0.01
 """Training within this share of the cap's epochs is taken to have been ended by it."""
-_CLIP_WORDS = ("sample", "clip", "utterance", "样本")
 
 
 def devices(row: PublishedRow) -> int | None:
@@ -30,10 +30,16 @@ def devices(row: PublishedRow) -> int | None:
 
 def epochs(row: PublishedRow) -> float | None:
     """How often a row went through its data set: at most this, as e2e_time also holds what came before."""
-    known = KNOWN.get(row.workload)
-    if known is None or row.e2e_time_s is None or row.p_whole is None:
+    known = facts(row.workload)
+    if known is None or known.items_per_epoch is None or row.e2e_time_s is None or row.p_whole is None:
         return None
     return row.e2e_time_s * row.p_whole / known.items_per_epoch
+
+
+def cap(row: PublishedRow) -> int | None:
+    """The epochs after which the reference recipe ends."""
+    known = facts(row.workload)
+    return known.reference.epochs if known and known.reference else None
 
 
 @check("possible-values", "every figure is one that can be measured")
@@ -54,7 +60,7 @@ def possible_values(page: Page) -> Iterator[CheckResult]:
                 "whether the column is the one its head names",
                 row.name,
             )
-        if row.quality is not None and "loss" in (row.quality_name or "") and row.quality < 0:
+        if row.quality is not None and row.quality < 0 and "loss" in (row.quality_name or ""):
             yield wrong(
                 f"{row.quality_name} {row.quality:g}", "this loss is a sum of squares", "the page's own line", row.name
             )
@@ -136,17 +142,16 @@ def target(page: Page) -> Iterator[CheckResult]:
         word, unit = quality_word(row.quality_name or "quality"), (row.quality_unit or "").strip("-")
         numbers = f"{word} {row.quality:g} {unit}".rstrip() + f", target {row.target:g} {unit}".rstrip()
         if not reached(row.quality, row.target, row.better):
-            done, known = epochs(row), KNOWN.get(row.workload)
-            ended = ""
-            if done is not None and known is not None and abs(done / known.epochs - 1) <= NEAR_CAP:
-                ended = f", and its {number(done)} epochs are the recipe's cap of {known.epochs}"
+            done, most, ended = epochs(row), cap(row), ""
+            if done is not None and most is not None and abs(done / most - 1) <= NEAR_CAP:
+                ended = f", and its {number(done)} epochs are the recipe's cap of {most}"
             yield note(
                 numbers,
                 f"the target was missed{ended}: its time is not a time to target",
                 "whether throughput was bought with accuracy: batch, learning rate, precision",
                 row.name,
             )
-        elif row.quality == row.target and row.quality_name not in (None, "acc1", "val_loss"):
+        elif row.quality == row.target and row.quality_name is not None and not _is_measured(row):
             yield note(
                 numbers,
                 "the result equals the criterion to the last digit, so it may be the criterion written twice",
@@ -160,23 +165,23 @@ def target(page: Page) -> Iterator[CheckResult]:
 def whole_epochs(page: Page) -> Iterator[CheckResult]:
     counted = 0
     for row in page.rows:
-        done, known = epochs(row), KNOWN.get(row.workload)
-        if done is None or known is None:
+        done, known, most = epochs(row), facts(row.workload), cap(row)
+        if done is None or known is None or most is None:
             continue
         counted += 1
         product = f"{number(row.e2e_time_s or 0)} s x {number(row.p_whole or 0)} {known.item}/s"
-        numbers = f"{product} / {number(known.items_per_epoch)} = {done:.1f} epochs"
-        if done > known.epochs * (1 + 3 * NEAR_CAP):
+        numbers = f"{product} / {number(known.items_per_epoch or 0)} = {done:.1f} epochs"
+        if done > most * (1 + 3 * NEAR_CAP):
             yield doubtful(
                 numbers,
-                f"the recipe ends after {known.epochs}, so its figures are not of one run, or the cap was moved",
+                f"the recipe ends after {most}, so its figures are not of one run, or the cap was moved",
                 "how many epochs the log shows",
                 row.name,
             )
-        elif abs(done / known.epochs - 1) <= NEAR_CAP:
+        elif abs(done / most - 1) <= NEAR_CAP:
             yield note(
                 numbers,
-                f"the run was ended by the recipe's cap of {known.epochs} epochs, not by its target",
+                f"the run was ended by the recipe's cap of {most} epochs, not by its target",
                 "the quality beside it",
                 row.name,
             )
@@ -194,46 +199,59 @@ def whole_epochs(page: Page) -> Iterator[CheckResult]:
 def item(page: Page) -> Iterator[CheckResult]:
     counted, beyond = 0, []
     for row in page.rows:
-        rate, each, known = row.p_core or row.p_train or row.p_whole, devices(row), KNOWN.get(row.workload)
+        rate, each, known = row.p_core or row.p_train or row.p_whole, devices(row), facts(row.workload)
         if rate is None or each is None or known is None:
             continue
         counted += 1
         card = peaks.card(row.device)
         able = max(card.tflops.values()) if card else row.peak_tflops
-        needed = rate / each * FLOPS_PER_ITEM[row.workload] * CLIP_FRAMES / 1e12
-        if known.item == "mel frames" and able is not None and needed > able:
-            beyond.append((rate / each, needed, able, row))
+        if known.flops_per_item is None or able is None or (known.items_per_sample or 1) <= 1:
+            continue
+        needed = rate / each * known.flops_per_item * (known.items_per_sample or 1) / 1e12
+        if needed > able:
+            beyond.append((rate / each, needed, able, row, known))
     _needed(counted, "no row gives a throughput of a training whose items are known")
     if not beyond:
         return
-    rate, needed, able, row = max(beyond, key=lambda entry: entry[0])
-    called = next((entry[3].item for entry in beyond if _is_clip_word(entry[3].item or "")), None) or _page_word(page)
-    numbers = f"{number(rate)} a second and card; as clips {number(needed)} TFLOP/s, and the card has {able:g}"
+    rate, needed, able, row, known = max(beyond, key=lambda entry: entry[0])
+    called = next((entry[3].item for entry in beyond if _means_samples(entry[3].item or "", known)), None)
+    called = called or _page_word(page, known)
+    numbers = (
+        f"{number(rate)} a second and card; as {known.sample}s {number(needed)} TFLOP/s, and the card has {able:g}"
+    )
+    about = f"about {known.items_per_sample:g} of which make a {known.sample}"
+    look = f"whether a page beside it counts {known.item.split()[-1]} or {known.sample}s, before comparing"
     more = f"in {len(beyond)} rows " if len(beyond) > 1 else ""
     if called:
         yield doubtful(
             numbers,
-            f"what the page calls {called} {more}can only be mel frames, about {CLIP_FRAMES} of which make a clip",
-            "whether a page beside it counts frames or clips, before comparing",
+            f"what the page calls {called} {more}can only be {known.item}, {about}",
+            look,
             row.name,
         )
     else:
         yield note(
             numbers,
-            f"these can {more}only be mel frames, about {CLIP_FRAMES} of which make a clip, by whatever word they go",
-            "whether a page beside it counts frames or clips, before comparing",
+            f"these can {more}only be {known.item}, {about}, by whatever word they go",
+            look,
             row.name,
         )
 
 
-def _is_clip_word(text: str) -> bool:
-    return any(word in text.lower() for word in _CLIP_WORDS)
+def _means_samples(text: str, known: WorkloadFacts) -> bool:
+    return any(word in text.lower() for word in known.sample_words)
 
 
-def _page_word(page: Page) -> str | None:
-    """The page's own word for what it counts, if that means clips."""
+def _page_word(page: Page, known: WorkloadFacts) -> str | None:
+    """The page's own word for what it counts, if that means samples."""
     units = (said.unit for said in page.said if said.quantity == "throughput" and said.unit)
-    return next((unit for unit in units if _is_clip_word(unit)), None)
+    return next((unit for unit in units if _means_samples(unit, known)), None)
+
+
+def _is_measured(row: PublishedRow) -> bool:
+    """Whether a quality is one that the workload's evaluation measures, and not people's opinion."""
+    known = facts(row.workload)
+    return known is not None and known.find_quality(row.quality_name) is not None
 
 
 def _needed(count: int, why_not: str) -> None:

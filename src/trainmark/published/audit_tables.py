@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from trainmark.analysis.known import KNOWN
+from trainmark import workloads
 from trainmark.analysis.scaling_published import CONTRADICTION, published_scalings
 from trainmark.published.audit_rows import devices
 from trainmark.published.page import Page
@@ -177,8 +177,8 @@ def _learning_rate(row: PublishedRow) -> float | None:
             return float(said[1])
         except ValueError:
             return None
-    known = KNOWN.get(row.workload)
-    return known.learning_rate if known and row.fix_hp is not None else None
+    known = workloads.facts(row.workload)
+    return known.reference.learning_rate if known and known.reference and row.fix_hp is not None else None
 
 
 CHECKS: tuple[Check[Page], ...] = (shares, scaling, one_recipe, faster_when_narrower)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trainmark import workloads
 from trainmark.published.page import Page, Said
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.metrics import THROUGHPUTS
+from trainmark.spec.published_row import PublishedRow
 
 _KINDS = {
     "accuracy": r"acc|top.?1|准确",
@@ -100,15 +102,16 @@ def val_loss(page: Page) -> Iterator[CheckResult]:
     rows = [row for row in page.rows if row.quality is not None and row.quality_name == "val_loss"]
     if not rows:
         raise CannotCheckError("no row gives a validation loss")
-    spoken = [row for row in rows if row.workload == "tacotron2"]
-    if spoken:
-        yield note(
-            ", ".join(f"val_loss {row.quality:g} ({row.device} {row.topology})" for row in spoken),
-            "it depends on how padding falls into batches and on dropout that stays on in evaluation, so it moves with "
-            "the batch and the number of devices",
-            "that only rows of one batch and topology are ranked by it",
-            spoken[0].name,
-        )
+    moving: dict[str, list[PublishedRow]] = {}
+    for row in rows:
+        moving.setdefault(row.workload, []).append(row)
+    for workload, alike in moving.items():
+        known = workloads.facts(workload)
+        quality = known.find_quality("val_loss") if known else None
+        if quality is None or not quality.caution:
+            continue
+        shown = ", ".join(f"val_loss {row.quality:g} ({row.device} {row.topology})" for row in alike)
+        yield note(shown, quality.caution, quality.beware, alike[0].name)
 
 
 @check("remarks", "there is nothing a reader has to be told beside the columns")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainmark import workloads
 from trainmark.published.cells import key, tidy
 from trainmark.spec.metrics import THROUGHPUTS
 
@@ -36,22 +37,10 @@ WORDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 QUALITIES: dict[str, tuple[str, ...]] = {
-    "acc1": (
-        "acc",
-        "acc1",
-        "acc@1",
-        "final_acc1",
-        "final_acc",
-        "top1",
-        "top-1",
-        "top1_acc",
-        "top1 accuracy",
-        "val_acc",
-    ),
-    "val_loss": ("val_loss", "validation loss", "final_val_loss", "验证loss"),
+    **{quality.name: quality.on_pages for quality in workloads.qualities() if quality.on_pages},
     "MOS": ("mos", "score(mos)"),
 }
-"""By the name records use."""
+"""By the name records use; no workload here measures the last."""
 
 QUANTITIES = {
     **dict.fromkeys(("p_whole", "p_train", "p_core", "fps", "performance"), "throughput"),

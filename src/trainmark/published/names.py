@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from trainmark import workloads
 from trainmark.published import library
 from trainmark.published.cells import key, tidy
 from trainmark.spec.published_row import PREFIX, PublishedRow, Source
@@ -16,11 +17,6 @@ from trainmark.spec.published_row import PREFIX, PublishedRow, Source
 UNKNOWN = "unknown"
 
 _FORM = re.compile(r"[- _](?:sxm[0-9]*|pcie|nvl|oam|[0-9]+ ?gi?b?)\b.*", re.IGNORECASE)
-_WORKLOADS = {
-    "resnet50": re.compile(r"resnet[\s_-]*50"),
-    "vit": re.compile(r"(?<![a-z])vit(?![a-z])|vision[\s_-]*transformer"),
-    "tacotron2": re.compile(r"tacotron[\s_-]*2"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +35,9 @@ class Device:
 def workload(text: str) -> str | None:
     """The workload a text speaks of, if it is one of ours."""
     plain = unicodedata.normalize("NFKC", text).casefold()
-    return next((name for name, pattern in _WORKLOADS.items() if pattern.search(plain)), None)
+    return next(
+        (known.name for known in workloads.all_facts() if any(re.search(name, plain) for name in known.on_pages)), None
+    )
 
 
 @lru_cache(maxsize=1000)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from trainmark.published.own_rows import own_row
 from trainmark.spec import escape, links
-from trainmark.spec.format import goal, quality_word
+from trainmark.spec.format import goal
 from trainmark.spec.language import speaker
+from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
-
-TASKS = {"resnet50": "Image classification", "vit": "Image classification", "tacotron2": "Speech synthesis"}
 
 
 @dataclass(frozen=True, kw_only=True)

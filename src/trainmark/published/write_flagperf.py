@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from trainmark import workloads
 from trainmark.published import names
 from trainmark.published.own_rows import written
-from trainmark.published.write import TASKS, Machine, Written, machines, notes, sections, table
+from trainmark.published.write import Machine, Written, machines, notes, sections, table
 from trainmark.spec import escape
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.topology import Topology
@@ -78,7 +79,8 @@ def _metrics(section: Written, say: Say) -> Iterator[tuple[str, str, str]]:
 
     first, record = section.first, section.records[0]
     rate = say("unit: {item}/s").format(item=first.item)
-    task = TASKS.get(first.workload, "/")
+    known = workloads.facts_of(record)
+    task = (known.task if known else "") or "/"
     data = record.plan.data
     kind = say("generated, not the real set") if data.generated else ""
     yield say("Task category"), say(task), ""

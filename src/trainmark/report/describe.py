@@ -16,11 +16,11 @@ from trainmark.spec.format import (
     goal,
     half_width_percent,
     number,
-    quality_word,
     shown_quality,
     verdict,
 )
 from trainmark.spec.topology import Topology
+from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from trainmark.spec.machine import FlopsFacts

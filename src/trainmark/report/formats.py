@@ -10,16 +10,18 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from trainmark.analysis.peaks import mfu
 from trainmark.report import table
 from trainmark.report.published_table import NOT_PUBLISHED, figure
 from trainmark.report.rows import flat
 from trainmark.spec import escape
 from trainmark.spec.audit import SEVERITIES
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.format import NOTHING, device_name, number, quality_word
+from trainmark.spec.format import NOTHING, device_name, number
 from trainmark.spec.metrics import METRICS
-from trainmark.spec.published_row import PREFIX, PublishedRow, mfu
+from trainmark.spec.published_row import PREFIX, PublishedRow
 from trainmark.spec.record import Record
+from trainmark.workloads import quality_word
 
 FACTS = (
     "kind", "run_id", "created", "trainmark", "status", "ended", "group", "workload", "recipe", "device", "platform",

@@ -12,7 +12,8 @@ import msgspec
 from trainmark.report.live import Live, phase, thinned
 from trainmark.report.terminal import Paper
 from trainmark.spec import escape
-from trainmark.spec.format import goal, number, quality_word, with_unit
+from trainmark.spec.format import goal, number, with_unit
+from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from trainmark.spec.events import DeviceReading

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from trainmark.analysis.peaks import mfu
 from trainmark.report.terminal import Cell, Column, Paper, Sheet, draw
-from trainmark.spec.format import NOTHING, number, quality_word
-from trainmark.spec.published_row import PREFIX, PublishedRow, mfu
+from trainmark.spec.format import NOTHING, number
+from trainmark.spec.published_row import PREFIX, PublishedRow
+from trainmark.workloads import quality_word
 
 NOT_PUBLISHED = f"{NOTHING} not published."
 

@@ -16,13 +16,13 @@ from trainmark.spec.format import (
     goal,
     half_width_percent,
     number,
-    quality_word,
     shown_quality,
     stability_percent,
     verdict,
 )
 from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.recipe import fix_hp
+from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from trainmark.spec.record import Record

@@ -52,11 +52,6 @@ def shown_quality(quality: Quality) -> str:
     return with_unit(quality.value, quality.unit, telling_digits(quality.value, quality.goal, quality.better))
 
 
-def quality_word(name: str) -> str:
-    """The word the tables use."""
-    return {"acc1": "acc"}.get(name, name)
-
-
 def goal(quality: Quality) -> str:
     unit = f" {quality.unit}" if quality.unit not in ("", "-") else ""
     return f"{'≥' if quality.better == 'higher' else '≤'} {quality.goal:g}{unit}"

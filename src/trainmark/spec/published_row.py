@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmark.spec.topology import Topology
-
-FLOPS_PER_ITEM = {"resnet50": 24.3e9, "vit": 105.2e9, "tacotron2": 145e6}
-"""Of training on one image or mel frame by the reference recipe; a multiply-add is 2."""
-
 PREFIX = "published:"
 """Begins the name of every published row, so that no run can be taken for one."""
 
@@ -59,14 +54,3 @@ class PublishedRow:
     peak_source: Source | None
     remark: str | None
     """What a reader has to know that no column says."""
-
-
-def mfu(row: PublishedRow) -> float | None:
-    """What share of its devices' peak a row used, in percent; from p_train where the page gives no p_core.
-
-    Above 100 the row cannot have run in the precision its label says.
-    """
-    rate, flops = row.p_core or row.p_train, FLOPS_PER_ITEM.get(row.workload)
-    if rate is None or flops is None or row.peak_tflops is None:
-        return None
-    return 100 * rate * flops / (Topology.parse(row.topology).devices * row.peak_tflops * 1e12)

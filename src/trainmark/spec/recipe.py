@@ -51,6 +51,32 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecipeKind:
+    """What a recipe of a certain name is for, which decides how it is fitted to a machine."""
+
+    real_data: bool = False
+    """Takes the real data set that a site file names; the others are made for synthetic ones."""
+    shares_batch: bool = False
+    """Its few steps learn only with the batch they were chosen for, so that it is shared out over the devices and not
+    multiplied by them."""
+    finds_batch: bool = False
+    """Looks for the batch that fills a device, and scales the learning rate to it by the rule of the authors."""
+
+
+RECIPES = {
+    "reference": RecipeKind(real_data=True),
+    "fill": RecipeKind(real_data=True, finds_batch=True),
+    "quick": RecipeKind(),
+    "smoke": RecipeKind(shares_batch=True),
+}
+"""By the names all workloads use; a recipe of another name is of the plain kind."""
+
+
+def kind_of(recipe_name: str) -> RecipeKind:
+    return RECIPES.get(recipe_name, RecipeKind())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """Where a run stops before its recipe would: none of them means the recipe's target or its cap."""
 

@@ -18,6 +18,7 @@ from trainmark.spec.metrics import Quantity, quantity_to_json
 from trainmark.spec.plan import Plan
 from trainmark.spec.telemetry import Telemetry
 from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.spec.workload_facts import WorkloadFacts
 
 RECORD_SCHEMA = 2
 # The history of the schema. A field that is only added changes no number: a reader keeps what it does not know, and
@@ -117,6 +118,8 @@ class Record:
     """The SHA-256 of every file of events this was made of, by its name in the run's folder."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """What a newer version wrote and this one does not know: shown, and written back where it stood."""
+    workload_facts: WorkloadFacts | None = None
+    """What a reader needs to know of the workload where it is not installed; older records do not have it."""
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -164,6 +167,7 @@ class Record:
             "data_facts": dict(self.data_facts),
             "telemetry": msgspec.to_builtins(self.telemetry),
             "event_files": dict(self.event_files),
+            "workload_facts": self.workload_facts.to_json() if self.workload_facts else None,
             "series": {
                 "warmup_steps": self.timeline.warmup_steps,
                 "steady_from": self.timeline.steady_from,
@@ -185,6 +189,7 @@ class Record:
             raise UsageError(f"this record is damaged: {error}") from error
         record = cls(
             plan=Plan.from_json(upgraded["plan"]),
+            workload_facts=WorkloadFacts.from_json(carried) if (carried := upgraded.get("workload_facts")) else None,
             timeline=Timeline(
                 ranks=tuple(_trace_from_json(trace) for trace in found.series.ranks),
                 warmup_steps=found.series.warmup_steps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +35,8 @@ class RunHead(Struct, frozen=True, kw_only=True):
     group: str | None = None
     revision: str | None = None
     """Of the source that runs, where it is a checkout."""
+    workload_facts: dict[str, Any] | None = None
+    """What a reader has to know of the workload; older folders do not have it."""
     token: str = ""
     """By which another launcher knows that it sees the same folder."""
 

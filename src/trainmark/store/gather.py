@@ -26,6 +26,7 @@ from trainmark.spec.run_folder import RunFolder, read_run
 from trainmark.spec.target import Target
 from trainmark.spec.timeline import Timeline
 from trainmark.spec.topology import Topology
+from trainmark.spec.workload_facts import WorkloadFacts
 from trainmark.store import telemetry as samplers
 
 AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch)
@@ -107,6 +108,7 @@ def gather(folder: RunFolder) -> Record:
         artifacts=first.artifacts,
         event_files=folder.event_files(),
         data_facts=_finite(first.end.facts) if first.end else {},
+        workload_facts=WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None,
     )
 
 

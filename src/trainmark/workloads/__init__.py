@@ -1,21 +1,67 @@
-"""What is trained: one module a workload, with no vendor's name in it."""
+"""What is trained: one folder a workload; its facts are for everybody, and only `load` imports torch."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.spec.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from trainmark.spec.record import Record
+    from trainmark.spec.workload_facts import QualityFacts, WorkloadFacts
     from trainmark.workloads.workload import Workload
 
-NAMES = ("resnet50", "vit", "tacotron2")
+
+@cache
+def names() -> tuple[str, ...]:
+    """Every workload that has a folder here."""
+    return tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/facts.py")))
+
+
+@cache
+def all_facts() -> tuple[WorkloadFacts, ...]:
+    return tuple(importlib.import_module(f"{__name__}.{name}.facts").FACTS for name in names())
+
+
+def facts(name: str) -> WorkloadFacts | None:
+    """What is known here of a workload, without torch; None of one that is not ours."""
+    return next((known for known in all_facts() if known.name == name), None)
+
+
+def facts_of(record: Record) -> WorkloadFacts | None:
+    """What a record is judged by: what is known here of its workload, else what it carries, else nothing."""
+    return facts(record.plan.workload) or record.workload_facts
+
+
+def title(name: str) -> str:
+    """How people write a workload's name."""
+    known = facts(name)
+    return known.title if known else name
+
+
+def title_of(record: Record) -> str:
+    """The same of a record, whose workload may be known by the record alone."""
+    known = facts_of(record)
+    return known.title if known else record.plan.workload
+
+
+def quality_word(name: str) -> str:
+    """What tables call a quality."""
+    return next((quality.word for quality in qualities() if quality.name == name), name)
+
+
+def qualities() -> Iterator[QualityFacts]:
+    """Every quality of every workload; one name may come twice."""
+    return (quality for known in all_facts() for quality in known.qualities)
 
 
 def load(name: str) -> Workload:
     """A workload by name. Its module is imported here, and torch with it."""
-    if name not in NAMES:
-        raise UsageError(f"workload {name!r} is not known; {nearest(name, NAMES)}")
-    workload: Workload = importlib.import_module(f"trainmark.workloads.{name}").WORKLOAD
+    if name not in names():
+        raise UsageError(f"workload {name!r} is not known; {nearest(name, names())}")
+    workload: Workload = importlib.import_module(f"{__name__}.{name}.workload").WORKLOAD
     return workload

@@ -20,7 +20,7 @@ from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import Limits, Recipe, knob
-from trainmark.spec.target import Target
+from trainmark.workloads import vision_facts
 from trainmark.workloads.mixing import DRAWS, Mixing, mixed
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.optimizers import walk
@@ -170,9 +170,10 @@ class ImageData:
 class ImageClassifier:
     """A workload that sorts images into classes; a subclass names a model and its recipes."""
 
-    item = "images"
-    data_set = "imagenet"
-    target = Target(name="acc1", unit="%", better="higher")
+    item, data_set, task = vision_facts.ITEM, vision_facts.DATA_SET, vision_facts.TASK
+    most_items_per_sample, least_loss = 1, 0
+    qualities = vision_facts.QUALITIES
+    target = qualities[0].target
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     sums: tuple[str, ...] = ("top1", "top5", "loss")
 

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trainmark import workloads
 from trainmark.spec import events
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe, deviations, to_values
 from trainmark.spec.record import Record
+from trainmark.spec.workload_facts import QualityFacts, ReferenceFacts, WorkloadFacts
 from trainmark.store import gather
 
 MS = 1_000_000
 LAUNCHED_NS = 5_000 * MS
 GIB = 2**30
-
-REFERENCES = {
-    "resnet50": Recipe(batch_per_device=32, learning_rate=0.1, weight_decay=1e-4, epochs=100, target=75.5),
-    "vit": Recipe(batch_per_device=256, learning_rate=0.003, weight_decay=0.3, epochs=300, target=79.982, accumulate=2),
-    "tacotron2": Recipe(batch_per_device=128, learning_rate=0.001, weight_decay=1e-6, epochs=1501, target=0.4852),
-}
-HEADS = {
-    "resnet50": ("images", {"name": "acc1", "unit": "%", "better": "higher"}, 256, "imagenet"),
-    "vit": ("images", {"name": "acc1", "unit": "%", "better": "higher"}, 4096, "imagenet"),
-    "tacotron2": ("mel frames", {"name": "val_loss", "unit": "-", "better": "lower"}, 1024, "ljspeech"),
-}
 
 Scores = Callable[[int], Mapping[str, float]]
 
@@ -75,12 +66,17 @@ class Run:
     power: bool = False
     fill: Mapping[str, Any] | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
+    carried: WorkloadFacts | None = None
+    """What the record itself says of a workload that is not known here."""
+    items: int | None = None
+    """Of a step, where the workload is not known here."""
     artifacts: tuple[Mapping[str, str], ...] = ()
 
     def leave(self, folder: Path) -> Record:
         """Writes the run's folder, and returns the record made of it."""
-        item, target, global_batch, data = HEADS[self.workload]
-        reference = REFERENCES[self.workload]
+        known = self.carried or workloads.facts(self.workload)
+        assert known and known.reference
+        reference = self.its_reference
         recipe = replace(reference, **self.recipe)
         plan = Plan(
             workload=self.workload,
@@ -90,7 +86,7 @@ class Run:
             topology=self.topology,
             precision=self.precision,
             platform=self.platform,
-            data=DataChoice(name=data, folder="/data/set", generated=self.generated),
+            data=DataChoice(name=known.data_set, folder="/data/set", generated=self.generated),
             limits=self.limits,
             **self.plan,
         )
@@ -99,13 +95,15 @@ class Run:
             "run_id": run_id,
             "created": "2026-11-15T20:51:00Z",
             "group": self.group,
-            "item": item,
-            "target": target,
+            "item": known.item,
+            "target": asdict(known.quality.target),
+            "reference_global_batch": known.reference.global_batch,
+            **({"workload_facts": self.carried.to_json()} if self.carried else {}),
         }
         folder = folder / "runs" / run_id
         folder.mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(plan.to_json()), encoding="utf-8")
-        (folder / "run.json").write_text(json.dumps({**head, "reference_global_batch": global_batch}), encoding="utf-8")
+        (folder / "run.json").write_text(json.dumps(head), encoding="utf-8")
         for rank in range(self.ranks):
             _Rank(self, rank, EventWriter(folder / f"rank{rank}.jsonl")).live()
         if self.fill:
@@ -114,6 +112,12 @@ class Run:
         record = gather.record(folder)
         assert Record.from_json(json.loads(record.dumps())) == record
         return record
+
+    @property
+    def its_reference(self) -> Recipe:
+        known = self.carried or workloads.facts(self.workload)
+        assert known and known.reference
+        return Recipe(**known.reference.recipe)
 
     def span_ns(self, folder: Path) -> tuple[int, int]:
         """When rank 0 trained, by its own log."""
@@ -269,7 +273,7 @@ class _Rank:
 
     def write_steps(self, first: int, last: int) -> None:
         run = self.run
-        recipe = replace(REFERENCES[run.workload], **run.recipe)
+        recipe = replace(run.its_reference, **run.recipe)
         steps = range(first, last)
         wait = [int((4 + step * 5 % 7 / 10) * MS) + self.rank for step in steps]
         # the ranks' steps are equally long, as the faster one waits inside the exchange
@@ -280,6 +284,8 @@ class _Rank:
         ]
         batch = recipe.step_batch_per_device
         items = [batch * (500 + step * 37 % 91) if run.workload == "tacotron2" else batch for step in steps]
+        if run.items is not None:
+            items = [run.items for _ in steps]
         if run.workload == "tacotron2":
             compute = [ns * count // (batch * 545) for ns, count in zip(compute, items, strict=True)]
         loss: list[float | None] = [float(f"{6.9 / (1 + 0.01 * step) + 0.001 * self.rank:.7g}") for step in steps]
@@ -427,6 +433,39 @@ RESUMED = replace(QUICK, resumed_at=100, steps=60, evaluate_at=(160,), plan={"re
 CUT_OFF = replace(TWO_RANKS, ended=None)
 NOT_FINITE = replace(QUICK, bad_loss_at=41, steps=42, evaluate_at=(), ended="the loss is not finite")
 
+_SMALL = ReferenceFacts(
+    batch_per_device=32, learning_rate=0.1, weight_decay=0.0, epochs=100, target=1.5, global_batch=32
+)
+TOKENS = Run(
+    workload="lm",
+    carried=WorkloadFacts(
+        name="lm",
+        title="A language model",
+        item="tokens",
+        data_set="texts",
+        qualities=(QualityFacts(name="val_loss", better="lower", least=0),),
+        reference=_SMALL,
+    ),
+    items=32 * 1024,
+    scores=lambda step: {"val_loss": 4.2 - step / 100},
+)
+PIXELS = Run(
+    workload="segmenter",
+    carried=WorkloadFacts(
+        name="segmenter",
+        title="A segmenter",
+        item="images",
+        most_items_per_sample=1,
+        data_set="streets",
+        qualities=(
+            QualityFacts(name="pixel_acc", unit="%", least=0, most=100),
+            QualityFacts(name="accuracy_gain", unit="%"),
+        ),
+        reference=replace(_SMALL, target=80.0),
+    ),
+    scores=lambda step: {"pixel_acc": 71.23456, "accuracy_gain": -3.1},
+)
+
 EVERY_KIND = {
     "quick": QUICK,
     "not evaluated": NOT_EVALUATED,
@@ -438,3 +477,5 @@ EVERY_KIND = {
     "cut off": CUT_OFF,
     "not finite": NOT_FINITE,
 }
+OUTSIDE = {"counting tokens": TOKENS, "scoring pixels": PIXELS}
+"""Of workloads that nobody here knows; the records themselves say what can be expected of them."""

@@ -6,24 +6,26 @@ import json
 from pathlib import Path
 
 import pytest
-from analysis.audit.clean_records import EVERY_KIND
+from analysis.audit.clean_records import EVERY_KIND, OUTSIDE
 
 from trainmark.analysis.audit.logs import audit_run_folder
 from trainmark.analysis.audit.records import audit_document, audit_record
 
+ALL = {**EVERY_KIND, **OUTSIDE}
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
+
+@pytest.mark.parametrize("kind", ALL)
 def test_a_clean_record_passes_every_check(kind: str, tmp_path: Path) -> None:
-    record = EVERY_KIND[kind].leave(tmp_path)
+    record = ALL[kind].leave(tmp_path)
     checked = audit_document(json.loads(record.dumps()), "record.json")
     assert [finding for entry in checked for finding in entry.findings] == []
     assert sum(entry.verdict == "ok" for entry in checked) >= 25
     assert all(entry.sentence for entry in checked if entry.verdict == "unknown")
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize("kind", ALL)
 def test_a_clean_runs_events_pass_and_agree_with_its_record(kind: str, tmp_path: Path) -> None:
-    record = EVERY_KIND[kind].leave(tmp_path)
+    record = ALL[kind].leave(tmp_path)
     found = [
         finding
         for audit in audit_run_folder(tmp_path / "runs" / record.run_id, record)

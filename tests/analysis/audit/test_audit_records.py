@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.audit.clean_records import ON_A_CARD, QUICK, SPEAKING, TWO_RANKS
+from analysis.audit.clean_records import ON_A_CARD, PIXELS, QUICK, SPEAKING, TOKENS, TWO_RANKS
 
 from trainmark.analysis.audit.logs import audit_log, audit_run_folder
 from trainmark.analysis.audit.records import audit_document, audit_record
@@ -158,3 +158,23 @@ def test_all_logs_of_a_run_folder_are_audited(tmp_path: Path) -> None:
     record = TWO_RANKS.leave(tmp_path)
     audits = audit_run_folder(events(tmp_path, record).parent, record)
     assert [audit.title.rpartition("/")[2] for audit in audits] == ["rank0.jsonl", "rank1.jsonl", "telemetry0.jsonl"]
+
+
+def test_a_workload_from_outside_is_held_to_what_its_record_says_of_it(tmp_path: Path) -> None:
+    pixels = json.loads(PIXELS.leave(tmp_path).dumps())
+    pixels["quality"]["history"][0]["values"]["pixel_acc"] = pixels["quality"]["value"] = 171.0
+    assert "does not exist" in found(pixels)["scores"].sentence
+    counted = json.loads(replace(PIXELS, steps=61, evaluate_at=(61,)).leave(tmp_path / "counted").dumps())
+    counted["workload_facts"]["qualities"][0]["counted"] = True
+    assert "right samples" in found(counted)["scores"].sentence
+    images = json.loads(replace(PIXELS, items=33).leave(tmp_path / "images").dumps())
+    assert found(images)["items"].verdict == "failed"
+
+
+def test_a_record_of_an_unknown_workload_without_facts_is_judged_where_that_is_possible(tmp_path: Path) -> None:
+    tokens = json.loads(TOKENS.leave(tmp_path).dumps())
+    del tokens["workload_facts"]
+    checked = {entry.name: entry for entry in audit_document(tokens, "x.json")}
+    assert checked["workload"].sentence == "nothing is known here of workload 'lm'"
+    assert not checked["items"].findings
+    assert not checked["scores"].findings

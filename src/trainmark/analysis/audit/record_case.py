@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from trainmark import workloads
 from trainmark.spec.record import Record
 from trainmark.spec.telemetry import MachineTelemetry
 from trainmark.spec.timeline import RankTrace, Timeline
 from trainmark.spec.topology import Topology
+from trainmark.spec.workload_facts import WorkloadFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,11 @@ class RecordCase:
             if (evaluation.epoch or 0) > 0:
                 return round(evaluation.step / (evaluation.epoch or 0))
         return None
+
+    @cached_property
+    def facts(self) -> WorkloadFacts | None:
+        """What is known of its workload here, or by what it carries."""
+        return workloads.facts_of(self.record)
 
     @cached_property
     def machines(self) -> list[MachineTelemetry]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from trainmark.analysis.audit.record_case import RecordCase
-from trainmark.analysis.known import KNOWN
 from trainmark.spec.audit import Check, check, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.doubts import Facts, collect
@@ -22,7 +21,7 @@ IN_OTHER_WORDS = ("init-from",)
 def doubts(case: RecordCase) -> Iterator[CheckResult]:
     said = [doubt for doubt in case.record.doubts if doubt.code not in OF_EVENTS]
     wanted = [doubt for doubt in collect(_facts(case)) if doubt.code not in OF_EVENTS]
-    if case.record.plan.workload not in KNOWN:  # its reference is not on the record: the doubt is taken at its word
+    if case.facts is None or case.facts.reference is None:  # without its reference the doubt is taken at its word
         said = [doubt for doubt in said if doubt.code != "small-batch"]
     for doubt in wanted:
         same = [other for other in said if other.code == doubt.code]
@@ -48,7 +47,7 @@ def doubts(case: RecordCase) -> Iterator[CheckResult]:
 
 def _facts(case: RecordCase) -> Facts:
     record = case.record
-    known = KNOWN.get(record.plan.workload)
+    reference = case.facts.reference if case.facts else None
     return Facts(
         plan=record.plan,
         status=record.status,
@@ -57,7 +56,7 @@ def _facts(case: RecordCase) -> Facts:
         quality=record.quality,
         environment=record.environment,
         telemetry=record.telemetry,
-        reference_global_batch=known.global_batch if known else 0,
+        reference_global_batch=reference.global_batch if reference else 0,
         restarts=record.restarts,
     )
 

@@ -9,13 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from trainmark.analysis.audit.record_case import RecordCase
-from trainmark.analysis.known import KNOWN
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.precision import PRECISIONS
 from trainmark.spec.recipe import Recipe
 
-RECIPES = ("reference", "fill", "quick", "smoke")
 MOST_SHOWN = 5
 SHORT = {field.name: field.metadata.get("short", "") for field in fields(Recipe)}
 
@@ -82,9 +80,10 @@ def name(case: RecordCase) -> Iterator[CheckResult]:
 @check("plan", "the plan is of words that exist, and its fingerprint is that of what it asks for")
 def plan(case: RecordCase) -> Iterator[CheckResult]:
     asked = case.record.plan
+    facts = case.facts
     for what, word, known in (
         ("precision", asked.precision, tuple(PRECISIONS)),
-        ("recipe", asked.recipe_name, RECIPES),
+        ("recipe", asked.recipe_name, facts.recipes if facts else (asked.recipe_name,)),
     ):
         if word not in known:
             yield wrong(f"{what} {word!r}", f"there is no such {what}", "what was changed in the plan")
@@ -113,15 +112,15 @@ def plan(case: RecordCase) -> Iterator[CheckResult]:
 @check("workload", "item, data set and quality are the workload's own")
 def workload(case: RecordCase) -> Iterator[CheckResult]:
     record = case.record
-    known = KNOWN.get(record.plan.workload)
+    known = case.facts
     if known is None:
         raise CannotCheckError(f"nothing is known here of workload {record.plan.workload!r}")
     for what, found, expected in (
         ("item", record.item, known.item),
-        ("data set", record.plan.data.name, known.data),
-        ("quality", record.quality.name, known.quality),
-        ("unit of quality", record.quality.unit, known.quality_unit),
-        ("better", record.quality.better, known.better),
+        ("data set", record.plan.data.name, known.data_set),
+        ("quality", record.quality.name, known.quality.name),
+        ("unit of quality", record.quality.unit, known.quality.unit),
+        ("better", record.quality.better, known.quality.better),
     ):
         if found != expected:
             yield wrong(
@@ -153,13 +152,12 @@ def deviations(case: RecordCase) -> Iterator[CheckResult]:
             )
         if deviation.short != SHORT.get(deviation.name, ""):
             yield wrong(f"{deviation.name} called {deviation.short!r}", "it has another short name", "the plan")
-    known = KNOWN.get(asked.workload)
-    if known is None:
+    reference_facts = case.facts.reference if case.facts else None
+    if reference_facts is None:
         return
-    for field in ("batch_per_device", "learning_rate", "weight_decay", "epochs", "target", "accumulate"):
+    for field, reference in reference_facts.recipe.items():
         if field not in asked.recipe:  # older plans do not have every field
             continue
-        reference = getattr(known, field)
         differs = not same(asked.recipe.get(field), reference)
         stated = said[field].reference if field in said else None
         if differs != (field in said) or (field in said and not same(stated, reference)):

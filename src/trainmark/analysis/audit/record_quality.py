@@ -10,10 +10,7 @@ from trainmark.spec import endings
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, same, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.target import reached
-
-LEAST = {"diagonality": -2.0}
-"""Scores that may fall below 0."""
-MOST = {"diagonality": 1.0, "attention_focus": 1.0}
+from trainmark.spec.workload_facts import QualityFacts
 
 
 @check("quality", "the quality is that of the last evaluation, judged by the recipe's target")
@@ -77,17 +74,26 @@ def scores(case: RecordCase) -> Iterator[CheckResult]:
         for name, value in evaluation.values.items():
             where = f"step {evaluation.step}: {name} {value!r}"
             right = value * evaluation.samples / 100
-            if not LEAST.get(name, 0.0) <= value <= MOST.get(name, math.inf) or not math.isfinite(value):
+            known = case.facts.find_quality(name) if case.facts else None
+            if not math.isfinite(value) or (known and not _within(known, value)):
                 yield wrong(where, "such a score does not exist", "the evaluations")
-            elif name.startswith("acc") and (value > 100 or abs(right - round(right)) > 1e-6 * max(1.0, right)):
+            elif known and known.counted and abs(right - round(right)) > 1e-6 * max(1.0, right):
                 yield wrong(
                     f"{where} of {evaluation.samples} samples",
-                    "an accuracy is a whole number of right samples",
+                    f"{known.word} counts right samples, and this is no whole number of them",
                     "the evaluations",
                 )
-        first, five = evaluation.values.get("acc1"), evaluation.values.get("acc5")
-        if first is not None and five is not None and first > five:
-            yield wrong(f"acc1 {first!r}, acc5 {five!r}", "what is right at once is among the best five", "the scores")
+            above = evaluation.values.get(known.never_above) if known and known.never_above else None
+            if known and above is not None and value > above:
+                yield wrong(
+                    f"{name} {value!r}, {known.never_above} {above!r}",
+                    f"whatever counts as right for {name} counts for {known.never_above} too",
+                    "the scores",
+                )
+
+
+def _within(known: QualityFacts, value: float) -> bool:
+    return (known.least is None or value >= known.least) and (known.most is None or value <= known.most)
 
 
 @check("ending", "the status, the reason for the end and the steps agree")
@@ -129,26 +135,28 @@ def leftovers(case: RecordCase) -> Iterator[CheckResult]:
     for artifact in case.record.artifacts:
         if not artifact.file or artifact.file.startswith(("/", "\\")) or ".." in artifact.file.split("/"):
             yield wrong(f"artifact {artifact.file!r}", "artifacts lie in the run's own folder", "the file names")
+    sample = case.facts.sample if case.facts else "sample"
+    samples = f"{sample}s"
     for name, value in case.record.data_facts.items():
         if not math.isfinite(value) or value < 0 or (name.endswith("_share") and value > 1):
             yield wrong(f"{name} {value!r}", "such a fact of the data does not exist", "the data facts")
-        elif name.endswith("_clips") and value != int(value):
-            yield wrong(f"{name} {value!r}", "clips are counted whole", "the data facts")
-    clips, history = case.record.data_facts.get("val_clips"), case.record.quality.history
-    if clips is not None and history and history[-1].samples != clips:
+        elif name.endswith(f"_{samples}") and value != int(value):
+            yield wrong(f"{name} {value!r}", f"{samples} are counted whole", "the data facts")
+    count, history = case.record.data_facts.get(f"val_{samples}"), case.record.quality.history
+    if count is not None and history and history[-1].samples != count:
         yield wrong(
-            f"{history[-1].samples} samples evaluated, {clips:g} clips to evaluate",
-            "every clip of the validation set is scored once",
+            f"{history[-1].samples} samples evaluated, {count:g} {samples} to evaluate",
+            f"every {sample} of the validation set is scored once",
             "the evaluations and the data facts",
         )
-    clips, batch = case.record.data_facts.get("train_clips"), case.step_batch * case.devices
+    count, batch = case.record.data_facts.get(f"train_{samples}"), case.step_batch * case.devices
     # a remainder below half a batch is evened out with the batch before it
-    if clips is not None and case.steps_per_epoch and batch > case.devices:
-        steps = max(1, math.floor(clips / batch + 0.5))
+    if count is not None and case.steps_per_epoch and batch > case.devices:
+        steps = max(1, math.floor(count / batch + 0.5))
         if case.steps_per_epoch not in (steps, steps + 1, steps - 1):
             yield wrong(
-                f"{clips:g} clips, batches of {batch}, {case.steps_per_epoch} steps an epoch",
-                "an epoch takes every clip once",
+                f"{count:g} {samples}, batches of {batch}, {case.steps_per_epoch} steps an epoch",
+                f"an epoch takes every {sample} once",
                 "the data facts, the batch, and the evaluations",
             )
 

@@ -22,8 +22,6 @@ LOSS_DIGITS = 7
 ONE_CLOCK_S = 1.0
 ONE_CLOCK_SHARE = 0.05
 """Ranks of one host begin and end together, to this."""
-LONGEST_CLIP_FRAMES = 2000
-"""No clip of LJSpeech, nor of the set made in its likeness, has more mel frames."""
 
 
 @check("ranks", "the record has the ranks its topology asks for")
@@ -108,16 +106,16 @@ def _is_duration(value: Any) -> bool:
 def items(case: RecordCase) -> Iterator[CheckResult]:
     if not case.whole.steps:
         raise CannotCheckError("no step was done")
-    frames = case.record.item == "mel frames"
+    most_per_sample = case.facts.most_items_per_sample if case.facts else None
     # where a batch of one leaves a remainder, some rank gets two
-    most = max(2, case.step_batch) * (LONGEST_CLIP_FRAMES if frames else 1)
+    most = math.inf if most_per_sample is None else max(2, case.step_batch) * most_per_sample
     least = 0 if case.record.plan.skip_bad else 1
     per_epoch = case.steps_per_epoch
     short_at = set() if not per_epoch or case.resumed else {per_epoch - 1, (per_epoch - 2) % per_epoch}
     for trace in case.ranks:
         for step, count in enumerate(trace.items):
             bad = not isinstance(count, int) or isinstance(count, bool) or not least <= count <= most
-            if not bad and not frames and short_at and not case.record.plan.skip_bad:
+            if not bad and most_per_sample == 1 and short_at and not case.record.plan.skip_bad:
                 bad = count != case.step_batch and step % (per_epoch or 1) not in short_at and len(trace.items) > 2
             if bad:
                 yield wrong(
@@ -140,9 +138,11 @@ def loss(case: RecordCase) -> Iterator[CheckResult]:
             "a run whose loss was not finite is not valid",
             "the status, and the log of the run",
         )
+    least = case.facts.least_loss if case.facts else None
     for step, value in enumerate(values):
-        if value is not None and (not math.isfinite(value) or value < 0):
-            yield wrong(f"step {step}: {value!r}", "this loss cannot be negative", "what was changed in the series")
+        if value is not None and (not math.isfinite(value) or (least is not None and value < least)):
+            why = "this loss cannot be negative" if least == 0 else "there is no such loss"
+            yield wrong(f"step {step}: {value!r}", why, "what was changed in the series")
             break
         if value is not None and float(f"{value:.{LOSS_DIGITS}g}") != value:
             yield doubtful(

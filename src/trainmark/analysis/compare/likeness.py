@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trainmark import workloads
 from trainmark.spec.format import device_name
 
 if TYPE_CHECKING:
@@ -84,12 +85,13 @@ def _of_runs(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Fa
 
 def _of_row(row: PublishedRow) -> tuple[Facts, Facts]:
     """The same of a published row, by our words; such pages are of full runs on the real sets."""
+    known = workloads.facts(row.workload)
     must = {
         "workload": row.workload,
         "item": row.item,
         "topology": row.topology,
         "precision": {"amp": "amp-fp16"}.get(row.precision, row.precision),
-        "data": _data(_DATA_SETS.get(row.workload, "set"), generated=False),
+        "data": _data(known.data_set if known else "set", generated=False),
         "coverage": _coverage(full=True),
         "batch_per_device": None if row.batch_per_device is None else str(row.batch_per_device),
     }
@@ -98,8 +100,6 @@ def _of_row(row: PublishedRow) -> tuple[Facts, Facts]:
 
 _SOFTWARE = ("python", "torch", "os", "threads")
 """Of a record's environment, what is known to change speed."""
-
-_DATA_SETS = {"resnet50": "imagenet", "vit": "imagenet", "tacotron2": "ljspeech"}
 
 
 def _software(name: str, record: Record) -> str:

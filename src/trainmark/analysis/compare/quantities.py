@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.spec import metrics
 from trainmark.spec.errors import UsageError, nearest
-from trainmark.spec.format import quality_word
 from trainmark.spec.metrics import THROUGHPUTS, Better
+from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from trainmark.analysis.subject import Subject

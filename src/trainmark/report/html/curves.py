@@ -8,9 +8,10 @@ from statistics import median
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.axis import Point
 from trainmark.report.html.element import Markup
-from trainmark.spec.format import goal, number, quality_word, with_unit
+from trainmark.spec.format import goal, number, with_unit
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
+from trainmark.workloads import quality_word
 
 _ROWS = 20
 """Of the table below a long series."""

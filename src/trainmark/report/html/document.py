@@ -25,6 +25,7 @@ from trainmark.report.html.inputs import Contents, Detail, detail
 from trainmark.spec.format import device_name
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.record import Record
+from trainmark.workloads import title_of
 
 
 def render(contents: Contents) -> str:
@@ -94,7 +95,7 @@ def _title(contents: Contents, say: Say) -> str:
 
 def _header(title: str, contents: Contents, say: Say) -> Markup:
     machines = list(dict.fromkeys(device_name(record) for record in contents.records))
-    workloads = list(dict.fromkeys(header.workload_title(record.plan.workload) for record in contents.records))
+    workloads = list(dict.fromkeys(title_of(record) for record in contents.records))
     facts = [*workloads, *machines[:4]] if len(contents.records) > 1 else []
     made = say("made {date}").format(date=contents.made) if contents.made else ""
     return el(

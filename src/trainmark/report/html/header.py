@@ -11,25 +11,18 @@ from trainmark.spec.format import (
     goal,
     half_width_percent,
     number,
-    quality_word,
     shown_quality,
     verdict,
 )
 from trainmark.spec.language import Say
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
-
-TITLES = {"resnet50": "ResNet-50", "vit": "ViT-B/16", "tacotron2": "Tacotron2"}
-"""How people write the networks' names."""
-
-
-def workload_title(workload: str) -> str:
-    return TITLES.get(workload, workload)
+from trainmark.workloads import quality_word, title_of
 
 
 def trained(record: Record) -> str:
     """The network, and by which recipe unless it is the published one: a smoke run trains a far smaller network."""
-    title, recipe = workload_title(record.plan.workload), record.plan.recipe_name
+    title, recipe = title_of(record), record.plan.recipe_name
     return title if recipe == "reference" else f"{title} ({recipe})"
 
 

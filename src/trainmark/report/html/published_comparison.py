@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainmark.analysis.peaks import flops_per_item, mfu
 from trainmark.report.html import axis
 from trainmark.report.html.bars import Dot, dots, ruler
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.header import workload_title
 from trainmark.spec.format import device_name, number
 from trainmark.spec.language import Say
-from trainmark.spec.published_row import FLOPS_PER_ITEM, PublishedRow, mfu
+from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
+from trainmark.workloads import title
 
 _MOST_OWN = 12
 _SAME_WITHIN = 0.1
@@ -69,7 +70,7 @@ def _figure(workload: str, records: Sequence[Record], rows: Sequence[PublishedRo
     left_out = sum(record.plan.workload == workload for record in records) - len(own[:_MOST_OWN])
     return el(
         "figure",
-        el("figcaption", el("b", workload_title(workload)), el("span", unit, class_="unit")),
+        el("figcaption", el("b", title(workload)), el("span", unit, class_="unit")),
         el(
             "table",
             el(
@@ -95,7 +96,7 @@ def _figure(workload: str, records: Sequence[Record], rows: Sequence[PublishedRo
 def same_network(record: Record) -> bool:
     """Whether an item cost what it costs the published network: a small one for a quick look would seem very fast."""
     flops = record.environment.flops
-    published = FLOPS_PER_ITEM.get(record.plan.workload)
+    published = flops_per_item(record.plan.workload)
     if flops is None or published is None:
         return False
     return abs(flops.per_item / published - 1) < _SAME_WITHIN

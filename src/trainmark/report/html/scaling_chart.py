@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.header import workload_title
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
+from trainmark.workloads import title
 
 
 def draw(records: Sequence[Record], say: Say) -> Markup | None:
@@ -39,7 +39,7 @@ def _chart(group: Scaling, say: Say) -> Markup:
     ideal = [(float(count), count / devices[0]) for count in (devices[0], devices[-1])]
     notes: list[Child] = [said, " ", el("span", " · ".join((kind, group.device, group.precision, group.recipe_name)))]
     chart = line_chart.Chart(
-        title=workload_title(group.workload),
+        title=title(group.workload),
         said=said,
         x=x,
         y=_speed_ups([point.speed_up for point in group.points], ideal[-1][1]),

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trainmark.analysis.peaks import mfu
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.header import shown_status, shown_verdict, spread, workload_title
+from trainmark.report.html.header import shown_status, shown_verdict, spread
 from trainmark.report.html.inputs import Contents
 from trainmark.report.published_table import figure
-from trainmark.spec.format import NOTHING, device_name, number, quality_word, shown_quality, verdict
+from trainmark.spec.format import NOTHING, device_name, number, shown_quality, verdict
 from trainmark.spec.language import Say
 from trainmark.spec.metrics import Quantity
-from trainmark.spec.published_row import PREFIX, PublishedRow, mfu
+from trainmark.spec.published_row import PREFIX, PublishedRow
 from trainmark.spec.recipe import fix_hp
 from trainmark.spec.record import Record
+from trainmark.workloads import quality_word, title, title_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +81,10 @@ def _head(name: str, numeric: bool) -> Markup:
 
 
 def _filter(contents: Contents, say: Say) -> Markup:
-    workloads = dict.fromkeys([record.plan.workload for record in contents.records])
-    workloads.update(dict.fromkeys(row.workload for row in contents.rows))
+    workloads = {row.workload: title(row.workload) for row in contents.rows}
+    workloads = {record.plan.workload: title_of(record) for record in contents.records} | workloads
     statuses = dict.fromkeys([record.status for record in contents.records])
-    chips = [("workload", name, workload_title(name)) for name in workloads] if len(workloads) > 1 else []
+    chips = [("workload", name, shown) for name, shown in workloads.items()] if len(workloads) > 1 else []
     if len(statuses) > 1 or contents.rows:
         chips += [("status", name, shown_status(name, say)) for name in statuses]
     if contents.rows:
@@ -133,7 +135,7 @@ def _of_record(record: Record, anchor: str, contents: Contents, say: Say) -> lis
             shown=[el("a", record.run_id.rpartition("-")[2] or record.run_id, href=f"#{anchor}"), _when(record)],
             key=record.created,
         ),
-        _Cell(shown=[workload_title(record.plan.workload), el("small", record.plan.recipe_name)]),
+        _Cell(shown=[title_of(record), el("small", record.plan.recipe_name)]),
         _Cell(shown=[device_name(record), el("small", record.plan.topology)]),
         _Cell(shown=record.precision),
         _Cell(shown=fix_hp(record.plan.deviations).replace(",", ", ")),
@@ -178,7 +180,7 @@ def _of_published(row: PublishedRow, say: Say) -> list[_Cell]:
     word = "" if row.p_core is not None or rate is None else " p_train"
     return [
         _Cell(shown=[row.name.removeprefix(PREFIX), el("small", row.source.title)]),
-        _Cell(shown=workload_title(row.workload)),
+        _Cell(shown=title(row.workload)),
         _Cell(shown=[row.device, el("small", row.topology)]),
         _Cell(shown=[row.precision, el("small", say("as labelled"))]),
         _Cell(shown=row.fix_hp or NOTHING),

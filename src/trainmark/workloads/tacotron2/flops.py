@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from trainmark.workloads.tacotron2.facts import CLIP_FRAMES
 from trainmark.workloads.tacotron2.model import Sizes
 
 CLIP_SYMBOLS = 100
-CLIP_FRAMES = 566
-"""A clip of LJSpeech as it is on average; what the encoder does for its letters is shared out among its frames."""
+"""Of a clip of LJSpeech, on average; what the encoder does for its letters is shared out among its frames."""
 
 
 def per_frame(sizes: Sizes, *, symbols: int = CLIP_SYMBOLS, frames: int = CLIP_FRAMES) -> float:

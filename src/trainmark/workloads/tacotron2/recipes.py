@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainmark.spec.recipe import Recipe, knob
+from trainmark.workloads.tacotron2.facts import PUBLISHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,7 @@ class Tacotron2Recipe(Recipe):
 
 
 REFERENCE = Tacotron2Recipe(
-    batch_per_device=128,
-    learning_rate=1e-3,
-    weight_decay=1e-6,
-    epochs=1501,
-    target=0.4852,
+    **PUBLISHED.recipe,
     eval_batch_per_device=128,
     checkpoint_every="10 epochs",
     clip_gradient_norm=1.0,

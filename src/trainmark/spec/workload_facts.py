@@ -1,0 +1,171 @@
+"""What a workload is to those who never train it: its words, data, qualities and reference recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from trainmark.spec.recipe import RECIPES
+from trainmark.spec.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityFacts:
+    """One number by which a trained model is judged."""
+
+    name: str
+    """As evaluations name it: `acc1`, `val_loss`."""
+    unit: str = "-"
+    better: Literal["higher", "lower"] = "higher"
+    least: float | None = None
+    most: float | None = None
+    """No value lies outside these; None where there is no such bound."""
+    counted: bool = False
+    """True for a percentage of the evaluated samples that are right, so that it is a whole number of them."""
+    never_above: str | None = None
+    """A quality that this one cannot exceed, as acc1 cannot acc5."""
+    word: str = ""
+    """What tables call it; its name where nothing is said."""
+    on_pages: tuple[str, ...] = ()
+    """What published pages call it."""
+    meaning: str = ""
+    """What it is, as `trainmark explain` says it."""
+    caution: str = ""
+    """Why published values of it may not mean the same in every row."""
+    beware: str = ""
+    """What a reader of such rows should see to."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "word", self.word or self.name)
+        object.__setattr__(self, "on_pages", tuple(self.on_pages))
+
+    @property
+    def target(self) -> Target:
+        return Target(name=self.name, unit=self.unit, better=self.better)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceFacts:
+    """What the reference recipe says of a training, whoever runs it."""
+
+    batch_per_device: int
+    learning_rate: float
+    weight_decay: float
+    epochs: int
+    """The cap."""
+    target: float
+    global_batch: int
+    """Over all devices and micro-batches."""
+    accumulate: int = 1
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """As fields of a recipe."""
+        return {name: value for name, value in vars(self).items() if name != "global_batch"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadFacts:
+    name: str
+    title: str
+    """How people write the network's name."""
+    item: str
+    """What throughput counts."""
+    data_set: str
+    qualities: tuple[QualityFacts, ...]
+    """The first is what training aims at."""
+    task: str = ""
+    """What the network does, in a word or two."""
+    sample: str = "sample"
+    """What one sample is called."""
+    sample_words: tuple[str, ...] = ()
+    """Words by which pages mean samples, where these are not the items."""
+    items_per_sample: float | None = None
+    """On average over the real set."""
+    most_items_per_sample: int | None = None
+    """1 where every sample is one item; None where there is no bound."""
+    least_loss: float | None = None
+    """No training loss lies below; None where there is no such bound."""
+    samples_per_epoch: int | None = None
+    """Of the real training set."""
+    flops_per_item: float | None = None
+    """Of training the reference network on one item; a multiply-add is 2."""
+    reference: ReferenceFacts | None = None
+    recipes: tuple[str, ...] = tuple(RECIPES)
+    on_pages: tuple[str, ...] = ()
+    """Patterns of the names that published pages use for it."""
+    speaks: bool = False
+    """True where its folder has a module `speak` that lets a trained network read text aloud."""
+
+    @property
+    def quality(self) -> QualityFacts:
+        """What training aims at."""
+        return self.qualities[0]
+
+    @property
+    def items_per_epoch(self) -> float | None:
+        """Of the real training set; an average of items a sample makes this good to a few percent."""
+        if self.samples_per_epoch is None or self.items_per_sample is None:
+            return None
+        return self.samples_per_epoch * self.items_per_sample
+
+    def find_quality(self, name: str | None) -> QualityFacts | None:
+        return next((quality for quality in self.qualities if quality.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a record of it carries, so that it can be judged where the workload is not installed."""
+        document = asdict(self)
+        for name in ("sample_words", "on_pages", "speaks"):
+            del document[name]
+        for quality in document["qualities"]:
+            for name in ("on_pages", "caution", "beware"):
+                del quality[name]
+        return {**document, "qualities": list(document["qualities"]), "recipes": list(self.recipes)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> WorkloadFacts:
+        """Fields of a newer version that are not known here are left out."""
+        values = _known(cls, document)
+        values["qualities"] = tuple(QualityFacts(**_known(QualityFacts, entry)) for entry in values["qualities"])
+        if values.get("reference") is not None:
+            values["reference"] = ReferenceFacts(**_known(ReferenceFacts, values["reference"]))
+        for name in ("recipes", "sample_words", "on_pages"):
+            if name in values:
+                values[name] = tuple(values[name])
+        return cls(**values)
+
+
+def _known(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name in kind.__dataclass_fields__}
+
+
+def derive(workload: Any) -> WorkloadFacts:
+    """The facts of a workload object: those it has, or what its attributes say where it has none of its own."""
+    own = getattr(workload, "facts", None)
+    if isinstance(own, WorkloadFacts):
+        return own
+    target: Target = workload.target
+    others = tuple(quality for quality in getattr(workload, "qualities", ()) if quality.name != target.name)
+    aim = next((quality for quality in getattr(workload, "qualities", ()) if quality.name == target.name), None)
+    recipe = workload.recipes["reference"]
+    return WorkloadFacts(
+        name=workload.name,
+        title=getattr(workload, "title", workload.name),
+        task=getattr(workload, "task", ""),
+        item=workload.item,
+        most_items_per_sample=getattr(workload, "most_items_per_sample", None),
+        least_loss=getattr(workload, "least_loss", None),
+        data_set=workload.data_set,
+        qualities=(aim or QualityFacts(name=target.name, unit=target.unit, better=target.better), *others),
+        recipes=tuple(workload.recipes),
+        reference=ReferenceFacts(
+            batch_per_device=recipe.batch_per_device,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            epochs=recipe.epochs,
+            target=recipe.target,
+            accumulate=recipe.accumulate,
+            global_batch=workload.reference_global_batch,
+        ),
+    )

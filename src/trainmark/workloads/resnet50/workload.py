@@ -1,0 +1,91 @@
+"""ResNet-50 on ImageNet-1k, with the recipe the published tables were run with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.spec.recipe import Recipe, knob
+from trainmark.workloads.resnet50.facts import FACTS, PUBLISHED
+from trainmark.workloads.resnet50.model import RESNET50_BLOCKS, ResNet
+from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
+from trainmark.workloads.workload import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet50Recipe(VisionRecipe):
+    width: int = knob(64, least=4)
+    """Channels of the first stage; 64 is the full-size network."""
+    momentum: float = knob(0.9, least=0)
+    zero_init_residual: bool = knob(False)
+    """Every bottleneck starts as its shortcut alone, without which a deep and narrow network barely starts to learn."""
+    schedule: str = knob("steps", words=("steps", "cosine"))
+    decay_every_epochs: float = knob(30.0, least=0.01)
+    """For `steps`: how often the learning rate is multiplied by `decay_factor`."""
+    decay_factor: float = knob(0.1, least=0)
+    warmup_epochs: float = knob(0.0, least=0)
+    """The learning rate rises from 0 over these."""
+
+
+REFERENCE = ResNet50Recipe(**PUBLISHED.recipe, evaluate_first=True, checkpoint_every="1 epoch")
+FILL = replace(REFERENCE, batch_per_device=256, learning_rate=0.8)
+QUICK = replace(
+    REFERENCE,
+    batch_per_device=8,
+    learning_rate=0.003125,
+    eval_batch_per_device=50,
+    evaluate_first=False,
+    evaluate_after_limit=True,
+    checkpoint_every="never",
+)
+SMOKE = replace(
+    REFERENCE,
+    epochs=14,
+    target=90.0,
+    width=8,
+    zero_init_residual=True,
+    classes=10,
+    image_px=64,
+    eval_resize_px=73,
+    crop_area_least=0.5,
+    schedule="cosine",
+    warmup_epochs=1.0,
+    batch_norm="all-devices",
+    evaluate_first=False,
+    checkpoint_every="end",
+)
+
+
+class ResNet50(ImageClassifier):
+    facts, name = FACTS, FACTS.name
+    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
+        "quick": {"batch_per_device": 128, "learning_rate": 0.05, "eval_batch_per_device": 256}
+    }
+    reference_global_batch = PUBLISHED.global_batch
+
+    def build(self, recipe: ResNet50Recipe) -> nn.Module:
+        return ResNet(
+            RESNET50_BLOCKS,
+            width=recipe.width,
+            classes=recipe.classes,
+            zero_init_residual=recipe.zero_init_residual,
+        )
+
+    def optimizer(self, parameters: Iterable[Tensor], recipe: ResNet50Recipe) -> torch.optim.Optimizer:
+        return sgd(parameters, recipe, recipe.momentum)
+
+    def learning_rate(self, recipe: ResNet50Recipe, progress: Progress) -> float:
+        rate, epoch = recipe.learning_rate, progress.epoch
+        if epoch < recipe.warmup_epochs:
+            return rate * epoch / recipe.warmup_epochs
+        if recipe.schedule == "cosine":
+            return rate * 0.5 * (1 + math.cos(math.pi * epoch / recipe.epochs))
+        return rate * recipe.decay_factor ** math.floor(epoch / recipe.decay_every_epochs)
+
+
+WORKLOAD = ResNet50()

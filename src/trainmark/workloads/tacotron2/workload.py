@@ -1,0 +1,139 @@
+"""Tacotron2 on LJSpeech: text to mel spectrogram, trained under teacher forcing with the published recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainmark.spec.artifact import Artifact
+from trainmark.spec.recipe import Limits, Recipe
+from trainmark.workloads.optimizers import walk
+from trainmark.workloads.tacotron2 import attention_quality, flops, sample
+from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
+from trainmark.workloads.tacotron2.facts import FACTS, PUBLISHED
+from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
+from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
+from trainmark.workloads.workload import Progress, Share
+
+
+class Tacotron2OnLJSpeech:
+    facts, name, item, data_set = FACTS, FACTS.name, FACTS.item, FACTS.data_set
+    target = FACTS.quality.target
+    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
+    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
+        "quick": {"batch_per_device": 128, "eval_batch_per_device": 128}
+    }
+    reference_global_batch = PUBLISHED.global_batch
+    sums: tuple[str, ...] = ("loss", "masked_loss", "diagonality", "focus")
+
+    def open_data(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> SpeechData:
+        return SpeechData(recipe, folder, share, skip_bad)
+
+    def build(self, recipe: Tacotron2Recipe) -> Tacotron2:
+        return Tacotron2(
+            sizes_of(recipe),
+            hidden_dropout=recipe.hidden_dropout,
+            batch_norm_init=recipe.batch_norm_init,
+            mask_padding=recipe.mask_padding,
+            lead_attention=recipe.lead_attention,
+            mel_start=recipe.mel_start,
+        )
+
+    def optimizer(self, parameters: Iterable[Tensor], recipe: Tacotron2Recipe) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **walk(recipe))
+
+    def learning_rate(self, recipe: Tacotron2Recipe, progress: Progress) -> float:
+        decays = min(3, int(progress.epoch / recipe.decay_every_epochs))
+        return recipe.learning_rate * (1.0, 0.3, 0.1, 0.03)[decays]
+
+    def scaled_learning_rate(self, recipe: Tacotron2Recipe, batch_per_device: int) -> float:
+        """Fixed: the published rows keep Adam's rate at every global batch."""
+        return recipe.learning_rate
+
+    def items(self, batch: SpeechBatch) -> int:
+        return batch.real_frames
+
+    def flops_per_item(self, recipe: Tacotron2Recipe) -> float:
+        return flops.per_frame(sizes_of(recipe))
+
+    def loss(self, model: nn.Module, batch: SpeechBatch) -> Tensor:
+        outputs = _outputs(model, batch)
+        losses = clip_losses(outputs, batch)
+        return (losses if outputs.strayed is None else losses + outputs.strayed).mean()
+
+    def score(self, model: Tacotron2, batch: SpeechBatch) -> dict[str, Tensor]:
+        # the prenet's dropout stays on in evaluation, by the published definition; each clip has its own draw, the same
+        # at every evaluation and world size
+        kept = drawn(batch, model)
+        outputs = _outputs(model, batch, kept)
+        symbols = torch.tensor(batch.symbols, device=batch.frames.device)
+        quality = outputs.alignment, batch.frames, symbols
+        return {
+            "loss": clip_losses(outputs, batch).sum(),
+            "masked_loss": clip_losses(outputs, batch, real=~batch.padding).sum(),
+            "diagonality": attention_quality.diagonality(*quality).sum(),
+            "focus": attention_quality.focus(*quality).sum(),
+        }
+
+    def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
+        clips = sums["samples"]
+        return {
+            "val_loss": sums["loss"] / clips,
+            "masked_val_loss": sums["masked_loss"] / clips,
+            "diagonality": sums["diagonality"] / clips,
+            "attention_focus": sums["focus"] / clips,
+        }
+
+    def leave_artifacts(
+        self, model: Tacotron2, recipe: Tacotron2Recipe, data: SpeechData, folder: Path
+    ) -> tuple[Artifact, ...]:
+        return sample.leave(model, data.val, folder) if recipe.leave_sample else ()
+
+
+def sizes_of(recipe: Tacotron2Recipe) -> Sizes:
+    return Sizes(
+        encoder=recipe.encoder_width,
+        prenet=recipe.prenet_width,
+        attention_rnn=recipe.rnn_width,
+        decoder_rnn=recipe.rnn_width,
+        attention=recipe.attention_width,
+        postnet=recipe.postnet_width,
+    )
+
+
+def clip_losses(outputs: Outputs, batch: SpeechBatch, real: Tensor | None = None) -> Tensor:
+    """The loss of each clip: squared error of both mels and the gate's cross-entropy, each a mean over the frames.
+
+    Over all frames of the padded batch, as published, so that their mean is the batch's loss; or over the real ones.
+    """
+    target = batch.mels.permute(1, 2, 0).float()
+    places = torch.arange(target.shape[2], device=target.device)
+    ended = (places[None] >= batch.frames[:, None] - 1).float()
+    errors = (outputs.mel - target).square().mean(1) + (outputs.refined - target).square().mean(1)
+    errors = errors + F.binary_cross_entropy_with_logits(outputs.gate, ended, reduction="none")
+    if real is None:
+        return errors.mean(1)
+    return (errors * real).sum(1) / batch.frames
+
+
+def drawn(batch: SpeechBatch, model: Tacotron2) -> list[Tensor]:
+    """Which of the prenet's units are kept for each clip, drawn from the clip's number."""
+    prenet, frames = model.decoder.prenet, batch.mels.shape[0]
+    shape = (len(prenet.layers), frames, model.sizes.prenet)
+    masks = [
+        torch.rand(shape, generator=torch.Generator().manual_seed(number)) >= prenet.dropout for number in batch.numbers
+    ]
+    return list(torch.stack(masks, 2).to(batch.mels.device, torch.float32))
+
+
+def _outputs(model: nn.Module, batch: SpeechBatch, kept: list[Tensor] | None = None) -> Outputs:
+    outputs: Outputs = model(batch.text, batch.symbols, batch.mels, frames=batch.frames, kept=kept)
+    return outputs
+
+
+WORKLOAD = Tacotron2OnLJSpeech()

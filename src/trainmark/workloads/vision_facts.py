@@ -1,0 +1,36 @@
+"""What is known of every image classifier without building one."""
+
+from __future__ import annotations
+
+from trainmark.spec.workload_facts import QualityFacts
+
+ITEM = "images"
+DATA_SET = "imagenet"
+TASK = "Image classification"
+SAMPLES_PER_EPOCH = 1_281_167
+QUALITIES = (
+    QualityFacts(
+        name="acc1",
+        unit="%",
+        better="higher",
+        least=0,
+        most=100,
+        counted=True,
+        never_above="acc5",
+        word="acc",
+        on_pages=(
+            "acc",
+            "acc1",
+            "acc@1",
+            "final_acc1",
+            "final_acc",
+            "top1",
+            "top-1",
+            "top1_acc",
+            "top1 accuracy",
+            "val_acc",
+        ),
+    ),
+    QualityFacts(name="acc5", unit="%", better="higher", least=0, most=100, counted=True),
+    QualityFacts(name="val_loss", better="lower", least=0),
+)
