@@ -22,7 +22,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset
 
-from trainmark.datasets.imagenet.reader import ImageSet, open_split
+from trainmark.datasets.image_folder import ImageSet, open_split
 from trainmark.datasets.input_pool import InputPool
 from trainmark.datasets.order import rank_batches
 from trainmark.workloads.normalise import MEAN, STD, normalise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -194,3 +195,28 @@ def test_every_module_opens_with_a_sentence() -> None:
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         assert text, f"{path.relative_to(SOURCE)} does not say what it is"
         assert text.split("\n")[0].endswith((".", ":")), f"{path.relative_to(SOURCE)}: {text!r}"
+
+
+def house_names(room: str) -> list[str]:
+    return sorted(path.parent.name for path in (SOURCE / room).glob("*/facts.py"))
+
+
+OWN = {word: room for room in ("workloads", "datasets") for word in house_names(room)}
+EXAMPLES = re.compile(r"^  +trainmark .*(\n      .*)*$", re.MULTILINE)
+"""Lines of help texts that show how a command is typed."""
+SHARED_BY_IMAGES = {"vision.py", "vision_facts.py"}
+"""What image classifiers inherit, of which the set they all read is a part."""
+
+
+@pytest.mark.parametrize("word", OWN)
+def test_no_room_names_a_workload_or_a_data_set_that_is_not_its_own(word: str) -> None:
+    named = re.compile(rf"\b{word}\b")
+    for path in SOURCE.rglob("*.py"):
+        inside = path.relative_to(SOURCE)
+        own = inside.parts[0] in ("workloads", "datasets") and len(inside.parts) > 2
+        shared = OWN[word] == "datasets" and inside.parts[0] == "workloads" and path.name in SHARED_BY_IMAGES
+        if own or shared:
+            continue
+        text = path.read_text(encoding="utf-8")
+        found = named.search(EXAMPLES.sub("", text) if inside.parts[0] == "cli" else text)
+        assert not found, f"{inside} names {word}: ask for what it wants to know as a fact"

@@ -41,7 +41,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--resume", "never-ran"], "holds no runs yet; 'trainmark run' makes one"),
         (["explain", "p_cor"], "did you mean 'p_core'?"),
         (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
-        (["data", "make", "imagenet", "--out", "x", "--classes", "0"], "a set needs at least one class"),
+        (
+            ["data", "make", "imagenet", "--out", "x", "--classes", "0"],
+            "a generated set of 0 classes was asked for; give 1 to",
+        ),
     ],
 )
 def test_a_wrong_word_is_one_sentence_and_exit_2(

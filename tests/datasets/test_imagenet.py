@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.datasets.imagenet.reader import open_split
+from trainmark.datasets.image_folder import open_split
 from trainmark.spec.errors import NotReadyError
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from trainmark.datasets.augment import Augmenter, choices
 from trainmark.datasets.crops import train_crop
-from trainmark.datasets.imagenet.reader import ImageSet, open_split
+from trainmark.datasets.image_folder import ImageSet, open_split
 from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.datasets.jpeg import Decoder
 from trainmark.datasets.order import Share, rank_batches, rank_share

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace as changed
 
-from trainmark.datasets.imagenet import counts
+from trainmark.datasets.data_set import MANIFEST
 from trainmark.doctor import cgroup, checks, device_checks, device_probe, host_checks, site_checks
 from trainmark.doctor.device_probe import Rate
 from trainmark.doctor.site_checks import Interface
@@ -514,8 +514,8 @@ def test_the_embedded_sets_are_made_or_will_be(tmp_path: Path) -> None:
 
     assert (found().name, found().verdict, found().facts["made"]) == ("data imagenet", "ok", False)
     (tmp_path / "imagenet").mkdir()
-    (tmp_path / "imagenet" / counts.MANIFEST).write_text("{}")
-    assert (found().sentence, found().facts["made"]) == ("the embedded set is made", True)
+    (tmp_path / "imagenet" / MANIFEST).write_text("{}")
+    assert (found().sentence, found().facts["made"]) == ("the synthetic set is made", True)
 
 
 def test_a_cache_that_cannot_be_written_fails_where_a_set_is_still_to_be_made(

@@ -80,7 +80,6 @@ def test_a_variable_that_names_no_file_is_refused(tmp_path: Path) -> None:
         ("[remot]\n", "table 'remot' is not known; did you mean 'remote'?"),
         ("remote = 3\n", "remote must be a table, [remote], not 3"),
         ('[remote]\npyton = "x"\n', "key 'pyton' of [remote] is not known; did you mean 'python'?"),
-        ('[data]\nimage = "x"\n', "key 'image' of [data] is not known; did you mean 'imagenet'?"),
         ("[remote]\npython = 3\n", "python of [remote] must be a text, not 3"),
         ('[remote]\nuser = ""\n', "user of [remote] must be a text, not ''"),
         ('[remote]\nallow_root = "no"\n', "allow_root of [remote] must be true or false, not 'no'"),

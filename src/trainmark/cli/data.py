@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from trainmark import datasets
 from trainmark.cli.terminal import say
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmark.datasets.archive_checks import Progress
+    from trainmark.datasets.data_set import Option
     from trainmark.datasets.verify_report import Report
 
 HELP = "Make, prepare or verify a data set."
@@ -51,44 +53,50 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_make(sets: Any) -> Sets:
-    imagenet = _set(sets, "imagenet", _make_imagenet, "ImageNet-shaped folders of generated pictures")
-    ljspeech = _set(sets, "ljspeech", _make_ljspeech, "an LJSpeech-shaped folder of generated speech")
-    for parser in (imagenet, ljspeech):
+    found = {}
+    for known in datasets.all_sets():
+        parser = _set(sets, known.name, _make, known.makes)
         parser.add_argument("--out", required=True, metavar="DIR", help="a folder that is not there yet")
         parser.add_argument("--seed", type=int, metavar="N", help="another seed, other data (default: 0)")
-    imagenet.add_argument("--classes", type=int, default=10, metavar="N", help="(default: 10)")
-    imagenet.add_argument("--train-per-class", type=int, metavar="N", help="pictures of each class to train on")
-    imagenet.add_argument("--val-per-class", type=int, metavar="N", help="pictures of each class to evaluate on")
-    ljspeech.add_argument("--clips", type=int, metavar="N", help="sentences, each in a sound file (default: 640)")
-    return {"imagenet": imagenet, "ljspeech": ljspeech}
+        _add_options(parser, known.make_options)
+        found[known.name] = parser
+    return found
 
 
 def _add_prepare(sets: Any) -> Sets:
-    imagenet = _set(sets, "imagenet", _prepare_imagenet, "folders of classes from the ILSVRC2012 archives")
-    ljspeech = _set(sets, "ljspeech", _prepare_ljspeech, "texts and sound files from LJSpeech-1.1.tar.bz2")
-    imagenet.add_argument("--train-tar", required=True, metavar="FILE", help="ILSVRC2012_img_train.tar")
-    imagenet.add_argument("--val-tar", required=True, metavar="FILE", help="ILSVRC2012_img_val.tar")
-    imagenet.add_argument(
-        "--devkit", metavar="FILE", help="ILSVRC2012_devkit_t12.tar.gz, for the labels of the val set"
-    )
-    imagenet.add_argument("--val-labels", metavar="FILE", help="or a text file: a file name and its class on each line")
-    ljspeech.add_argument("--tar", required=True, metavar="FILE", help="LJSpeech-1.1.tar.bz2")
-    for parser in (imagenet, ljspeech):
+    found = {}
+    for known in datasets.all_sets():
+        parser = _set(sets, known.name, _prepare, known.prepares)
+        _add_options(parser, known.prepare_options)
         parser.add_argument("--out", required=True, metavar="DIR")
         parser.add_argument("--no-md5", action="store_true", help="accept archives other than the published ones")
-    return {"imagenet": imagenet, "ljspeech": ljspeech}
+        found[known.name] = parser
+    return found
 
 
 def _add_verify(sets: Any) -> Sets:
-    imagenet = _set(sets, "imagenet", _verify_imagenet, "classes and pictures")
-    ljspeech = _set(sets, "ljspeech", _verify_ljspeech, "texts and sound files")
-    for parser in (imagenet, ljspeech):
+    found = {}
+    for known in datasets.all_sets():
+        parser = _set(sets, known.name, _verify, known.verifies)
         parser.add_argument("folder", metavar="DIR")
         parser.add_argument(
             "--decode", default="header", choices=("none", "header", "full"), help="how closely to look"
         )
         parser.add_argument("--json", action="store_true", help="one JSON document")
-    return {"imagenet": imagenet, "ljspeech": ljspeech}
+        found[known.name] = parser
+    return found
+
+
+def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    for option in options:
+        parser.add_argument(
+            option.word,
+            type=option.kind,
+            default=option.default,
+            required=option.required,
+            metavar=option.metavar,
+            help=option.help,
+        )
 
 
 def _set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -128,75 +136,31 @@ def _refuse_words_of_other_sets(sets: Sets) -> None:
 # What they do
 
 
-def _make_imagenet(args: argparse.Namespace) -> int:
-    from trainmark.datasets.imagenet import make
-
-    counts = _given(args, "train_per_class", "val_per_class")
-    if min(args.classes, *counts.values(), 10**9) < 1:
-        raise UsageError("a set needs at least one class and one picture of each in either split")
-    return _make(args, make.make, "pictures", classes=args.classes, **counts)
-
-
-def _make_ljspeech(args: argparse.Namespace) -> int:
-    from trainmark.datasets.ljspeech import make
-
-    return _make(args, make.make, "clips", **_given(args, "clips"))
-
-
-def _make(args: argparse.Namespace, make: Callable[..., object], things: str, **contents: int) -> int:
+def _make(args: argparse.Namespace) -> int:
+    known = datasets.find(args.set)
     out = Path(args.out).expanduser()
     if out.exists():
         raise UsageError(f"{out} is there already; give --out a folder that is not")
-    make(out, progress=_counting(things), **contents, **_given(args, "seed"))
+    # what was not given, the maker knows
+    words = {name: getattr(args, name) for name in ("seed", *(option.name for option in known.make_options))}
+    given = {name: value for name, value in words.items() if value is not None}
+    known.make(out, progress=_counting(known.things), **given)
     print(out)
     return 0
 
 
-def _given(args: argparse.Namespace, *names: str) -> dict[str, int]:
-    """The numbers the user gave; the makers know the others."""
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-
-
-def _prepare_imagenet(args: argparse.Namespace) -> int:
-    from trainmark.datasets.imagenet.prepare import ILSVRC2012, ArchiveSet, prepare
-
+def _prepare(args: argparse.Namespace) -> int:
+    known = datasets.find(args.set)
     out = Path(args.out).expanduser()
-    done = prepare(
-        Path(args.train_tar),
-        Path(args.val_tar),
-        out,
-        devkit=Path(args.devkit) if args.devkit else None,
-        val_labels=Path(args.val_labels) if args.val_labels else None,
-        expected=ArchiveSet() if args.no_md5 else ILSVRC2012,
-        progress=_shown,
-    )
-    say(f"{done.classes} classes, {done.train:,} train and {done.val:,} val pictures, {done.written:,} written now")
+    words = {option.name: getattr(args, option.name) for option in known.prepare_options}
+    files = {name: Path(word).expanduser() if word else None for name, word in words.items()}
+    say(known.prepare(out, any_archive=args.no_md5, progress=_shown, **files))
     print(out)
     return 0
 
 
-def _prepare_ljspeech(args: argparse.Namespace) -> int:
-    from trainmark.datasets.ljspeech.prepare import LJSPEECH_1_1, Release, prepare
-
-    out = Path(args.out).expanduser()
-    done = prepare(
-        Path(args.tar).expanduser(), out, expected=Release() if args.no_md5 else LJSPEECH_1_1, progress=_shown
-    )
-    say(f"{done.clips:,} clips, {done.written:,} files written now")
-    print(out)
-    return 0
-
-
-def _verify_imagenet(args: argparse.Namespace) -> int:
-    from trainmark.datasets.imagenet.verify import verify
-
-    return _told(verify(Path(args.folder), decode=args.decode), as_json=args.json)
-
-
-def _verify_ljspeech(args: argparse.Namespace) -> int:
-    from trainmark.datasets.ljspeech.verify import verify
-
-    return _told(verify(Path(args.folder), decode=args.decode), as_json=args.json)
+def _verify(args: argparse.Namespace) -> int:
+    return _told(datasets.find(args.set).verify(Path(args.folder), decode=args.decode), as_json=args.json)
 
 
 def _told(report: Report[Any], *, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""`trainmark speak`: lets a trained Tacotron2 read text aloud, into sound files."""
+"""`trainmark speak`: lets a trained network that speaks read text aloud, into sound files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.cli.terminal import say
-from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 
 if TYPE_CHECKING:
     from trainmark.platforms.platform import Device
-    from trainmark.workloads.tacotron2.speak import Settings, Words
 
 HELP = "Let a trained Tacotron2 read text aloud, into WAV files."
 EXAMPLES = """\
@@ -71,10 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.spec import escape
-    from trainmark.workloads.tacotron2 import speak
 
-    settings = _settings(args)
-    texts = _texts(args)
+    speak = _speech_module(_trained(args.checkpoint, args.store))
+    settings = _settings(args, speak)
+    texts = _texts(args, speak)
     targets = _targets(args, len(texts))
     if not args.force:
         _refuse_existing(targets)
@@ -96,9 +95,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace) -> Settings:
-    from trainmark.workloads.tacotron2.speak import Settings
-
+def _settings(args: argparse.Namespace, speak: Any) -> Any:
     if not 0 < args.gate_threshold < 1:
         raise UsageError(f"--gate-threshold must be between 0 and 1, not {args.gate_threshold:g}")
     for word, value in (("--max-frames", args.max_frames), ("--batch", args.batch)):
@@ -106,12 +103,12 @@ def _settings(args: argparse.Namespace) -> Settings:
             raise UsageError(f"{word} must be at least 1, not {value}")
     if not 0 <= args.seed < 2**63:
         raise UsageError(f"--seed must be from 0 to 2**63 - 1, not {args.seed}")
-    return Settings(gate_threshold=args.gate_threshold, most_frames=args.max_frames, seed=args.seed, batch=args.batch)
+    return speak.Settings(
+        gate_threshold=args.gate_threshold, most_frames=args.max_frames, seed=args.seed, batch=args.batch
+    )
 
 
-def _texts(args: argparse.Namespace) -> list[Words]:
-    from trainmark.workloads.tacotron2 import speak
-
+def _texts(args: argparse.Namespace, speak: Any) -> list[Any]:
     if args.text is not None and args.lines is not None:
         raise UsageError("give either a text or --lines FILE, not both")
     if args.text is not None:
@@ -162,19 +159,34 @@ def _refuse_existing(targets: Sequence[Files]) -> None:
 
 
 def _checkpoint(word: str, store: Path | None) -> Path:
-    """The path meant by a path or by a run's name; a run of a network that does not speak is refused."""
+    """The path meant by a path or by a run's name."""
     path = Path(word).expanduser()
     if not path.exists() and os.sep not in word and path.suffix != ".pt":
         from trainmark.store.store import Store, default_folder
 
         path = Store(store or default_folder()).run_folder(word)
-    plan: Any = None
-    with contextlib.suppress(OSError, ValueError):
-        plan = json.loads((path / "plan.json").read_text(encoding="utf-8"))
-    workload = plan.get("workload") if isinstance(plan, dict) else None
-    if workload not in (None, "tacotron2"):
-        raise UsageError(f"run {path.name} trained {workload}, which does not speak; give a run of tacotron2")
     return path
+
+
+def _trained(word: str, store: Path | None) -> str | None:
+    """The workload a run trained; None where only weights are given, or nothing is there, which is said later."""
+    with contextlib.suppress(OSError, ValueError, TrainmarkError):
+        path = _checkpoint(word, store)
+        plan = json.loads((path / "plan.json").read_text(encoding="utf-8"))
+        return str(plan["workload"]) if isinstance(plan, dict) and "workload" in plan else None
+    return None
+
+
+def _speech_module(trained: str | None) -> Any:
+    """The `speak` of the workload that was trained, or of the one that speaks; another's run is refused."""
+    from importlib import import_module
+
+    from trainmark import workloads
+
+    speaking = [facts.name for facts in workloads.all_facts() if facts.speaks]
+    if trained not in (None, *speaking):
+        raise UsageError(f"that run trained {trained}, which does not speak; give a run of {' or '.join(speaking)}")
+    return import_module(f"trainmark.workloads.{trained or speaking[0]}.speak")
 
 
 def _device(name: str) -> Device:

@@ -19,8 +19,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainmark.datasets.data_set import MANIFEST
 from trainmark.datasets.die_with_parent import end_with_parent
-from trainmark.datasets.imagenet.counts import MANIFEST
 from trainmark.spec.errors import NotReadyError
 
 Progress = Callable[[int, int], None]

@@ -33,7 +33,7 @@ import torch
 from trainmark.datasets.augment import Augmenter
 from trainmark.datasets.crops import LEAST_AREA, Crop, eval_crop, train_crop
 from trainmark.datasets.die_with_parent import end_with_parent
-from trainmark.datasets.imagenet.reader import ImageSet
+from trainmark.datasets.image_folder import ImageSet
 from trainmark.datasets.jpeg import BadImage, Decoder
 from trainmark.datasets.order import Share
 from trainmark.spec.errors import NotReadyError, WorkloadError

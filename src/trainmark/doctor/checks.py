@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark import datasets
 from trainmark.doctor import host_checks, site_checks
 from trainmark.launch.cluster_env import PORT
 from trainmark.spec import site
@@ -155,7 +156,7 @@ def _site(asked: Asked) -> Iterator[CheckResult]:
         known = site.load()
     except TrainmarkError:
         known = site.Site()  # the result above says what is wrong with it
-    for name in ("imagenet", "ljspeech"):
+    for name in datasets.names():
         yield site_checks.data_set(name, known.data.get(name))
     yield site_checks.ports(known.network.port or PORT)
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainmark import datasets
 from trainmark.datasets import synthetic
-from trainmark.datasets.imagenet import counts
+from trainmark.datasets.data_set import MANIFEST
 from trainmark.spec import site
 from trainmark.spec.checks import LOG_BYTES, CheckResult, amount, check, doubt, existing_folder, failed, ok
 from trainmark.spec.errors import TrainmarkError, UsageError
 
 WANTED_DISK_BYTES = 4 << 30
 """Three checkpoints of the largest network, and the logs."""
-EMBEDDED_BYTES = 256 << 20
+SYNTHETIC_BYTES = 256 << 20
 
 PROGRAMS = ("ssh", "srun", "kubectl")
 COMPILERS = ("c++", "g++", "clang++")
@@ -76,11 +77,11 @@ def site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
 
 
 def data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> CheckResult:
-    """One set: the folder the site gives, looked at shallowly, or else the embedded one."""
+    """One set: the folder the site gives, looked at shallowly, or else the synthetic one."""
 
     @check(f"data {name}", "Site")
     def look() -> CheckResult:
-        return _given(name, Path(given)) if given else _embedded(made_in(name))
+        return _given(name, Path(given)) if given else _synthetic(made_in(name))
 
     return look()
 
@@ -160,34 +161,34 @@ def interfaces() -> list[Interface]:
     ]
 
 
-def _embedded(folder: Path) -> CheckResult:
+def _synthetic(folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "generated": True}
-    if (folder / counts.MANIFEST).is_file():
-        return ok("the embedded set is made", made=True, **facts)
+    if (folder / MANIFEST).is_file():
+        return ok("the synthetic set is made", made=True, **facts)
     cache = folder.parent
     there = existing_folder(cache)
     if not os.access(there, os.W_OK):
         return failed(
-            f"the embedded set is not made, and {_short(cache)} cannot be written",
+            f"the synthetic set is not made, and {_short(cache)} cannot be written",
             "export TRAINMARK_CACHE=/a/folder/with/room",
             made=False,
             **facts,
         )
-    if shutil.disk_usage(there).free < EMBEDDED_BYTES:
+    if shutil.disk_usage(there).free < SYNTHETIC_BYTES:
         return failed(
-            f"the embedded set is not made, and {_short(cache)} has no room for it",
+            f"the synthetic set is not made, and {_short(cache)} has no room for it",
             "export TRAINMARK_CACHE=/a/folder/with/room",
             made=False,
             **facts,
         )
-    return ok("the embedded set will be made by the first run, in seconds", made=False, **facts)
+    return ok("the synthetic set will be made by the first run, in seconds", made=False, **facts)
 
 
 def _given(name: str, folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "generated": False}
     remedy = f"trainmark data verify {name} {folder}"
     try:
-        found, complaint = _LOOKS[name](folder)
+        found, complaint = datasets.find(name).look(folder)
     except OSError as error:
         return failed(f"{_short(folder)} cannot be read: {error.strerror}", f"ls -ld {folder}", **facts)
     except TrainmarkError as error:
@@ -195,39 +196,6 @@ def _given(name: str, folder: Path) -> CheckResult:
     if complaint:
         return doubt(f"{found} in {_short(folder)}; {complaint}", remedy, **facts)
     return ok(f"{found} in {_short(folder)}, as expected", **facts)
-
-
-def _images(folder: Path) -> tuple[str, str]:
-    """Classes are counted and compared, and the first one is opened: a million files would take too long."""
-    classes = {split: _folders(folder / split) for split in ("train", "val")}
-    found = f"{len(classes['train'])} train and {len(classes['val'])} val classes"
-    expected = counts.expected(folder, classes["train"])
-    if not classes["train"]:
-        return found, "there is nothing to train on"
-    if unshared := set(classes["train"]) ^ set(classes["val"]):
-        return found, f"{len(unshared)} of them not in both, such as {min(unshared)}"
-    if expected is not None and expected.classes != len(classes["train"]):
-        return found, f"{expected.classes} were expected"
-    for split in classes:
-        first = folder / split / classes[split][0]
-        if not any(path.stat().st_size for path in first.iterdir()):
-            return found, f"{split}/{first.name} holds no pictures"
-    return found, ""
-
-
-def _speech(folder: Path) -> tuple[str, str]:
-    from trainmark.datasets.ljspeech.verify import verify
-
-    report = verify(folder, decode="none")
-    return str(report.found), "" if report.ok else report.sentence()
-
-
-_LOOKS: dict[str, Callable[[Path], tuple[str, str]]] = {"imagenet": _images, "ljspeech": _speech}
-
-
-def _folders(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _short(path: Path) -> str:

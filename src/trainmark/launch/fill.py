@@ -12,6 +12,7 @@ from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import UsageError, WorkloadError
 from trainmark.spec.machine import BatchTry, FillSearch
 from trainmark.spec.plan import Plan
+from trainmark.spec.recipe import kind_of
 
 LEAST_GAIN = 0.03
 """A batch is worth its size if it is faster than all smaller ones by this share."""
@@ -64,7 +65,7 @@ Attempt = Callable[[int, float | None], Try]
 
 def wanted(plan: Plan, options: RunOptions) -> bool:
     """True where a plan's batch is still to be found: recipe fill, and no word of the user about it."""
-    return plan.recipe_name == "fill" and not options.is_set("batch_per_device")
+    return kind_of(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
 
 
 def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from trainmark import workloads
+from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
@@ -14,11 +14,8 @@ from trainmark.spec import site
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import Limits, deviations, from_values, to_values, with_settings
+from trainmark.spec.recipe import Limits, deviations, from_values, kind_of, to_values, with_settings
 from trainmark.spec.topology import Topology
-
-REAL_DATA_RECIPES = ("reference", "fill")
-"""These take a data set that the site file names; the others are made for the embedded sets."""
 
 
 def plans(options: RunOptions) -> list[Plan]:
@@ -46,16 +43,15 @@ def decide(name: str, words: RunOptions) -> Plan:
     recipe_name = words.recipe or "quick"
     if recipe_name not in workload.recipes:
         raise UsageError(f"recipe {recipe_name!r} is not known; {nearest(recipe_name, workload.recipes)}")
-    recipe = workload.recipes[recipe_name]
+    recipe, kind = workload.recipes[recipe_name], kind_of(recipe_name)
     if platform.device_type != "cpu":
         changes = workload.on_accelerators.get(recipe_name, {})
         recipe = from_values(type(recipe), {**to_values(recipe), **changes})
-    if recipe_name == "smoke":
-        # its few steps learn only with the batch they were chosen for, so it is shared out and not multiplied
+    if kind.shares_batch:
         recipe = replace(recipe, batch_per_device=math.ceil(recipe.batch_per_device / topology.devices))
     seed = [] if words.seed is None else [f"seed={words.seed}"]
     usual, recipe = recipe, with_settings(recipe, [*seed, *words.settings])
-    if recipe_name == "fill" and not words.is_set("learning_rate"):
+    if kind.finds_batch and not words.is_set("learning_rate"):
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
     data = words.data or _site_data(workload.data_set, recipe_name)
@@ -69,7 +65,7 @@ def decide(name: str, words: RunOptions) -> Plan:
         topology=str(topology),
         precision=_precision(words.precision, platform).name,
         platform=chosen if chosen.endswith(".toml") else platform.name,
-        data=DataChoice(name=workload.data_set, folder=str(folder), generated=synthetic.is_generated(folder, data)),
+        data=DataChoice(name=workload.data_set, folder=str(folder), generated=synthetic.is_synthetic(folder, data)),
         limits=_limits(words, workload.limits.get(recipe_name, Limits())),
         skip_bad=words.skip_bad,
         hang_timeout_s=words.hang_timeout_s,
@@ -94,7 +90,13 @@ def resumed(plan: Plan, run_folder: Path, words: RunOptions) -> Plan:
 
 def _site_data(data_set: str, recipe_name: str) -> str | None:
     """Where this site keeps the real set, for the recipes that are meant for it."""
-    return site.load().data.get(data_set) if recipe_name in REAL_DATA_RECIPES else None
+    if not kind_of(recipe_name).real_data:
+        return None
+    folders, known = site.load().data, (*datasets.names(), data_set)
+    for name in folders:
+        if name not in known:
+            raise UsageError(f"{site.FILE}: key {name!r} of [data] is not known; {nearest(name, known)}")
+    return folders.get(data_set)
 
 
 def _initial(word: str | None) -> tuple[str, str] | tuple[None, None]:

@@ -35,7 +35,7 @@ def plan_again(records: Sequence[Record], data: str | None = None) -> Plan:
 def _data_folder(plan: Plan, given: str | None) -> Path:
     """Where the same data lies here: as given, as on the record, or where this installation makes its own."""
     folder = Path(given).expanduser().absolute() if given else Path(plan.data.folder)
-    if given and synthetic.is_generated(folder, given) != plan.data.generated:
+    if given and synthetic.is_synthetic(folder, given) != plan.data.generated:
         kind = "generated" if plan.data.generated else "real"
         raise UsageError(f"the run was trained on {kind} data, and {folder} holds the other kind; name a {kind} set")
     if given or folder.is_dir():

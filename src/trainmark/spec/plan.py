@@ -22,7 +22,7 @@ class DataChoice:
     """Which data a run reads. Where it lies is a fact of one machine and not part of the fingerprint."""
 
     name: str
-    """The set's name: `imagenet`, `ljspeech`."""
+    """The set's name."""
     folder: str
     generated: bool
     """True for data made by trainmark itself, which no accuracy claim may rest on."""

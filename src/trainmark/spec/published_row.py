@@ -23,7 +23,7 @@ class PublishedRow:
     """One row of a published table. None is what the page leaves out: not published."""
 
     name: str
-    """Stays the same between versions: `published:flagperf-a100-resnet50-1x8-fp32`."""
+    """Stays the same between versions: page, device, workload, topology, precision."""
     source: Source
     vendor: str
     device: str

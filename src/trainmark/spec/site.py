@@ -53,7 +53,7 @@ class Site:
 
 
 _KEYS: dict[str, dict[str, type]] = {
-    "data": {"imagenet": str, "ljspeech": str},
+    "data": {},  # any name: which sets there are, and which a workload from outside reads, is not known here
     "remote": {"python": str, "folder": str, "user": str, "port": int, "ssh_config": str, "allow_root": bool},
     "network": {"interface": str, "port": int},
 }
@@ -103,11 +103,11 @@ def _check(path: Path, document: Mapping[str, Any]) -> None:
         if not isinstance(values, dict):
             raise UsageError(f"site file {path}: {table} must be a table, [{table}], not {values!r}")
         for key, value in values.items():
-            if key not in _KEYS[table]:
+            if table != "data" and key not in _KEYS[table]:
                 raise UsageError(
                     f"site file {path}: key {key!r} of [{table}] is not known; {nearest(key, _KEYS[table])}"
                 )
-            wanted = _KEYS[table][key]
+            wanted = _KEYS[table].get(key, str)
             if not _fits(value, wanted):
                 raise UsageError(f"site file {path}: {key} of [{table}] must be {_KINDS[wanted]}, not {value!r}")
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.datasets import order
+from trainmark.datasets import image_folder, order
 from trainmark.datasets.counter_rng import Draws
-from trainmark.datasets.imagenet import counts, reader
+from trainmark.datasets.imagenet import counts
 from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.spec.artifact import Artifact
@@ -88,8 +88,8 @@ class ImageData:
 
     def __init__(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
-        self._train = reader.open_split(folder, "train")
-        self._val = reader.open_split(folder, "val")
+        self._train = image_folder.open_split(folder, "train")
+        self._val = image_folder.open_split(folder, "val")
         found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
         wanted = counts.expected(folder, self._train.classes)
         if recipe.whole_set and wanted not in (None, found):

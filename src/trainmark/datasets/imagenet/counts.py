@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainmark.datasets.data_set import MANIFEST
 from trainmark.spec.errors import NotReadyError
-
-MANIFEST = "trainmark-set.json"
-"""At the root of a made set: how many classes, train and val files its maker wrote."""
 
 
 @dataclass(frozen=True, kw_only=True)

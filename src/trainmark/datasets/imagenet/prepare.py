@@ -66,6 +66,22 @@ class Prepared:
     written: int
 
 
+def from_files(
+    out: Path,
+    *,
+    any_archive: bool,
+    progress: Report,
+    train_tar: Path,
+    val_tar: Path,
+    devkit: Path | None,
+    val_labels: Path | None,
+) -> str:
+    """What `trainmark data prepare` does, and what it says at the end."""
+    expected = ArchiveSet() if any_archive else ILSVRC2012
+    done = prepare(train_tar, val_tar, out, devkit=devkit, val_labels=val_labels, expected=expected, progress=progress)
+    return f"{done.classes} classes, {done.train:,} train and {done.val:,} val pictures, {done.written:,} written now"
+
+
 def prepare(
     train_tar: Path,
     val_tar: Path,

@@ -198,3 +198,26 @@ def _scan_offset(data: bytes) -> int | None:
 def _found(data: bytes, mark: bytes, start: int) -> int | None:
     at = data.find(mark, start)
     return None if at < 0 else at
+
+
+def look(folder: Path) -> tuple[str, str]:
+    """Classes are counted and compared, and the first one is opened: a million files would take too long."""
+    classes = {split: _folders(folder / split) for split in ("train", "val")}
+    found = f"{len(classes['train'])} train and {len(classes['val'])} val classes"
+    expected = counts.expected(folder, classes["train"])
+    if not classes["train"]:
+        return found, "there is nothing to train on"
+    if unshared := set(classes["train"]) ^ set(classes["val"]):
+        return found, f"{len(unshared)} of them not in both, such as {min(unshared)}"
+    if expected is not None and expected.classes != len(classes["train"]):
+        return found, f"{expected.classes} were expected"
+    for split in classes:
+        first = folder / split / classes[split][0]
+        if not any(path.stat().st_size for path in first.iterdir()):
+            return found, f"{split}/{first.name} holds no pictures"
+    return found, ""
+
+
+def _folders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))

@@ -41,6 +41,12 @@ class Prepared:
     written: int
 
 
+def from_files(out: Path, *, any_archive: bool, progress: Report, tar: Path) -> str:
+    """What `trainmark data prepare` does, and what it says at the end."""
+    done = prepare(tar, out, expected=Release() if any_archive else LJSPEECH_1_1, progress=progress)
+    return f"{done.clips:,} clips, {done.written:,} files written now"
+
+
 def prepare(
     tar: Path,
     out: Path,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from trainmark.datasets.imagenet.counts import MANIFEST
+from trainmark.datasets.data_set import MANIFEST
 from trainmark.spec.errors import NotReadyError
 
 METADATA, WAVS = "metadata.csv", "wavs"

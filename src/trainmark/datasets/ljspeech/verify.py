@@ -137,3 +137,9 @@ def _look_at_clip(path: Path, decode: Decode) -> tuple[int, str]:
     if not size:
         raise audio.BadAudioError(path, "it is empty")
     return 0, ""
+
+
+def look(folder: Path) -> tuple[str, str]:
+    """Texts and sound files are counted, none is opened."""
+    report = verify(folder, decode="none")
+    return str(report.found), "" if report.ok else report.sentence()

@@ -1,4 +1,4 @@
-"""Finds the pictures of an ImageNet folder and the class of each."""
+"""Finds the images in folders of classes, as ImageNet has them, and the class of each."""
 
 from __future__ import annotations
 

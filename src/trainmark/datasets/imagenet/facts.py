@@ -1,0 +1,34 @@
+"""What ImageNet-1k is to everybody else."""
+
+from trainmark.datasets.data_set import DataSet, Option
+
+DATA_SET = DataSet(
+    name="imagenet",
+    title="ImageNet-1k",
+    makes="ImageNet-shaped folders of generated pictures",
+    prepares="folders of classes from the ILSVRC2012 archives",
+    verifies="classes and pictures",
+    things="pictures",
+    takes="about 10 s on two cores",
+    make_options=(
+        Option(word="--classes", default=10, help="(default: 10)"),
+        Option(word="--train-per-class", help="pictures of each class to train on"),
+        Option(word="--val-per-class", help="pictures of each class to evaluate on"),
+    ),
+    prepare_options=(
+        Option(word="--train-tar", kind=str, metavar="FILE", required=True, help="ILSVRC2012_img_train.tar"),
+        Option(word="--val-tar", kind=str, metavar="FILE", required=True, help="ILSVRC2012_img_val.tar"),
+        Option(
+            word="--devkit",
+            kind=str,
+            metavar="FILE",
+            help="ILSVRC2012_devkit_t12.tar.gz, for the labels of the val set",
+        ),
+        Option(
+            word="--val-labels",
+            kind=str,
+            metavar="FILE",
+            help="or a text file: a file name and its class on each line",
+        ),
+    ),
+)
