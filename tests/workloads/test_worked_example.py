@@ -21,10 +21,14 @@ from trainmark.workloads.workload import Progress, Share, Workload
 PAGE = Path(__file__).parent.parent.parent / "CONTRIBUTING.md"
 
 
+def examples() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The module a reader would have after pasting the page's block into a file."""
-    [block] = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    block = examples()[0]
     file = tmp_path_factory.mktemp("workloads") / "convnet.py"
     file.write_text(block, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("convnet", file)
@@ -34,8 +38,8 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return module
 
 
-def test_a_third_image_model_is_under_forty_lines(example: Any) -> None:
-    assert len(Path(example.__file__).read_text(encoding="utf-8").splitlines()) < 40
+def test_a_third_image_model_takes_no_more_than_forty_lines(example: Any) -> None:
+    assert len(Path(example.__file__).read_text(encoding="utf-8").splitlines()) <= 40
 
 
 def test_it_has_everything_a_workload_has(example: Any) -> None:

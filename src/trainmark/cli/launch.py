@@ -147,17 +147,20 @@ def _absolute(path: str | None) -> str | None:
 
 def _settled(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
     """Says everything that another machine might decide otherwise: the device found here, paths, the site's data."""
+    from trainmark import datasets, workloads
     from trainmark.datasets import synthetic
+    from trainmark.spec.plan import NO_FOLDER
 
     first = decided[0]
     if options.platform in (None, "auto"):
         say(f"platform {first.platform} is what this machine has, and what is asked for; --platform names another")
         options = replace(options, platform=first.platform)
-    if len(decided) == 1 and Path(first.data.folder) != synthetic.folder(first.data.name):
+    own = synthetic.folder(first.data.name) if first.data.name in datasets.names() else Path(NO_FOLDER)
+    if len(decided) == 1 and Path(first.data.folder) != own:
         options = replace(options, data=first.data.folder)
     return replace(
         options,
-        workloads=tuple(plan.workload for plan in decided),
+        workloads=tuple(workloads.word_of(plan) for plan in decided),
         recipe=first.recipe_name,
         topology=first.topology,
         init_from=first.init_from,

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("workloads", nargs="*", metavar="WORKLOAD", help="what to train (default: all of them)")
+    add(
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help="what to train: a name, or a .py file that defines WORKLOAD (default: all of ours)",
+    )
     add("--recipe", metavar="NAME", help="reference, fill, quick or smoke (default: quick)")
     add("--topology", metavar="NxM", help="nodes x devices per node (default: 1x1)")
     add("--precision", metavar="P", help=f"one of {', '.join(PRECISIONS)} (default: fp32)")

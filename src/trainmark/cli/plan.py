@@ -31,7 +31,10 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"{plan.workload}, recipe {plan.recipe_name}, {plan.topology}, {plan.precision}, platform {plan.platform}"
         )
-        print(f"  data         {plan.data.folder}{' (generated)' if plan.data.generated else ''}")
+        if plan.workload_source:
+            print(f"  from         {plan.workload_source}")
+        kind = " (generated)" if plan.data.generated else ""
+        print(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
         print(f"  runs until   {plan.limits}")
         if fill.wanted(plan, options):
             print("  batch        found when it runs; the numbers below are the published ones, before the search")

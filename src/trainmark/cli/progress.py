@@ -121,6 +121,6 @@ def watching(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; what it gives is called whenever the ranks wrote something new."""
     from trainmark import workloads
 
-    workload = workloads.load(plan.workload)
+    workload = workloads.of_plan(plan)
     with Progress(plan, workload.item, workload.target.name, quiet=False) as progress:
         yield progress.show

@@ -43,7 +43,7 @@ class Trial:
     ) -> None:
         """What is not given is decided by the platform. `memory_bytes` is what a rank may take of the host's memory,
         and is only held against platforms that compute there."""
-        workload = workloads.load(plan.workload)
+        workload = workloads.of_plan(plan)
         self.item = workload.item
         self._plan = plan
         self._ranks = Topology.parse(plan.topology).devices_per_node
@@ -77,7 +77,7 @@ class Trial:
                 workers.end()
 
     def _plan_for(self, batch: int, steps: int) -> Plan:
-        workload = workloads.load(self._plan.workload)
+        workload = workloads.of_plan(self._plan)
         recipe = from_values(type(workload.recipes["reference"]), self._plan.recipe)
         recipe = replace(
             recipe,

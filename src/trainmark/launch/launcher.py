@@ -347,7 +347,7 @@ def _version(plugin: str) -> str:
 
 
 def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
-    workload = workloads.load(plan.workload)
+    workload = workloads.of_plan(plan)
     stamp = gather.now_utc()
     compact = stamp.replace("-", "").replace(":", "").removesuffix("Z")
     run_id = f"{plan.workload}-{plan.recipe_name}-{plan.topology}-{plan.precision}-{compact}-{secrets.token_hex(3)}"

@@ -12,7 +12,7 @@ from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
 from trainmark.spec import site
 from trainmark.spec.errors import UsageError, nearest
-from trainmark.spec.plan import DataChoice, Plan
+from trainmark.spec.plan import NO_FOLDER, DataChoice, Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, deviations, from_values, kind_of, to_values, with_settings
 from trainmark.spec.topology import Topology
@@ -31,7 +31,7 @@ def plans(options: RunOptions) -> list[Plan]:
 
 def decide(name: str, words: RunOptions) -> Plan:
     """The plan for one workload."""
-    workload = workloads.load(name)
+    workload, source = workloads.find(name)
     topology = Topology.parse(words.topology or "1x1")
     chosen = detection.chosen() if words.platform in (None, "auto") else str(words.platform)
     platform = files.load(chosen)
@@ -55,17 +55,25 @@ def decide(name: str, words: RunOptions) -> Plan:
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
     data = words.data or _site_data(workload.data_set, recipe_name)
-    folder = Path(data).expanduser().absolute() if data else synthetic.folder(workload.data_set)
+    if data:
+        folder = str(Path(data).expanduser().absolute())
+    elif workload.data_set in datasets.names():
+        folder = str(synthetic.folder(workload.data_set))
+    else:
+        folder = NO_FOLDER
     init_from, init_sha256 = _initial(words.init_from)
     return Plan(
-        workload=name,
+        workload=workload.name,
+        workload_source=source,
         recipe_name=recipe_name,
         recipe=to_values(recipe),
         deviations=deviations(recipe, workload.recipes["reference"]),
         topology=str(topology),
         precision=_precision(words.precision, platform).name,
         platform=chosen if chosen.endswith(".toml") else platform.name,
-        data=DataChoice(name=workload.data_set, folder=str(folder), generated=synthetic.is_synthetic(folder, data)),
+        data=DataChoice(
+            name=workload.data_set, folder=folder, generated=bool(folder) and synthetic.is_synthetic(Path(folder), data)
+        ),
         limits=_limits(words, workload.limits.get(recipe_name, Limits())),
         skip_bad=words.skip_bad,
         hang_timeout_s=words.hang_timeout_s,

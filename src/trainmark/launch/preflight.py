@@ -11,7 +11,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
 from trainmark.spec.errors import NotReadyError
-from trainmark.spec.plan import Plan
+from trainmark.spec.plan import NO_FOLDER, Plan
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.topology import Topology
 
@@ -67,6 +67,8 @@ def compiler(plan: Plan, platform: Platform) -> CheckResult:
 
 def data_folder(plan: Plan) -> CheckResult:
     folder = Path(plan.data.folder)
+    if plan.data.folder == NO_FOLDER:
+        return ok("the workload makes its data itself")
     if folder.is_dir():
         return ok(f"data folder {folder} is there")
     return failed(f"data folder {folder} is not there; give one with --data DIR, or none for generated data")

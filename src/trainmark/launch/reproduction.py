@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trainmark import datasets
 from trainmark.datasets import synthetic
 from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import Plan
+from trainmark.spec.plan import NO_FOLDER, Plan
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 
@@ -29,6 +30,8 @@ def plan_again(records: Sequence[Record], data: str | None = None) -> Plan:
         raise UsageError(f"run {record.run_id} went on from a checkpoint; reproduce the run it began with")
     if plan.init_from is not None and not Path(plan.init_from).is_file():
         raise NotReadyError(f"run {record.run_id} began with weights from {plan.init_from}, which is not there")
+    if plan.data.folder == NO_FOLDER and not data:
+        return plan
     return replace(plan, data=replace(plan.data, folder=str(_data_folder(plan, data))))
 
 
@@ -40,7 +43,8 @@ def _data_folder(plan: Plan, given: str | None) -> Path:
         raise UsageError(f"the run was trained on {kind} data, and {folder} holds the other kind; name a {kind} set")
     if given or folder.is_dir():
         return folder
-    own = synthetic.folder(plan.data.name)
-    if plan.data.generated and own.name == folder.name:  # another user's copy of what we can make too
-        return own
+    if plan.data.generated and plan.data.name in datasets.names():
+        own = synthetic.folder(plan.data.name)
+        if own.name == folder.name:  # another user's copy of what we can make too
+            return own
     raise NotReadyError(f"the run's data folder {folder} is not on this machine; name it with --data DIR")

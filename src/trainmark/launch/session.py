@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
 from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, ssh_run
 from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
@@ -144,7 +145,7 @@ class _Session:
             fill.refuse_several_launchers(decided, options)
         over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False)
         records: list[Record] = []
-        for name in [plan.workload for plan in decided for _ in range(options.repeat)]:
+        for name in [workloads.word_of(plan) for plan in decided for _ in range(options.repeat)]:
             words = [word for group in replace(over_there, workloads=(name,)).to_argv() for word in group]
             folder = self._store.folder
             record, code = ssh_run.run_on_hosts(hosts, words, topology, self._site, folder, quiet=options.quiet)
@@ -164,9 +165,9 @@ class _Session:
         return planning.resumed(plan, folder, self._options)
 
     def get_ready(self, decided: Iterable[Plan]) -> None:
-        """Makes the embedded data where it is missing, and looks the machine over before the first run starts."""
+        """Makes the synthetic data where it is missing, and looks the machine over before the first run starts."""
         for plan in decided:
-            if plan.data.generated and Path(plan.data.folder) == synthetic.folder(plan.data.name):
+            if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
                 synthetic.ensure(plan.data.name, Path(plan.data.folder), self._talk)
             preflight.machine(plan, self._store.folder)
 
@@ -186,7 +187,7 @@ class _Session:
             return plan, None
         found = fill.find(plan, say=self._talk)
         settings = (*self._options.settings, f"batch_per_device={found.batch_per_device}")
-        return planning.decide(plan.workload, replace(self._options, settings=settings)), found
+        return planning.decide(workloads.word_of(plan), replace(self._options, settings=settings)), found
 
     def _run_once(self, plan: Plan, found: Found | None, group: str | None) -> Result:
         coordinator = self._coordinator

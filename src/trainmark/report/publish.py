@@ -133,6 +133,16 @@ KEPT: Mapping[str, Any] = {
     "artifacts": {"file": _file, "caption": _text},
     "data_facts": _data,
     "telemetry": {"machines": {"host": _host, ANY: _data}},
+    "workload_facts": {
+        **dict.fromkeys(("name", "title", "item", "data_set", "task", "sample", "recipes"), _keep),
+        **dict.fromkeys(("items_per_sample", "most_items_per_sample", "samples_per_epoch"), _keep),
+        **dict.fromkeys(("least_loss", "flops_per_item"), _keep),
+        "qualities": {
+            **dict.fromkeys(("name", "unit", "better", "word", "least", "most"), _keep),
+            **dict.fromkeys(("counted", "never_above"), _keep),
+        },
+        "reference": {ANY: _data},
+    },
 }
 """Every field of a copy beside its plan, and what is done to it, in a list to each entry. All else is dropped."""
 
@@ -216,12 +226,15 @@ class _Copy:
     def _plan(self, plan: Plan) -> Plan:
         """The plan with other places. Its recipe is what is compared and its fingerprint covers no place: both stay."""
 
+        source = plan.workload_source
+
         def place(text: str) -> str:
             return self.placeholder("path", text) if text else text
 
         return replace(
             plan,
             data=replace(plan.data, folder=place(plan.data.folder)),
+            workload_source=source and replace(source, file=place(source.file)),
             resume_from=place(plan.resume_from or "") or None,
             init_from=place(plan.init_from or "") or None,
             # by its ending a platform file of the user's own is told from the name of one of ours
@@ -308,7 +321,7 @@ def _names(documents: Sequence[Mapping[str, Any]], environment: Mapping[str, str
                 hosts.append(value)
             elif _USER_FIELD.search(field):
                 yield "user", value
-            elif field in ("folder", "resume_from", "init_from"):
+            elif field in ("folder", "resume_from", "init_from") or (field == "file" and "/" in value):
                 yield "path", value.rstrip("/")
                 if field != "folder":  # sentences call such a file by the last part of its path
                     yield "path", value.rstrip("/").rpartition("/")[2]

@@ -15,6 +15,8 @@ from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Deviation, Limits, Value
 
 PLAN_SCHEMA = 1
+NO_FOLDER = ""
+"""Stands for the folder of data that a workload from outside makes in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,22 @@ class DataChoice:
     folder: str
     generated: bool
     """True for data made by trainmark itself, which no accuracy claim may rest on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSource:
+    """Where a workload that is not ours came from."""
+
+    sha256: str
+    """Of the file that defines it."""
+    file: str = ""
+    package: str = ""
+    """Name and version of the package that offers it, where it is not a file of its own."""
+    entry: str = ""
+    """The entry point's name in that package."""
+
+    def __str__(self) -> str:
+        return f"{self.file or self.package} (sha256 {self.sha256[:12]})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +69,8 @@ class Plan:
     """File of weights to begin with instead of random ones."""
     init_sha256: str | None = None
     """What that file held, wherever it lies."""
+    workload_source: WorkloadSource | None = None
+    """Of a workload from outside: the file or package it came from."""
 
     @property
     def fingerprint(self) -> str:
@@ -67,6 +87,8 @@ class Plan:
             "skip_bad": self.skip_bad,
         }
         later = {"init_sha256": self.init_sha256, "items": self.limits.items}
+        if self.workload_source is not None:
+            later["workload_sha256"] = self.workload_source.sha256
         # left out where not asked for, so that earlier plans keep their fingerprint
         asked.update({name: value for name, value in later.items() if value is not None})
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -119,7 +119,7 @@ class WorkloadFacts:
         for name in ("sample_words", "on_pages", "speaks"):
             del document[name]
         for quality in document["qualities"]:
-            for name in ("on_pages", "caution", "beware"):
+            for name in ("on_pages", "meaning", "caution", "beware"):
                 del quality[name]
         return {**document, "qualities": list(document["qualities"]), "recipes": list(self.recipes)}
 

@@ -17,7 +17,7 @@ DRAWS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
 
 
 def model(plan: Plan) -> nn.Module:
-    workload = workloads.load(plan.workload)
+    workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
     with torch.device("meta"), _NoDraws():
         return workload.build(recipe)

@@ -51,7 +51,7 @@ def build_job(
     """The job of one rank and where it begins: at the first step, or where an earlier run was left."""
     if ranks.world != Topology.parse(plan.topology).devices:
         raise NotReadyError(f"{plan.topology} asked, {ranks.world} ranks joined")
-    workload = workloads.load(plan.workload)
+    workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
 
     # the data's helper processes are forked before any device is open or any thread has started

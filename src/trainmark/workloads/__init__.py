@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainmark.spec.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from trainmark.spec.plan import Plan, WorkloadSource
     from trainmark.spec.record import Record
     from trainmark.spec.workload_facts import QualityFacts, WorkloadFacts
     from trainmark.workloads.workload import Workload
@@ -60,8 +61,33 @@ def qualities() -> Iterator[QualityFacts]:
 
 
 def load(name: str) -> Workload:
-    """A workload by name. Its module is imported here, and torch with it."""
-    if name not in names():
-        raise UsageError(f"workload {name!r} is not known; {nearest(name, names())}")
-    workload: Workload = importlib.import_module(f"{__name__}.{name}.workload").WORKLOAD
-    return workload
+    """One of our workloads by name. Its module is imported here, and torch with it."""
+    return find(name)[0]
+
+
+def find(word: str) -> tuple[Workload, WorkloadSource | None]:
+    """What a user means: a workload of ours, one that an installed package offers, or a file that defines one."""
+    from trainmark.workloads import outside
+
+    if word in names():
+        workload: Workload = importlib.import_module(f"{__name__}.{word}.workload").WORKLOAD
+        return workload, None
+    if outside.is_file(word):
+        return outside.from_file(word)
+    offered = outside.offered()
+    if word not in offered:
+        raise UsageError(f"workload {word!r} is not known; {nearest(word, [*names(), *offered])}")
+    return outside.from_package(offered[word])
+
+
+def of_plan(plan: Plan) -> Workload:
+    """What a plan trains; a workload from outside must be what it was when the plan was made."""
+    from trainmark.workloads import outside
+
+    return load(plan.workload) if plan.workload_source is None else outside.again(plan.workload_source)
+
+
+def word_of(plan: Plan) -> str:
+    """The word by which a plan's workload is found again."""
+    source = plan.workload_source
+    return (source.file or source.entry) if source else plan.workload

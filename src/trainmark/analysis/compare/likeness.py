@@ -67,6 +67,7 @@ def _of_runs(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Fa
         "precision": all_of(lambda record: record.precision),
         "data": _data(plan.data.name, generated=plan.data.generated),
         "coverage": _coverage(full=plan.limits.full),
+        **({"workload file": plan.workload_source.sha256[:12]} if plan.workload_source else {}),
         "initial weights": plan.init_sha256[:12] if plan.init_sha256 else "random",
         "start": "the first step" if plan.resume_from is None else "a checkpoint",
         **{name: str(value) for name, value in plan.recipe.items() if name not in ANY_VALUE},

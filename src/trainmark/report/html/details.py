@@ -120,6 +120,7 @@ def plan(record: Record, say: Say) -> Markup:
     data = asked.data.name + (f", {say('generated data')}" if asked.data.generated else "")
     pairs: list[tuple[str, Child]] = [
         (say("workload"), asked.workload),
+        *([(say("workload from"), str(asked.workload_source))] if asked.workload_source else []),
         (say("recipe"), asked.recipe_name),
         (say("topology"), asked.topology),
         (say("precision asked for"), asked.precision),

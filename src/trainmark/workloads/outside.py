@@ -1,0 +1,113 @@
+"""Workloads that are not ours: a file that defines WORKLOAD, or one that an installed package offers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.plan import WorkloadSource
+
+if TYPE_CHECKING:
+    from trainmark.workloads.workload import Workload
+
+GROUP = "trainmark.workloads"
+"""The entry points by which a package offers workloads."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+
+def is_file(word: str) -> bool:
+    """True where a user means a file and not a name."""
+    return word.endswith(".py") or "/" in word
+
+
+def offered() -> dict[str, metadata.EntryPoint]:
+    """By name, what installed packages offer."""
+    return {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
+
+
+def from_file(word: str) -> tuple[Workload, WorkloadSource]:
+    path = Path(word).expanduser().absolute()
+    try:
+        code = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"workload file {path} cannot be read: {error.strerror or error}") from error
+    sha256 = hashlib.sha256(code).hexdigest()
+    module = _execute(path, code, sha256)
+    source = WorkloadSource(file=str(path), sha256=sha256)
+    return _checked(getattr(module, "WORKLOAD", None), str(path)), source
+
+
+def from_package(entry: metadata.EntryPoint) -> tuple[Workload, WorkloadSource]:
+    where = f"entry point {entry.name} = {entry.value}"
+    try:
+        found = entry.load()
+        code = Path(str(sys.modules[entry.module].__file__)).read_bytes()
+    except Exception as error:  # whatever a stranger's module raises, the user gets a sentence
+        raise UsageError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
+    workload = _checked(getattr(found, "WORKLOAD", found), where)
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
+    return workload, WorkloadSource(package=package, entry=entry.name, sha256=hashlib.sha256(code).hexdigest())
+
+
+def again(source: WorkloadSource) -> Workload:
+    """The workload a plan was made for, from where it came from; refused where that has changed since."""
+    if source.file:
+        if not Path(source.file).is_file():
+            raise NotReadyError(f"workload file {source.file} is not there any more; put it back, or run another file")
+        workload, found = from_file(source.file)
+    elif source.entry in offered():
+        workload, found = from_package(offered()[source.entry])
+    else:
+        raise NotReadyError(f"workload {source.entry!r} of {source.package} is not installed; install that package")
+    if found.sha256 != source.sha256:
+        raise NotReadyError(
+            f"{found.file or found.package} was changed after the run was planned (sha256 {found.sha256[:12]}, planned "
+            f"{source.sha256[:12]}); start a new run of it"
+        )
+    return workload
+
+
+def _execute(path: Path, code: bytes, sha256: str) -> ModuleType:
+    """The module of a file, once in a process; registered, because dataclasses look their module up."""
+    name = f"trainmark_outside_{sha256}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    try:
+        exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - the file is what the user asked to run
+    except Exception as error:
+        del sys.modules[name]
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(f"workload file {path}{line} cannot be loaded: {type(error).__name__}: {said}") from error
+    return module
+
+
+def _checked(workload: Any, where: str) -> Workload:
+    """Has all that a workload needs, and a name that can stand in a run's id."""
+    from trainmark.workloads import names
+    from trainmark.workloads.workload import Workload
+
+    if workload is None:
+        raise UsageError(f"{where} defines no WORKLOAD; end it with WORKLOAD = YourClass()")
+    if isinstance(workload, type):
+        raise UsageError(f"WORKLOAD of {where} is a class; make it WORKLOAD = {workload.__name__}()")
+    wanted = {*Workload.__annotations__, *(name for name in vars(Workload) if not name.startswith("_"))}
+    if missing := sorted(name for name in wanted if not hasattr(workload, name)):
+        raise UsageError(f"WORKLOAD of {where} has no {', '.join(missing)}; workloads/workload.py says what each is")
+    if not isinstance(workload.name, str) or not _NAME.fullmatch(workload.name):
+        raise UsageError(f"WORKLOAD of {where} is called {workload.name!r}; give it a name of letters, digits, _ and .")
+    if workload.name in names():
+        raise UsageError(f"WORKLOAD of {where} is called {workload.name!r}, as one of ours is; give it another name")
+    if "reference" not in workload.recipes:
+        raise UsageError(f"WORKLOAD of {where} has no recipe 'reference', which the others are compared with")
+    checked: Workload = workload
+    return checked
