@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
+
+import msgspec
 
 from trainmark import workloads
 from trainmark.platforms import files
@@ -55,7 +57,7 @@ def card(device: str) -> Peak | None:
     if not fitting or any(sheet.tflops != fitting[0].tflops for sheet in fitting):
         return None
     memory = {sheet.memory_gib for sheet in fitting}
-    return replace(fitting[0], memory_gib=memory.pop() if len(memory) == 1 else None)
+    return msgspec.structs.replace(fitting[0], memory_gib=memory.pop() if len(memory) == 1 else None)
 
 
 def family(label: str) -> str | None:
