@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from records import make_record
 
+from trainmark import workloads
 from trainmark.analysis.audit.records import CHECKS
-from trainmark.published.write import TASKS
 from trainmark.spec import metrics
 from trainmark.spec.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
 from trainmark.spec.language import by_locale, catalogue, read_po, speaker, unwrapped
@@ -63,7 +63,7 @@ def said() -> set[str]:
     for metric in METRICS.values():
         found |= {metric.name, metric.formula, unwrapped(metric.definition)}
     found |= {*PHASES_EXPLAINED.values(), *WORDS.values(), *DOUBTS.values()}
-    return found | reasons() | {check.title for check in CHECKS} | set(TASKS.values())
+    return found | reasons() | {check.title for check in CHECKS} | {facts.task for facts in workloads.all_facts()}
 
 
 def placeholders(sentence: str) -> list[str]:
