@@ -167,7 +167,7 @@ class Record:
             "data_facts": dict(self.data_facts),
             "telemetry": msgspec.to_builtins(self.telemetry),
             "event_files": dict(self.event_files),
-            "workload_facts": self.workload_facts.to_json() if self.workload_facts else None,
+            **({"workload_facts": self.workload_facts.to_json()} if self.workload_facts else {}),
             "series": {
                 "warmup_steps": self.timeline.warmup_steps,
                 "steady_from": self.timeline.steady_from,
