@@ -505,7 +505,7 @@ def test_a_site_file_is_told_and_a_wrong_one_fails(tmp_path: Path) -> None:
     file.write_text("[date]\n")
     found = site_checks.site_file({}, tmp_path)
     assert (found.verdict, found.exit_code) == ("failed", 3)
-    assert "table 'date' is not known; did you mean 'data'?" in found.sentence
+    assert "key 'date' is not known; did you mean 'data'?" in found.sentence
 
 
 def test_the_embedded_sets_are_made_or_will_be(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
+import msgspec
+
 from trainmark.spec.errors import UsageError, nearest
 
 Value = int | float | bool | str
@@ -217,19 +219,19 @@ def to_values(recipe: Recipe) -> dict[str, Value]:
 
 def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe:
     """A recipe from plain values, checked field by field."""
-    known = {f.name: f for f in fields(kind)}
+    known, types = {f.name: f for f in fields(kind)}, _types(kind)
     values = dict(_with_spans(values))
     for name, value in values.items():
         if name not in known:
             raise UsageError(f"setting {name!r} is not known; {nearest(name, known)}")
         bounds = known[name].metadata
-        least, most, words = bounds.get("least"), bounds.get("most"), bounds.get("words", ())
+        words = bounds.get("words", ())
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"setting {name} must be a finite number, not {value}")
-        if least is not None and value < least:
-            raise UsageError(f"setting {name} must be at least {least:g}, not {value}")
-        if most is not None and value > most:
-            raise UsageError(f"setting {name} must be at most {most:g}, not {value}")
+        try:
+            msgspec.convert(value, types[name])
+        except msgspec.ValidationError:
+            raise UsageError(f"setting {name} must be {_wanted(types[name], value)}, not {value!r}") from None
         if bounds.get("span") and value not in words:
             values[name] = _span(name, str(value), words)
         elif words and value not in words:
@@ -237,6 +239,25 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
                 f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"
             )
     return kind(**values)  # type: ignore[arg-type]
+
+
+def _types(kind: type[Recipe]) -> dict[str, Any]:
+    """What each field may hold: its type within its bounds."""
+    hints = typing.get_type_hints(kind)
+    return {
+        f.name: typing.Annotated[hints[f.name], msgspec.Meta(ge=f.metadata.get("least"), le=f.metadata.get("most"))]
+        for f in fields(kind)
+    }
+
+
+def _wanted(held_to: Any, value: Value) -> str:
+    """What a field would take, for the sentence about a value that it does not."""
+    wanted, meta = typing.get_args(held_to)
+    try:
+        msgspec.convert(value, wanted)
+    except msgspec.ValidationError:
+        return {int: "a whole number", float: "a number", bool: "true or false"}.get(wanted, "text")
+    return f"at least {meta.ge:g}" if meta.ge is not None and value < meta.ge else f"at most {meta.le:g}"
 
 
 def _span(name: str, text: str, words: Sequence[str]) -> str:
@@ -257,19 +278,16 @@ def _with_spans(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
 
 
 def _parse(kind: type[Recipe], key: str, text: str) -> Value:
-    hints = typing.get_type_hints(kind)
     names = [f.name for f in fields(kind)]
     by_short = {f.metadata["short"]: f.name for f in fields(kind) if f.metadata.get("short")}
     if key not in names:
         hint = f"did you mean {by_short[key]!r}?" if key in by_short else nearest(key, names)
         raise UsageError(f"setting {key!r} is not known; {hint}")
-    wanted = hints[key]
+    held_to = _types(kind)[key]
+    wanted = typing.get_args(held_to)[0]
+    if wanted is bool:
+        text = {"yes": "true", "no": "false"}.get(text.lower(), text)
     try:
-        if wanted is bool:
-            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
-        return typing.cast(Value, wanted(text))
-    except (ValueError, KeyError):
-        name = {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(
-            wanted.__name__, wanted.__name__
-        )
-        raise UsageError(f"setting {key} must be {name}, not {text!r}") from None
+        return typing.cast(Value, msgspec.convert(text, wanted, strict=False))
+    except msgspec.ValidationError:
+        raise UsageError(f"setting {key} must be {_wanted(held_to, text)}, not {text!r}") from None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from trainmark.spec.errors import UsageError, nearest
+import msgspec
+
+from trainmark.spec import tables
+from trainmark.spec.errors import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,44 +22,37 @@ FILE = "trainmark.toml"
 VARIABLE = "TRAINMARK_CONFIG"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remote:
+Text = Annotated[str, msgspec.Meta(min_length=1, description="a text")]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
+
+
+class Remote(msgspec.Struct, frozen=True, kw_only=True):
     """How a run starts on another host."""
 
-    python: str = "python3"
+    python: Text = "python3"
     """The Python that has trainmark there; `~/` is the user's home there."""
-    folder: str = "."
+    folder: Text = "."
     """Where it starts; relative to the home of the user there."""
-    user: str | None = None
-    port: int | None = None
-    ssh_config: Path | None = None
+    user: Text | None = None
+    port: Port | None = None
+    ssh_config: Text | None = None
     """A file for ssh to read instead of the user's own."""
     allow_root: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(msgspec.Struct, frozen=True, kw_only=True):
     """What joins the nodes of a run."""
 
-    interface: str | None = None
-    port: int | None = None
+    interface: Text | None = None
+    port: Port | None = None
     """Where the first node listens for the others."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    data: Mapping[str, str] = field(default_factory=dict)
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    data: Mapping[str, Text] = msgspec.field(default_factory=dict)
     """The folder of each real data set, by the set's name."""
-    remote: Remote = field(default_factory=Remote)
-    network: Network = field(default_factory=Network)
-
-
-_KEYS: dict[str, dict[str, type]] = {
-    "data": {},  # any name: which sets there are, and which a workload from outside reads, is not known here
-    "remote": {"python": str, "folder": str, "user": str, "port": int, "ssh_config": str, "allow_root": bool},
-    "network": {"interface": str, "port": int},
-}
-_KINDS: dict[type, str] = {str: "a text", int: "a port number from 1 to 65535", bool: "true or false"}
+    remote: Remote = Remote()
+    network: Network = Network()
 
 
 def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, home: Path | None = None) -> Site:
@@ -71,15 +66,12 @@ def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, h
         raise UsageError(f"site file {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"site file {path} is not valid TOML: {error}") from None
-    _check(path, document)
-    remote = dict(document.get("remote", {}))
-    if "ssh_config" in remote:
-        remote["ssh_config"] = _beside(path, remote["ssh_config"])
-    return Site(
-        data={name: str(_beside(path, folder)) for name, folder in document.get("data", {}).items()},
-        remote=Remote(**remote),
-        network=Network(**document.get("network", {})),
-    )
+    found = tables.read(Site, document, f"site file {path}")
+    remote = found.remote
+    if remote.ssh_config is not None:
+        remote = msgspec.structs.replace(remote, ssh_config=_beside(path, remote.ssh_config))
+    data = {name: _beside(path, folder) for name, folder in found.data.items()}
+    return msgspec.structs.replace(found, data=data, remote=remote)
 
 
 def _find(environ: Mapping[str, str], cwd: Path, home: Path | None) -> Path | None:
@@ -96,30 +88,6 @@ def _find(environ: Mapping[str, str], cwd: Path, home: Path | None) -> Path | No
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _check(path: Path, document: Mapping[str, Any]) -> None:
-    for table, values in document.items():
-        if table not in _KEYS:
-            raise UsageError(f"site file {path}: table {table!r} is not known; {nearest(table, _KEYS)}")
-        if not isinstance(values, dict):
-            raise UsageError(f"site file {path}: {table} must be a table, [{table}], not {values!r}")
-        for key, value in values.items():
-            if table != "data" and key not in _KEYS[table]:
-                raise UsageError(
-                    f"site file {path}: key {key!r} of [{table}] is not known; {nearest(key, _KEYS[table])}"
-                )
-            wanted = _KEYS[table].get(key, str)
-            if not _fits(value, wanted):
-                raise UsageError(f"site file {path}: {key} of [{table}] must be {_KINDS[wanted]}, not {value!r}")
-
-
-def _fits(value: object, wanted: type) -> bool:
-    if isinstance(value, bool):  # which Python takes for a number
-        return wanted is bool
-    if isinstance(value, int):
-        return wanted is int and 1 <= value <= 65535
-    return wanted is str and isinstance(value, str) and value != ""
-
-
-def _beside(path: Path, word: str) -> Path:
+def _beside(path: Path, word: str) -> str:
     """A path written in a site file: one that is not absolute begins where the file lies."""
-    return path.absolute().parent / Path(word).expanduser()
+    return str(path.absolute().parent / Path(word).expanduser())
