@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-import platform as host_platform
 import secrets
-import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-import trainmark
 from trainmark import workloads
 from trainmark.launch import cluster_env, network
-from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat, LostLeaderError
-from trainmark.launch.faults import Fault, first_fault, hang, of_workers
+from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
+from trainmark.launch.faults import Fault, hang, of_workers
+from trainmark.launch.settlement import Settled, collect_faults, follow, lost_launchers, settle
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerProcesses
-from trainmark.platforms import files
 from trainmark.spec import endings
-from trainmark.spec.errors import NotReadyError, TrainmarkError
+from trainmark.spec.errors import NotReadyError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import BatchFound, Event, FaultFound
 from trainmark.spec.links import AllReduce
@@ -60,17 +56,6 @@ class Outcome:
     """What went wrong, in words."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settled:
-    """What the launchers agreed on before a run."""
-
-    folder: Path
-    plan_file: Path
-    rendezvous_port: int = 0
-    shared: bool = True
-    """The leader sees this launcher's folder, so no file has to be handed over."""
-
-
 def run(
     plan: Plan,
     store: Store,
@@ -86,7 +71,7 @@ def run(
     Without a coordinator this machine is all there is. `fill` is how its batch was found.
     """
     folder = store.folder
-    settled = _settle(plan, folder, coordinator, lambda token: _new_folder(plan, folder / "runs", group, token))
+    settled = settle(plan, folder, coordinator, lambda token: _new_folder(plan, folder / "runs", group, token))
     if fill:
         _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
@@ -120,20 +105,13 @@ def probe_only(
     plan: Plan, store: Path, *, coordinator: Coordinator | None = None, interface: str | None = None
 ) -> tuple[list[AllReduce], int, str]:
     """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
-    settled = _settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
+    settled = settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
     outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, only_probe=True)
     if coordinator and not coordinator.env.leads:
         return [], outcome.exit_code, outcome.sentence
     folder = RunFolder(settled.folder, only_ranks=[0])
     folder.update()
     return list(folder.ranks[0].link), outcome.exit_code, outcome.sentence
-
-
-def refuse(coordinator: Coordinator, error: TrainmarkError) -> None:
-    """Tells the other launchers that the next run cannot be made here, so that nobody waits for it."""
-    coordinator.begin({"not_ready": str(error), "exit_code": error.exit_code, "host": coordinator.host})
-    if coordinator.env.leads:
-        coordinator.announce({"refused": f"{coordinator.host} is not ready: {error}", "exit_code": error.exit_code})
 
 
 def _execute(
@@ -158,9 +136,10 @@ def _execute(
             workers.end()
         fault = fault or _own_fault(workers, signals)
         if coordinator and heartbeat:
-            if not here.leads:
-                return _follow(workers, coordinator, heartbeat, settled, fault)
-            fault = _collect_faults(coordinator, heartbeat, settled.folder, fault)
+            if here.leads:
+                fault = collect_faults(coordinator, heartbeat, settled.folder, fault)
+            else:
+                fault = follow(workers, coordinator, heartbeat, settled, fault)
     if fault:
         return Outcome(exit_code=fault.exit_code, folder=settled.folder, sentence=fault.sentence)
     return Outcome(exit_code=0, folder=settled.folder)
@@ -194,7 +173,7 @@ def _supervise(
                 return None
         if heartbeat and workers.silent_s > heartbeat.lost_after_s and (lost := heartbeat.lost()):
             workers.dump_stacks()
-            return _lost(workers, heartbeat, lost)
+            return lost_launchers(workers, heartbeat, lost)
         if workers.silent_s > workers.limit_s:
             workers.dump_stacks()
             return hang(workers)
@@ -214,136 +193,6 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
             exit_code=128 + signals[0], sentence=f"the run was ended by {signal.Signals(signals[0]).name}"
         )  # fmt: skip
     return of_workers(workers)
-
-
-def _lost(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
-    what = "rank" if workers.env.is_rank else "node"
-    who = f"{what} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
-    return Fault(
-        exit_code=4,
-        sentence=f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
-        f"{workers.ranks[0].step}: its machine or the link to it is down",
-    )
-
-
-def _follow(
-    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, settled: Settled, fault: Fault | None
-) -> Outcome:
-    """The end of a run on a follower: what is known goes to the leader, whose word is then everybody's."""
-    if not heartbeat.lost():
-        with suppress(LostLeaderError):
-            if fault:
-                coordinator.report(fault.to_json())
-            coordinator.send_files({} if settled.shared else workers.files())
-            code = coordinator.conclusion()
-            if not settled.shared:
-                shutil.rmtree(settled.folder, ignore_errors=True)  # the leader has it all
-            return Outcome(exit_code=code, folder=settled.folder)
-    sentence = fault.sentence if fault and not fault.consequence else "the leader was lost"
-    kept = f"{sentence}; what this machine measured is kept in {settled.folder}"
-    return Outcome(exit_code=4, folder=settled.folder, sentence=kept)
-
-
-def _collect_faults(coordinator: Coordinator, heartbeat: Heartbeat, folder: Path, own: Fault | None) -> Fault | None:
-    """What went wrong first, once every follower has handed over or is lost."""
-    if own:
-        coordinator.report(own.to_json())
-    gone = []
-    for launcher in range(1, coordinator.env.launchers):
-        if not coordinator.receive_files(launcher, folder, lambda launcher=launcher: launcher not in heartbeat.lost()):  # type: ignore[misc]
-            gone.append(launcher)
-    faults = [Fault.from_json(document) for document in coordinator.faults()]
-    if gone and all(fault.consequence for fault in faults):
-        names = ", ".join(coordinator.name_of(launcher) for launcher in gone)
-        faults.insert(
-            0,
-            Fault(
-                exit_code=4, sentence=f"{names} was lost: nothing was heard from it for {heartbeat.lost_after_s:.0f} s"
-            ),
-        )
-    return first_fault(faults)
-
-
-def _settle(plan: Plan, store: Path, coordinator: Coordinator | None, make_folder: Callable[[str], Path]) -> Settled:
-    """The run's folder, and with several launchers what they must know of each other first."""
-    if coordinator is None:
-        folder = make_folder("")
-        return Settled(folder=folder, plan_file=folder / PLAN_FILE)
-    everybody = coordinator.begin({"host": coordinator.host, **versions(plan)})
-    if not coordinator.env.leads:
-        return _settle_by(coordinator.terms(), plan, store, coordinator)
-    if refused := _unlike(everybody):
-        coordinator.announce({"refused": refused[0], "exit_code": refused[1]})
-        raise RefusedError(*refused)
-    token, port = secrets.token_hex(8), network.free_port()
-    folder = make_folder(token)
-    where = f"{folder.parent.name}/{folder.name}"
-    coordinator.announce({"folder": where, "token": token, "port": port})
-    return Settled(folder=folder, plan_file=folder / PLAN_FILE, rendezvous_port=port)
-
-
-def _settle_by(terms: Mapping[str, Any], plan: Plan, store: Path, coordinator: Coordinator) -> Settled:
-    """A follower's side: the leader's folder where this machine sees it too, else one of its own."""
-    if "refused" in terms:
-        raise RefusedError(terms["refused"], terms["exit_code"])
-    folder = store / terms["folder"]
-    name = f"plan.launcher{coordinator.env.launcher}.json"
-    try:
-        head = msgspec.json.decode((folder / HEAD_FILE).read_bytes(), type=RunHead)
-        shared = head.token == terms["token"]
-    except (OSError, ValueError):
-        shared = False
-    if not shared:
-        folder = store / "launchers" / f"{folder.name}-{coordinator.env.launcher}"
-        folder.mkdir(parents=True)
-    write_whole(folder / name, json.dumps(plan.to_json(), indent=1).encode())
-    return Settled(folder=folder, plan_file=folder / name, rendezvous_port=terms["port"], shared=shared)
-
-
-class RefusedError(TrainmarkError):
-    """A run that the launchers cannot make together, with the reason the leader gave."""
-
-    def __init__(self, sentence: str, exit_code: int) -> None:
-        super().__init__(sentence)
-        self.exit_code = exit_code
-
-
-def versions(plan: Plan) -> dict[str, str]:
-    """What must be the same on all machines of a run."""
-    import torch
-
-    plugin = files.load(plan.platform).plugin
-    return {
-        "python": ".".join(host_platform.python_version_tuple()[:2]),
-        "torch": torch.__version__,
-        "trainmark": trainmark.__version__,
-        **({plugin: _version(plugin)} if plugin else {}),
-        "plan": plan.fingerprint[:16],
-    }
-
-
-def _unlike(everybody: list[dict[str, Any]]) -> tuple[str, int] | None:
-    """Why these launchers cannot run together, and the exit code for it."""
-    for launcher in everybody:
-        if "not_ready" in launcher:
-            return f"{launcher['host']} is not ready: {launcher['not_ready']}", launcher["exit_code"]
-    names = [name for name in everybody[0] if name != "host"]
-    rows = [name for name in names if len({launcher.get(name) for launcher in everybody}) > 1]
-    if not rows:
-        return None
-    widths = [max(len(str(launcher.get(name, ""))) for name in ["host", *rows]) for launcher in everybody]
-    lines = [
-        f"  {name:<10}"
-        + "  ".join(f"{launcher.get(name, '?'):<{width}}" for launcher, width in zip(everybody, widths, strict=True))
-        for name in ["host", *rows]
-    ]
-    return "\n".join(["the machines of this run are not alike; make these the same on all of them:", *lines]), 3
-
-
-def _version(plugin: str) -> str:
-    from importlib import import_module
-
-    return str(getattr(import_module(plugin), "__version__", "?"))
 
 
 def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
-from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, ssh_run
+from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, settlement, ssh_run
 from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
 from trainmark.launch.fill import Found
 from trainmark.launch.launcher import Watcher
@@ -178,7 +178,7 @@ class _Session:
         try:
             self.get_ready(decided)
         except TrainmarkError as error:
-            launcher.refuse(coordinator, error)
+            settlement.refuse(coordinator, error)
             raise
 
     def _filled(self, plan: Plan) -> tuple[Plan, Found | None]:
