@@ -21,7 +21,7 @@ import numpy as np
 
 from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.comparison import side_of
-from trainmark.analysis.compare.judge import Side, Spread, place, quantile, ratio_interval
+from trainmark.analysis.compare.judge import RunValues, Spread, place, quantile, ratio_interval
 from trainmark.analysis.subject import Subject
 from trainmark.published.lookup import subject
 from trainmark.spec.errors import UsageError
@@ -136,8 +136,8 @@ def pairs(count: int, seed: int) -> Iterator[Split]:
     return (((first,), (second,)) for first, second in everything)
 
 
-def _part(whole: Side, runs: Sequence[int]) -> Side:
-    return Side(values=tuple(whole.values[run] for run in runs), spreads=tuple(whole.spreads[run] for run in runs))
+def _part(whole: RunValues, runs: Sequence[int]) -> RunValues:
+    return RunValues(values=tuple(whole.values[run] for run in runs), spreads=tuple(whole.spreads[run] for run in runs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +191,9 @@ def drawn_run(draw: np.random.Generator, case: Case, speed: float) -> tuple[floa
     return found.value, Spread(error=error, degrees=found.degrees, steps=STEPS)
 
 
-def drawn_side(draw: np.random.Generator, case: Case, count: int, speed: float) -> Side:
+def drawn_side(draw: np.random.Generator, case: Case, count: int, speed: float) -> RunValues:
     values, spreads = zip(*(drawn_run(draw, case, speed) for _ in range(count)), strict=True)
-    return Side(values=values, spreads=spreads)
+    return RunValues(values=values, spreads=spreads)
 
 
 def show(found: SplitRepeats) -> None:

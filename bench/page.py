@@ -22,7 +22,7 @@ import msgspec
 from trainmark.analysis.audit.records import audit_record
 from trainmark.published import library
 from trainmark.report.html.document import render
-from trainmark.report.html.inputs import Contents
+from trainmark.report.html.inputs import ReportInputs
 from trainmark.spec.machine import DeviceInfo, Environment
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
@@ -151,7 +151,7 @@ def main() -> None:
     began = time.perf_counter()
     checks: dict[str, Any] = {record.run_id: audit_record(record) for record in records}
     checked_s = time.perf_counter() - began
-    html = render(Contents(records=records, beside=library.rows(), checks=checks))
+    html = render(ReportInputs(records=records, beside=library.rows(), checks=checks))
     made_s = time.perf_counter() - began
     print(f"{args.runs} runs of {args.steps} steps: {len(html.encode()) / 1e6:.2f} MB")
     print(f"time to make: {made_s:.1f} s, of that {checked_s:.1f} s for the checks")

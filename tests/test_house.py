@@ -220,3 +220,13 @@ def test_no_room_names_a_workload_or_a_data_set_that_is_not_its_own(word: str) -
         text = path.read_text(encoding="utf-8")
         found = named.search(EXAMPLES.sub("", text) if inside.parts[0] == "cli" else text)
         assert not found, f"{inside} names {word}: ask for what it wants to know as a fact"
+
+
+def test_a_class_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    several = {name: places for name, places in homes.items() if len(places) > 1}
+    assert not several, "name the lesser one by what it is"

@@ -18,7 +18,7 @@ from trainmark.doctor import checks
 from trainmark.launch import coordinator, launcher, ssh_run
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.report import doctor_screen
-from trainmark.report.terminal import Paper
+from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import links
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError, UsageError
@@ -271,8 +271,8 @@ def test_the_links_are_not_measured_more_quickly_on_demand(word: str) -> None:
 
 
 def screen(width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
-    paper = Paper(width=width, color=color, encoding=encoding)
-    return doctor_screen.machine(paper, [*SECTIONS, FAILED], "not ready; 1 failed")
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    return doctor_screen.machine(writer, [*SECTIONS, FAILED], "not ready; 1 failed")
 
 
 def test_each_group_has_a_heading_and_each_section_a_verdict_a_name_and_a_sentence() -> None:

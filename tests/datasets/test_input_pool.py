@@ -20,8 +20,8 @@ from trainmark.datasets.augment import Augmenter, choices
 from trainmark.datasets.crops import train_crop
 from trainmark.datasets.image_folder import ImageSet, open_split
 from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
-from trainmark.datasets.jpeg import Decoder
-from trainmark.datasets.order import Share, rank_batches, rank_share
+from trainmark.datasets.jpeg import JpegDecoder
+from trainmark.datasets.order import BatchShare, rank_batches, rank_share
 from trainmark.spec.errors import UsageError, WorkloadError
 
 SIZE = 32
@@ -62,7 +62,7 @@ def make_pool(root: Path, workers: int = 2, **changes: int) -> InputPool:
     return InputPool(sets(root), workers=workers, **options)
 
 
-def shares(world: int = 1, rank: int = 0, epoch: int = 0, batch: int = 8, shuffle: bool = True) -> Iterator[Share]:
+def shares(world: int = 1, rank: int = 0, epoch: int = 0, batch: int = 8, shuffle: bool = True) -> Iterator[BatchShare]:
     return rank_batches(COUNT, batch_per_device=batch, world=world, rank=rank, seed=4, epoch=epoch, shuffle=shuffle)
 
 
@@ -121,7 +121,7 @@ def test_a_batch_holds_its_samples_in_order_with_their_labels(root: Path) -> Non
             assert batch.count == len(share.indices) == batch.global_count
             assert batch.labels.tolist() == images.labels[share.indices].tolist()
             for row, index in enumerate(share.indices.tolist()):
-                Decoder().decode(
+                JpegDecoder().decode(
                     Path(images.path(index)).read_bytes(),
                     lambda w, h, index=index: train_crop(w, h, size=SIZE, seed=4, epoch=2, index=index),
                     expected,
@@ -131,7 +131,7 @@ def test_a_batch_holds_its_samples_in_order_with_their_labels(root: Path) -> Non
 
 def test_another_epoch_or_view_gives_other_pixels(root: Path) -> None:
     def first(epoch: int, view: int) -> torch.Tensor:
-        share = Share(indices=np.arange(4), global_count=4, views=np.full(4, view))
+        share = BatchShare(indices=np.arange(4), global_count=4, views=np.full(4, view))
         return next(pool.batches("train", iter([share]), transform="train", epoch=epoch)).images.clone()
 
     with make_pool(root, 1) as pool:
@@ -153,7 +153,7 @@ def test_augmented_batches_are_bit_identical_whatever_the_number_of_workers_and_
 
 def test_operations_come_after_the_crop_and_belong_to_sample_epoch_and_view(root: Path) -> None:
     augmenter = Augmenter(size_px=SIZE, operations=2, magnitude=12)
-    share = Share(indices=np.array([5, 5, 9, 2]), global_count=4, views=np.array([0, 1, 2, 0]))
+    share = BatchShare(indices=np.array([5, 5, 9, 2]), global_count=4, views=np.array([0, 1, 2, 0]))
     with (
         make_pool(root, 1) as plain_pool,
         make_pool(root, 1, augment_ops=2, augment_magnitude=12) as pool,
@@ -204,11 +204,11 @@ def test_a_pass_stopped_in_the_middle_does_not_spoil_the_next(root: Path, worker
 def test_no_more_batches_are_decoded_ahead_than_memory_was_set_aside_for(root: Path) -> None:
     taken = 0
 
-    def counted() -> Iterator[Share]:
+    def counted() -> Iterator[BatchShare]:
         nonlocal taken
         for _ in range(100):
             taken += 1
-            yield Share(indices=np.arange(4), global_count=4)
+            yield BatchShare(indices=np.arange(4), global_count=4)
 
     with make_pool(root, 2, depth=3, hold=1) as pool:
         batches = pool.batches("train", counted(), transform="train")
@@ -315,7 +315,7 @@ def test_a_fault_of_our_own_in_a_worker_comes_back_with_its_traceback(
     def broken(*_: object) -> None:
         raise TypeError("our bug")
 
-    monkeypatch.setattr(Decoder, "decode", broken)
+    monkeypatch.setattr(JpegDecoder, "decode", broken)
     with make_pool(root, 2) as pool:
         for _ in range(2):
             with pytest.raises(RuntimeError, match=r"(?s)decode worker failed.*in broken.*TypeError: our bug"):

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from trainmark.datasets import jpeg
 from trainmark.datasets.crops import Crop, eval_crop, train_crop
-from trainmark.datasets.jpeg import BadImage, Decoder
+from trainmark.datasets.jpeg import BadImage, JpegDecoder
 
 ORIENTATION = 0x0112
 
@@ -39,7 +39,7 @@ def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
 
 def decoded(data: bytes, crop: Crop) -> np.ndarray:
     out = np.zeros((crop.size, crop.size, 3), np.uint8)
-    Decoder().decode(data, lambda width, height: crop, out)
+    JpegDecoder().decode(data, lambda width, height: crop, out)
     return out.astype(int)
 
 
@@ -149,7 +149,7 @@ def test_the_size_offered_to_the_crop_is_the_upright_pictures() -> None:
         sizes.append((width, height))
         return some_crop(width, height, 0)
 
-    Decoder().decode(encoded(photograph(), exif=exif), choose, np.zeros((96, 96, 3), np.uint8))
+    JpegDecoder().decode(encoded(photograph(), exif=exif), choose, np.zeros((96, 96, 3), np.uint8))
     assert sizes == [(240, 320)]
 
 
@@ -175,7 +175,7 @@ def test_bytes_pillow_forgives_are_forgiven() -> None:
 
 
 def test_one_decoder_serves_pictures_of_any_size_one_after_another() -> None:
-    decoder = Decoder()
+    decoder = JpegDecoder()
     out = np.zeros((96, 96, 3), np.uint8)
     for width, height in ((300, 300), (20, 30), (500, 90), (320, 240)):
         data, crop = encoded(photograph(width, height)), some_crop(width, height, 6)
@@ -215,6 +215,6 @@ def test_damaged_bytes_give_pixels_or_a_bad_image_and_nothing_else(seed: int, ch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jpeg, "MAX_PIXELS", 500_000)
         try:
-            Decoder().decode(bytes(data), lambda width, height: some_crop(width, height, 0, 16), out)
+            JpegDecoder().decode(bytes(data), lambda width, height: some_crop(width, height, 0, 16), out)
         except BadImage as error:
             assert str(error)

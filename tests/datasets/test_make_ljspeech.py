@@ -215,7 +215,7 @@ def test_a_reader_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
     assert names(tmp_path) == []
 
 
-def _die(root: Path, seed: int, numbers: range) -> list[atomic_dataset.Written]:
+def _die(root: Path, seed: int, numbers: range) -> list[atomic_dataset.WrittenFile]:
     os._exit(1)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.datasets.order import Share, epoch_order, largest_share, rank_batches, rank_share, steps_per_epoch
+from trainmark.datasets.order import BatchShare, epoch_order, largest_share, rank_batches, rank_share, steps_per_epoch
 from trainmark.spec.errors import NotReadyError
 
 steady = settings(deadline=None, derandomize=True)
@@ -16,7 +16,7 @@ batches = st.integers(1, 7)
 counts = st.integers(0, 300)
 
 
-def all_ranks(count: int, batch: int, world: int, **changes: Any) -> list[list[Share]]:
+def all_ranks(count: int, batch: int, world: int, **changes: Any) -> list[list[BatchShare]]:
     settings: dict[str, Any] = {"seed": 3, "epoch": 1, "shuffle": True, **changes}
     return [
         list(rank_batches(count, batch_per_device=batch, world=world, rank=rank, **settings)) for rank in range(world)
@@ -156,7 +156,7 @@ def test_repeated_views_fill_an_epoch_of_the_usual_length_with_fewer_samples(
     assert seen == sorted((order[place // views], place % views) for place in range(count))
 
 
-def pairs(share: Share) -> list[tuple[int, int]]:
+def pairs(share: BatchShare) -> list[tuple[int, int]]:
     assert share.views is not None
     return list(zip(share.indices.tolist(), share.views.tolist(), strict=True))
 

@@ -21,7 +21,7 @@ from scipy.io import savemat
 from trainmark.datasets.imagenet.prepare import (
     ILSVRC2012,
     ArchiveSet,
-    Prepared,
+    PreparedImages,
     Progress,
     prepare,
     read_devkit_labels,
@@ -94,14 +94,14 @@ def tree(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def run(archives: Archives, out: Path, **options: object) -> Prepared:
+def run(archives: Archives, out: Path, **options: object) -> PreparedImages:
     settings = {"val_labels": archives.labels, "expected": archives.expected} | options
     return prepare(archives.train, archives.val, out, **settings)  # type: ignore[arg-type]
 
 
 def test_the_archives_become_folders_of_classes(archives: Archives, tmp_path: Path) -> None:
     prepared = run(archives, tmp_path / "out")
-    assert prepared == Prepared(classes=3, train=15, val=6, written=21)
+    assert prepared == PreparedImages(classes=3, train=15, val=6, written=21)
     expected = {f"train/{w}/{w}_{i}.JPEG": content(w, i) for w in CLASSES for i in range(PER_CLASS)}
     expected |= {f"val/{CLASSES[i % 3]}/{val_name(i + 1)}": content("val", i + 1) for i in range(6)}
     assert {name: data for name, (data, _) in tree(tmp_path / "out").items()} == expected

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.datasets.archive_checks import Progress
+from trainmark.datasets.archive_checks import ArchiveProgress
 from trainmark.datasets.ljspeech import prepare as prepare_module
-from trainmark.datasets.ljspeech.prepare import LJSPEECH_1_1, Prepared, Release, prepare
+from trainmark.datasets.ljspeech.prepare import LJSPEECH_1_1, PreparedClips, Release, prepare
 from trainmark.datasets.ljspeech.reader import read_metadata
 from trainmark.spec.errors import NotReadyError
 
@@ -74,7 +74,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path)
 
 
-def run(archive: Archive, out: Path, **options: object) -> Prepared:
+def run(archive: Archive, out: Path, **options: object) -> PreparedClips:
     return prepare(archive.path, out, **({"expected": archive.expected} | options))  # type: ignore[arg-type]
 
 
@@ -86,7 +86,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def test_the_archive_becomes_texts_and_sound_files_without_its_leading_folder(archive: Archive, tmp_path: Path) -> None:
     out = tmp_path / "数据 集"
-    assert run(archive, out) == Prepared(clips=CLIPS, written=CLIPS + 2)
+    assert run(archive, out) == PreparedClips(clips=CLIPS, written=CLIPS + 2)
     assert tree(out) == archive.unpacked
     assert len(read_metadata(out)) == CLIPS
     assert {path.stat().st_mode & 0o777 for path in (out / "wavs").iterdir()} == {0o644}
@@ -98,12 +98,12 @@ def test_prepared_twice_the_archive_is_neither_summed_nor_decompressed_again(arc
     assert phases == ["checksum", "unpack"]
     phases.clear()
     again = run(archive, tmp_path / "out", progress=lambda at: phases.append(at.phase))
-    assert again == Prepared(clips=CLIPS, written=0)
+    assert again == PreparedClips(clips=CLIPS, written=0)
     assert phases == []
 
 
 def test_progress_ends_at_the_whole(archive: Archive, tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[ArchiveProgress] = []
     run(archive, tmp_path / "out", progress=seen.append)
     assert [at.done_bytes for at in seen] == [at.total_bytes for at in seen]
     assert seen[-1].files == CLIPS

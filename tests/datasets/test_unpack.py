@@ -14,10 +14,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from trainmark.datasets.unpack import Destination, Limits, members, unpack
+from trainmark.datasets.unpack import ArchiveLimits, Destination, members, unpack
 from trainmark.spec.errors import NotReadyError
 
-ROOMY = Limits(files=100, total_bytes=1 << 20)
+ROOMY = ArchiveLimits(files=100, total_bytes=1 << 20)
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
@@ -36,7 +36,7 @@ def tar_of(*items: tuple[str | tarfile.TarInfo, bytes], form: int = tarfile.USTA
     return buffer.getvalue()
 
 
-def listed(data: bytes, limits: Limits = ROOMY) -> dict[str, bytes]:
+def listed(data: bytes, limits: ArchiveLimits = ROOMY) -> dict[str, bytes]:
     return {member.name: member.read(1 << 20) for member in members(io.BytesIO(data), "a.tar", limits)}
 
 
@@ -86,7 +86,7 @@ def test_large_members_that_nobody_reads_are_passed_over_without_reading() -> No
             return data
 
     source = Counting(tar_of(("big", bytes(5 << 20)), ("small", b"1")))
-    names = [member.name for member in members(source, "a.tar", Limits(files=9, total_bytes=1 << 30))]
+    names = [member.name for member in members(source, "a.tar", ArchiveLimits(files=9, total_bytes=1 << 30))]
     assert names == ["big", "small"]
     assert source.taken < 10_000
 
@@ -139,22 +139,22 @@ def test_a_nul_in_an_extended_name_is_refused() -> None:
 
 def test_more_files_than_allowed_are_refused() -> None:
     data = tar_of(*((f"f{i}", b"") for i in range(11)))
-    assert len(listed(data, Limits(files=11, total_bytes=0))) == 11
+    assert len(listed(data, ArchiveLimits(files=11, total_bytes=0))) == 11
     with pytest.raises(NotReadyError, match="more than 10 files, at member 'f10'"):
-        listed(data, Limits(files=10, total_bytes=0))
+        listed(data, ArchiveLimits(files=10, total_bytes=0))
 
 
 def test_endless_folders_are_refused_too() -> None:
     data = tar_of(*((entry(f"d{i}", tarfile.DIRTYPE), b"") for i in range(200)))
     with pytest.raises(NotReadyError, match="headers"):
-        listed(data, Limits(files=1, total_bytes=0))
+        listed(data, ArchiveLimits(files=1, total_bytes=0))
 
 
 def test_more_bytes_than_allowed_are_refused_before_they_are_written(tmp_path: Path) -> None:
     archive = tmp_path / "bomb.tar.gz"
     archive.write_bytes(gzip.compress(tar_of(("small", b"1"), ("bomb", bytes(1 << 20)))))
     with pytest.raises(NotReadyError, match="more than 1000 bytes unpacked, at member 'bomb'"):
-        unpack(archive, tmp_path / "out", Limits(files=10, total_bytes=1000))
+        unpack(archive, tmp_path / "out", ArchiveLimits(files=10, total_bytes=1000))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["small"]
 
 
@@ -162,7 +162,7 @@ def test_a_size_that_is_a_lie_is_found_out() -> None:
     header = entry("lie")
     header.size = 1 << 40
     data = header.tobuf(tarfile.GNU_FORMAT) + b"short"
-    member = next(members(io.BytesIO(data), "a.tar", Limits(files=1, total_bytes=1 << 50)))
+    member = next(members(io.BytesIO(data), "a.tar", ArchiveLimits(files=1, total_bytes=1 << 50)))
     assert member.read(100) == b"short"
     with pytest.raises(NotReadyError, match="member 'lie' is cut off"):
         member.read(100)

@@ -13,7 +13,7 @@ import pytest
 from privileges import ordinary_permissions
 
 from trainmark.datasets.ljspeech import verify as verify_module
-from trainmark.datasets.ljspeech.verify import Speech, verify
+from trainmark.datasets.ljspeech.verify import SpeechSize, verify
 from trainmark.datasets.verify_report import Decode, Report
 from trainmark.spec.errors import NotReadyError
 
@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def look(root: Path, decode: Decode = "header", **options: object) -> Report[Speech]:
+def look(root: Path, decode: Decode = "header", **options: object) -> Report[SpeechSize]:
     return verify(root, decode=decode, **({"processes": 1} | options))  # type: ignore[arg-type]
 
 
@@ -62,14 +62,14 @@ def test_a_good_set_is_counted_and_nothing_is_found(
     root: Path, decode: Decode, seconds: float | None, sentence: str
 ) -> None:
     report = look(root, decode)
-    assert report == Report(expected=None, found=Speech(clips=4), problems=(), notes=())
+    assert report == Report(expected=None, found=SpeechSize(clips=4), problems=(), notes=())
     assert report.found.seconds == seconds
     assert report.ok
     assert report.sentence() == sentence
 
 
 def test_a_day_of_speech_is_told_in_hours() -> None:
-    assert str(Speech(clips=13_100, seconds=86_117.1)) == "13100 clips, 23:55:17 of sound"
+    assert str(SpeechSize(clips=13_100, seconds=86_117.1)) == "13100 clips, 23:55:17 of sound"
 
 
 def test_several_processes_say_the_same_as_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_paths_are_told_from_the_folder_that_was_asked_about(root: Path) -> None
 
 def test_a_made_set_is_held_to_its_manifest(root: Path) -> None:
     (root / "trainmark-set.json").write_text(json.dumps({"clips": 4}))
-    assert look(root).expected == Speech(clips=4)
+    assert look(root).expected == SpeechSize(clips=4)
     assert look(root).ok
     (root / "trainmark-set.json").write_text(json.dumps({"clips": 5}))
     report = look(root)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trainmark import workloads
 from trainmark.launch import fill, planning
-from trainmark.launch.fill import Bounds, Found, Try, search
+from trainmark.launch.fill import Bounds, FillResult, Try, search
 from trainmark.launch.fill_trial import Trial
 from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
@@ -38,7 +38,7 @@ def device(
     return attempt
 
 
-def searched(attempt: Callable[[int, float | None], Try], start: int = 8, **bounds: float) -> Found:
+def searched(attempt: Callable[[int, float | None], Try], start: int = 8, **bounds: float) -> FillResult:
     return search(attempt, Bounds(**{"start": start, "all_s": 1e9, **bounds}))  # type: ignore[arg-type]
 
 

@@ -38,13 +38,13 @@ for word in "$@"; do printf '%s\\0' "$word"; done >> "$SAID"
 """
 
 
-def a_job(topology: str = "2x2", platform: str = "cpu", **words: str) -> jobs.Job:
+def a_job(topology: str = "2x2", platform: str = "cpu", **words: str) -> jobs.ClusterJob:
     plan = planning.decide("resnet50", planning.Words(recipe="smoke", topology=topology, platform=platform))
     said = (("run", "resnet50"), *((f"--{name}", value) for name, value in words.items()))
-    return jobs.Job(plans=(plan,), words=said, name=jobs.name_for([plan]))
+    return jobs.ClusterJob(plans=(plan,), words=said, name=jobs.name_for([plan]))
 
 
-def hostile_job() -> jobs.Job:
+def hostile_job() -> jobs.ClusterJob:
     return replace(a_job(), words=(("run", "resnet50"), *(("--set", text) for text in HOSTILE)))
 
 
@@ -75,7 +75,7 @@ def directives(script: str) -> dict[str, str]:
 
 
 def test_sbatch_is_asked_for_the_topology_and_its_devices() -> None:
-    found = directives(slurm.script(a_job("2x8", "nvidia"), slurm.Request()))
+    found = directives(slurm.script(a_job("2x8", "nvidia"), slurm.SlurmRequest()))
     assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "8")
     assert found["job-name"] == "trainmark-resnet50-smoke-2x8"
     assert "exclusive" in found
@@ -83,11 +83,11 @@ def test_sbatch_is_asked_for_the_topology_and_its_devices() -> None:
 
 
 def test_no_device_is_asked_for_on_a_cpu_platform() -> None:
-    assert "gpus-per-node" not in directives(slurm.script(a_job("2x8"), slurm.Request()))
+    assert "gpus-per-node" not in directives(slurm.script(a_job("2x8"), slurm.SlurmRequest()))
 
 
 def test_what_the_user_wants_of_slurm_is_asked_for() -> None:
-    request = slurm.Request(time="1-12:00:00", partition="gpu", account="mine", gpus_per_node=4, cpus_per_task=16)
+    request = slurm.SlurmRequest(time="1-12:00:00", partition="gpu", account="mine", gpus_per_node=4, cpus_per_task=16)
     script = slurm.script(a_job("2x8", "nvidia"), request)
     found = directives(script)
     assert (found["time"], found["partition"], found["account"]) == ("1-12:00:00", "gpu", "mine")
@@ -96,7 +96,7 @@ def test_what_the_user_wants_of_slurm_is_asked_for() -> None:
 
 
 def test_every_line_for_sbatch_stands_below_its_comment_and_above_the_first_command() -> None:
-    lines = slurm.script(a_job(), slurm.Request(venv="/opt/trainmark")).splitlines()
+    lines = slurm.script(a_job(), slurm.SlurmRequest(venv="/opt/trainmark")).splitlines()
     first_command = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
     asked = [number for number, line in enumerate(lines) if re.match("##?SBATCH", line)]
     assert asked
@@ -105,7 +105,7 @@ def test_every_line_for_sbatch_stands_below_its_comment_and_above_the_first_comm
 
 
 def test_bash_hands_srun_the_words_as_they_are(tmp_path: Path) -> None:
-    words = said_to("srun", slurm.script(hostile_job(), slurm.Request()), tmp_path)
+    words = said_to("srun", slurm.script(hostile_job(), slurm.SlurmRequest()), tmp_path)
     assert words[words.index("trainmark") :] == hostile_job().command
 
 
@@ -113,12 +113,12 @@ def test_the_virtual_environment_is_entered_first(tmp_path: Path) -> None:
     venv = tmp_path / "it's mine"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "activate").write_text("touch entered\n")
-    said_to("srun", slurm.script(a_job(), slurm.Request(venv=str(venv))), tmp_path)
+    said_to("srun", slurm.script(a_job(), slurm.SlurmRequest(venv=str(venv))), tmp_path)
     assert (tmp_path / "entered").exists()
 
 
 def test_a_virtual_environment_that_is_not_there_ends_the_script() -> None:
-    script = slurm.script(a_job(), slurm.Request(venv="/not/there"))
+    script = slurm.script(a_job(), slurm.SlurmRequest(venv="/not/there"))
     ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert ended.returncode != 0
     assert "/not/there/bin/activate" in ended.stderr
@@ -127,47 +127,51 @@ def test_a_virtual_environment_that_is_not_there_ends_the_script() -> None:
 @pytest.mark.parametrize(
     ("request_", "option"),
     [
-        (slurm.Request(time="soon"), "--time"),
-        (slurm.Request(time="1:00:00\ntouch owned"), "--time"),
-        (slurm.Request(partition="gpu\ntouch owned"), "--partition"),
-        (slurm.Request(account="a b"), "--account"),
-        (slurm.Request(gpus_per_node=-1), "--gpus-per-node"),
-        (slurm.Request(cpus_per_task=0), "--cpus-per-task"),
+        (slurm.SlurmRequest(time="soon"), "--time"),
+        (slurm.SlurmRequest(time="1:00:00\ntouch owned"), "--time"),
+        (slurm.SlurmRequest(partition="gpu\ntouch owned"), "--partition"),
+        (slurm.SlurmRequest(account="a b"), "--account"),
+        (slurm.SlurmRequest(gpus_per_node=-1), "--gpus-per-node"),
+        (slurm.SlurmRequest(cpus_per_task=0), "--cpus-per-task"),
     ],
 )
-def test_what_could_leave_its_line_is_refused(request_: slurm.Request, option: str) -> None:
+def test_what_could_leave_its_line_is_refused(request_: slurm.SlurmRequest, option: str) -> None:
     with pytest.raises(UsageError, match=option):
         slurm.script(a_job(), request_)
 
 
 def test_a_job_name_that_could_leave_its_line_is_refused() -> None:
     with pytest.raises(UsageError, match="--name"):
-        slurm.script(replace(a_job(), name="x\ntouch owned"), slurm.Request())
+        slurm.script(replace(a_job(), name="x\ntouch owned"), slurm.SlurmRequest())
 
 
 def test_a_path_with_a_line_break_stays_inside_its_comment(tmp_path: Path) -> None:
     job = a_job()
     plan = replace(job.plans[0], data=replace(job.plans[0].data, folder="/data\ntouch owned\n"))
-    assert said_to("srun", slurm.script(replace(job, plans=(plan,)), slurm.Request()), tmp_path)
-    assert "data /data?touch owned?" in kubernetes.manifest(replace(job, plans=(plan,)), kubernetes.Request(image="i"))
+    assert said_to("srun", slurm.script(replace(job, plans=(plan,)), slurm.SlurmRequest()), tmp_path)
+    assert "data /data?touch owned?" in kubernetes.manifest(
+        replace(job, plans=(plan,)), kubernetes.KubernetesRequest(image="i")
+    )
 
 
 # Kubernetes
 
 
 def test_yaml_holds_the_words_as_they_are() -> None:
-    trainer = plain_yaml.read(kubernetes.manifest(hostile_job(), kubernetes.Request(image="i")))["spec"]["trainer"]
+    trainer = plain_yaml.read(kubernetes.manifest(hostile_job(), kubernetes.KubernetesRequest(image="i")))["spec"][
+        "trainer"
+    ]
     assert [word.replace("$$", "$") for word in (*trainer["command"], *trainer["args"])] == hostile_job().command
 
 
 def test_no_variable_of_the_pod_is_put_into_a_word() -> None:
     job = replace(a_job(), words=(("run",), ("--data", "$(HOSTNAME)/$$")))
-    args = plain_yaml.read(kubernetes.manifest(job, kubernetes.Request(image="i")))["spec"]["trainer"]["args"]
+    args = plain_yaml.read(kubernetes.manifest(job, kubernetes.KubernetesRequest(image="i")))["spec"]["trainer"]["args"]
     assert args[-1] == "$$(HOSTNAME)/$$$$"
 
 
 def test_a_pod_asks_for_its_devices_by_the_name_the_cluster_has_for_them() -> None:
-    request = kubernetes.Request(image="i", resource="example.com/npu")
+    request = kubernetes.KubernetesRequest(image="i", resource="example.com/npu")
     trainer = plain_yaml.read(kubernetes.manifest(a_job("2x8", "nvidia"), request))["spec"]["trainer"]
     assert trainer["resourcesPerNode"] == {"requests": {"example.com/npu": 8}, "limits": {"example.com/npu": 8}}
     assert "resourcesPerNode" not in plain_yaml.read(kubernetes.manifest(a_job("2x8"), request))["spec"]["trainer"]
@@ -175,7 +179,7 @@ def test_a_pod_asks_for_its_devices_by_the_name_the_cluster_has_for_them() -> No
 
 def test_devices_the_cluster_has_no_name_for_cannot_be_asked_for() -> None:
     with pytest.raises(UsageError, match="platform nvidia does not say what a cluster calls its devices"):
-        kubernetes.manifest(a_job("2x8", "nvidia"), kubernetes.Request(image="i"))
+        kubernetes.manifest(a_job("2x8", "nvidia"), kubernetes.KubernetesRequest(image="i"))
 
 
 @pytest.mark.parametrize(
@@ -191,18 +195,18 @@ def test_devices_the_cluster_has_no_name_for_cannot_be_asked_for() -> None:
 )
 def test_what_kubernetes_would_refuse_is_refused_here(changes: dict[str, str], option: str) -> None:
     with pytest.raises(UsageError, match=option):
-        kubernetes.manifest(a_job(), kubernetes.Request(**{"image": "i", **changes}))
+        kubernetes.manifest(a_job(), kubernetes.KubernetesRequest(**{"image": "i", **changes}))
 
 
 @pytest.mark.parametrize("name", ["1st", "Big", "a" * 54, "a.b"])
 def test_a_name_that_no_pod_can_have_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--name"):
-        kubernetes.manifest(replace(a_job(), name=name), kubernetes.Request(image="i"))
+        kubernetes.manifest(replace(a_job(), name=name), kubernetes.KubernetesRequest(image="i"))
 
 
 def test_bytes_that_are_no_text_cannot_become_yaml() -> None:
     with pytest.raises(UsageError, match="not valid Unicode"):
-        kubernetes.manifest(replace(a_job(), words=(("run", "\udcff"),)), kubernetes.Request(image="i"))
+        kubernetes.manifest(replace(a_job(), words=(("run", "\udcff"),)), kubernetes.KubernetesRequest(image="i"))
 
 
 # ssh

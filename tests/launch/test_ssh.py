@@ -19,7 +19,7 @@ import pytest
 from records import make_record
 
 from trainmark.launch import ssh, ssh_run
-from trainmark.launch.ssh import Target
+from trainmark.launch.ssh import Host
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.spec.site import Network, Remote, Site
 from trainmark.spec.topology import Topology
@@ -111,21 +111,21 @@ def test_a_word_that_is_no_list_of_hosts_is_refused(word: str, sentence: str) ->
 
 def test_names_addresses_and_users_are_taken() -> None:
     assert ssh.parse_hosts("gpu-01.example, 10.0.0.2,trainer@fd00::2", Topology(nodes=3, devices_per_node=8)) == [
-        Target(host="gpu-01.example"),
-        Target(host="10.0.0.2"),
-        Target(host="fd00::2", user="trainer"),
+        Host(host="gpu-01.example"),
+        Host(host="10.0.0.2"),
+        Host(host="fd00::2", user="trainer"),
     ]
 
 
 def test_ssh_asks_nothing_checks_host_keys_and_gets_the_site_s_choices() -> None:
     remote = Remote(user="site", port=2222, ssh_config=Path("/etc/ours"))
-    argv = ssh.ssh_command(Target(host="a"), remote, "true")
+    argv = ssh.ssh_command(Host(host="a"), remote, "true")
     assert argv[:4] == ["ssh", "-F", "/etc/ours", "-T"]
     options = {argv[place + 1] for place, word in enumerate(argv) if word == "-o"}
     assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=10"} <= options
     assert {"ServerAliveInterval=5", "ServerAliveCountMax=3"} <= options
     assert argv[-7:] == ["-p", "2222", "-l", "site", "--", "a", "true"]
-    assert ssh.ssh_command(Target(host="a", user="mine"), remote, "true")[-5:] == ["-l", "mine", "--", "a", "true"]
+    assert ssh.ssh_command(Host(host="a", user="mine"), remote, "true")[-5:] == ["-l", "mine", "--", "a", "true"]
 
 
 def test_every_word_reaches_the_other_side_as_it_was_written(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_run_folder_that_cannot_be_fetched_costs_neither_the_record_nor_leaves
 )
 def test_a_run_that_is_not_where_it_says_is_not_fetched(tmp_path: Path, folder: str, run_id: str) -> None:
     with pytest.raises(NotReadyError, match="do not fit together"):
-        ssh.fetch(Target(host="a"), Remote(), folder, run_id, tmp_path)
+        ssh.fetch(Host(host="a"), Remote(), folder, run_id, tmp_path)
 
 
 # What holds the other side up

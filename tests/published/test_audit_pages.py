@@ -12,7 +12,7 @@ from trainmark import workloads
 from trainmark.analysis.peaks import card, family
 from trainmark.published import library
 from trainmark.published.audit import audit_page, by_source
-from trainmark.published.page import Page, Said
+from trainmark.published.page import PublishedPage, Said
 from trainmark.report.audit_screen import render
 from trainmark.spec.audit import Audit
 from trainmark.spec.checks import CheckResult
@@ -20,15 +20,15 @@ from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.workload_facts import derive
 
 
-def found(page: Page, code: str | None = None) -> list[CheckResult]:
+def found(page: PublishedPage, code: str | None = None) -> list[CheckResult]:
     return [finding for entry in audit_page(page) for finding in entry.findings if code in (None, finding.name)]
 
 
-def check(page: Page, code: str) -> CheckResult:
+def check(page: PublishedPage, code: str) -> CheckResult:
     return next(entry for entry in audit_page(page) if entry.name == code)
 
 
-def page_of(title: str) -> Page:
+def page_of(title: str) -> PublishedPage:
     return next(page for page in by_source(library.rows()) if page.title == title)
 
 
@@ -47,8 +47,8 @@ HONEST = replace(
 )
 
 
-def page(*rows: PublishedRow, **changes: Any) -> Page:
-    return Page(title="a page", rows=rows, **changes)
+def page(*rows: PublishedRow, **changes: Any) -> PublishedPage:
+    return PublishedPage(title="a page", rows=rows, **changes)
 
 
 def test_an_honest_row_passes_and_what_could_not_be_looked_at_is_said() -> None:

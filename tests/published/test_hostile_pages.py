@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainmark.analysis.peaks import mfu
 from trainmark.published import markdown, read
-from trainmark.published.page import Page
+from trainmark.published.page import PublishedPage
 from trainmark.report.published_table import render
 from trainmark.spec.topology import Topology
 
@@ -23,7 +23,7 @@ PIECES = (
 )  # fmt: skip
 
 
-def use(page: Page) -> str:
+def use(page: PublishedPage) -> str:
     """All that is done with a page's rows."""
     for row in page.rows:
         Topology.parse(row.topology)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainmark.published import imported, library, read
-from trainmark.published.page import Page
+from trainmark.published.page import PublishedPage
 from trainmark.spec.errors import NotReadyError
 
 TEXT = """\
@@ -125,6 +125,6 @@ def test_a_store_that_cannot_hold_pages_is_an_error_in_a_sentence(tmp_path: Path
 
 
 def test_a_page_of_odd_signs_can_be_kept(tmp_path: Path) -> None:
-    page = Page(title="\ud800", rows=(), unread=("\x1b",))
+    page = PublishedPage(title="\ud800", rows=(), unread=("\x1b",))
     assert imported.keep(tmp_path, page, content=b"x", day="2026-11-16").new
     assert imported.contents(tmp_path).damaged == ()

@@ -7,7 +7,7 @@ import pytest
 from trainmark.analysis.peaks import mfu
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.published import cells
-from trainmark.published.page import Page
+from trainmark.published.page import PublishedPage
 from trainmark.published.read import read as read_page
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.topology import Topology
@@ -58,7 +58,7 @@ ENGLISH = """\
 """
 
 
-def read(text: str, name: str = "page.md") -> Page:
+def read(text: str, name: str = "page.md") -> PublishedPage:
     return read_page(text, name=name)
 
 

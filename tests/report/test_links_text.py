@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from trainmark.report import links_text
-from trainmark.report.terminal import Paper
+from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import links
 
 FOUND = msgspec.convert(
@@ -23,9 +23,9 @@ def test_latency_and_bandwidth_are_told_in_a_sentence() -> None:
 
 
 def test_the_table_has_a_row_for_each_message_size() -> None:
-    paper = Paper(width=60)
-    paper.put(links_text.table(paper, FOUND))
-    lines = [line.split() for line in paper.drawn().splitlines()]
+    writer = TerminalWriter(width=60)
+    writer.put(links_text.table(writer, FOUND))
+    lines = [line.split() for line in writer.drawn().splitlines()]
     assert lines[0] == ["message", "median", "ms", "bus", "GB/s"]
     assert lines[2:] == [
         ["4", "KiB", "0.213", "0.0307"],

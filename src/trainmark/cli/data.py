@@ -14,7 +14,7 @@ from trainmark.cli.terminal import say
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.datasets.archive_checks import Progress
+    from trainmark.datasets.archive_checks import ArchiveProgress
     from trainmark.datasets.data_set import Option
     from trainmark.datasets.verify_report import Report
 
@@ -184,7 +184,7 @@ def _counting(things: str) -> Callable[[int, int], None]:
     return counted
 
 
-def _shown(at: Progress) -> None:
+def _shown(at: ArchiveProgress) -> None:
     share = 100 * at.done_bytes / max(1, at.total_bytes)
     line = f"{at.phase}: {share:.0f} %"
     if sys.stderr.isatty():

@@ -15,7 +15,7 @@ from trainmark.cli.terminal import console, look, say
 from trainmark.spec.checks import CheckResult
 
 if TYPE_CHECKING:
-    from trainmark.report.terminal import Paper
+    from trainmark.report.terminal import TerminalWriter
 
 HELP = "Check this machine, or measure the links between ranks."
 EXAMPLES = """\
@@ -113,8 +113,8 @@ def _dump(document: Mapping[str, Any]) -> None:
     print()
 
 
-def _paper() -> Paper:
-    from trainmark.report.terminal import Paper
+def _paper() -> TerminalWriter:
+    from trainmark.report.terminal import TerminalWriter
 
     screen = console()
-    return Paper(**look(screen))
+    return TerminalWriter(**look(screen))

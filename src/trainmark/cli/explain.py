@@ -39,12 +39,12 @@ def run(args: argparse.Namespace) -> int:
         screen.file.write(json.dumps(document, indent=2) + "\n")
         return 0
     from trainmark.report.explain_screen import draw_all, draw_one
-    from trainmark.report.terminal import Paper
+    from trainmark.report.terminal import TerminalWriter
 
-    paper = Paper(**look(screen))
+    writer = TerminalWriter(**look(screen))
     if args.word is None:
-        draw_all(paper, found, language)
+        draw_all(writer, found, language)
     else:
-        draw_one(paper, found[0], language)
-    screen.file.write(paper.drawn())
+        draw_one(writer, found[0], language)
+    screen.file.write(writer.drawn())
     return 0

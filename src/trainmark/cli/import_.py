@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainmark.published.imported import Kept
-    from trainmark.published.page import Page
+    from trainmark.published.page import PublishedPage
 
 HELP = "Read the result tables of published pages into the store, and say what could not be read."
 EXAMPLES = """\
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     day = datetime.now(timezone.utc).date().isoformat()
     # every file is looked at before anything is kept
     contents = [(path, _content(path)) for path in args.pages]
-    found: list[tuple[Path, Page, Kept | None]] = []
+    found: list[tuple[Path, PublishedPage, Kept | None]] = []
     for path, content in contents:
         page = read.read(_text(path, content), name=path.name)
         kept = imported.keep(store, page, content=content, day=day) if page.rows and not args.dry_run else None
@@ -76,7 +76,7 @@ def _text(path: Path, content: bytes) -> str:
     raise UsageError(f"page {path} is not text in UTF-8 or GB 18030; give a page in Markdown")
 
 
-def _show(found: list[tuple[Path, Page, Kept | None]], *, as_json: bool) -> None:
+def _show(found: list[tuple[Path, PublishedPage, Kept | None]], *, as_json: bool) -> None:
     from trainmark.cli.terminal import console, look
     from trainmark.report.published_table import render
 
@@ -87,7 +87,7 @@ def _show(found: list[tuple[Path, Page, Kept | None]], *, as_json: bool) -> None
         screen.file.write(render(rows, **look(screen)))
 
 
-def _document(path: Path, page: Page, kept: Kept | None) -> dict[str, Any]:
+def _document(path: Path, page: PublishedPage, kept: Kept | None) -> dict[str, Any]:
     from dataclasses import asdict
 
     from trainmark.analysis.peaks import mfu
@@ -103,7 +103,7 @@ def _document(path: Path, page: Page, kept: Kept | None) -> dict[str, Any]:
     }
 
 
-def _tell(found: list[tuple[Path, Page, Kept | None]]) -> None:
+def _tell(found: list[tuple[Path, PublishedPage, Kept | None]]) -> None:
     """On stderr: what could not be read, and where the rest is kept."""
     from trainmark.cli.terminal import say
     from trainmark.spec import escape

@@ -14,7 +14,7 @@ from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmark.launch.options import RunOptions
-    from trainmark.launch.render.job import Job
+    from trainmark.launch.render.job import ClusterJob
     from trainmark.spec.plan import Plan
 
 HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
@@ -98,7 +98,7 @@ def _add_ssh(parser: argparse.ArgumentParser) -> None:
 def _slurm(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> str:
     from trainmark.launch.render import slurm
 
-    request = slurm.Request(
+    request = slurm.SlurmRequest(
         time=args.time,
         partition=args.partition,
         account=args.account,
@@ -121,7 +121,7 @@ def _kubernetes(args: argparse.Namespace, options: RunOptions, decided: Sequence
         raise UsageError("--mount says where a claim appears; name the claim with --data-claim")
     if store is None:
         say("the records stay in the pods and are lost with them; keep them with --data-claim, or --store")
-    request = kubernetes.Request(
+    request = kubernetes.KubernetesRequest(
         image=args.image,
         namespace=args.namespace,
         runtime=args.runtime,
@@ -167,9 +167,9 @@ def _settled(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
     )
 
 
-def _job(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> Job:
-    from trainmark.launch.render.job import Job, name_for
+def _job(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> ClusterJob:
+    from trainmark.launch.render.job import ClusterJob, name_for
 
     names, *rest = options.to_argv()
     words = (("run", *names), *rest, *([("--json",)] if args.json else []))
-    return Job(plans=tuple(decided), words=words, name=getattr(args, "name", None) or name_for(decided))
+    return ClusterJob(plans=tuple(decided), words=words, name=getattr(args, "name", None) or name_for(decided))

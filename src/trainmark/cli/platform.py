@@ -112,19 +112,19 @@ def _document(finding: CheckResult) -> dict[str, str]:
 
 def _tell(finding: CheckResult) -> None:
     """At once: a check that hangs is the one after the last line."""
-    from trainmark.report.terminal import Paper
+    from trainmark.report.terminal import TerminalWriter
 
     screen = console()
-    paper = Paper(**look(screen))
-    line = paper.table(heads=False)
+    writer = TerminalWriter(**look(screen))
+    line = writer.table(heads=False)
     line.add_column(width=7)
     line.add_column(width=18, overflow="fold")
     line.add_column(overflow="fold")
     line.add_row(
-        paper.text(WORDS[finding.verdict], STYLES[finding.verdict]), finding.name, paper.text(finding.sentence)
+        writer.text(WORDS[finding.verdict], STYLES[finding.verdict]), finding.name, writer.text(finding.sentence)
     )
     if finding.remedy:
-        line.add_row("", "", paper.text(f"look at: {finding.remedy}"))
-    paper.put(line)
-    sys.stdout.write(paper.drawn())
+        line.add_row("", "", writer.text(f"look at: {finding.remedy}"))
+    writer.put(line)
+    sys.stdout.write(writer.drawn())
     sys.stdout.flush()

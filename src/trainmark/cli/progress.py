@@ -22,7 +22,7 @@ PLAIN_LINE_EVERY_S = 10.0
 RECENT_STEPS = 20
 
 
-class Progress:
+class ProgressLine:
     """Fed with what the ranks wrote so far; knows nothing of processes."""
 
     def __init__(self, plan: Plan, item: str, quality: str, *, quiet: bool) -> None:
@@ -38,7 +38,7 @@ class Progress:
         self._evaluations = 0
         self._began_s = time.monotonic()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         if not self._quiet and sys.stderr.isatty():
             from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Live
@@ -122,5 +122,5 @@ def watching(plan: Plan) -> Iterator[Watcher]:
     from trainmark import workloads
 
     workload = workloads.of_plan(plan)
-    with Progress(plan, workload.item, workload.target.name, quiet=False) as progress:
+    with ProgressLine(plan, workload.item, workload.target.name, quiet=False) as progress:
         yield progress.show

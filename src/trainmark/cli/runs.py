@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmark.report.terminal import Paper
-    from trainmark.store.store import Row, Store
+    from trainmark.report.terminal import TerminalWriter
+    from trainmark.store.store import Store, StoreRow
 
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
         document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
         screen.file.write(json.dumps(document, indent=2) + "\n")
     elif shown:
-        from trainmark.report.terminal import Paper
+        from trainmark.report.terminal import TerminalWriter
 
-        paper = Paper(**look(screen))
+        writer = TerminalWriter(**look(screen))
         others = [row.run_id for row in contents.unrecorded]
-        _draw(paper, shown, _short_names([*store.run_ids(), *others]))
-        screen.file.write(paper.drawn())
+        _draw(writer, shown, _short_names([*store.run_ids(), *others]))
+        screen.file.write(writer.drawn())
 
     for entry in contents.damaged:
         say(escape.terminal(str(entry)))
@@ -73,9 +73,9 @@ def _why_none(store: Store, workload: str | None) -> str:
     return f"no run of {workload!r} in the store {store.folder}; it holds {', '.join(known)}"
 
 
-def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
+def _draw(writer: TerminalWriter, rows: list[StoreRow], names: dict[str, str]) -> None:
     """All columns, or without those that matter least where there is not the room."""
-    from trainmark.report.terminal import Cell, Column, Sheet, plain_table
+    from trainmark.report.terminal import Cell, Column, TableModel, plain_table
 
     numbers = ("p_core", "quality", "doubts")
     styles = {"valid": "", "incomplete": "yellow", "no record": "dim"}
@@ -83,17 +83,17 @@ def _draw(paper: Paper, rows: list[Row], names: dict[str, str]) -> None:
     drawn = None
     for left_out in ((), ("created",), ("created", "quality"), ("created", "quality", "precision", "configuration")):
         heads = [head for head in cells[0][0] if head not in left_out]
-        sheet = Sheet(
+        table = TableModel(
             columns=[Column(title=head, right=head in numbers) for head in heads],
             rows=[[Cell(pieces=texts[head], style=style) for head in heads] for texts, style in cells],
         )
-        drawn = plain_table(paper, sheet)
+        drawn = plain_table(writer, table)
         if drawn:
             break
-    paper.put(drawn or "\n".join(names[row.run_id] for row in rows))
+    writer.put(drawn or "\n".join(names[row.run_id] for row in rows))
 
 
-def _cells(row: Row) -> dict[str, tuple[str, ...]]:
+def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
     from trainmark.spec.format import NOTHING, number, short_device, with_unit
     from trainmark.workloads import quality_word
 

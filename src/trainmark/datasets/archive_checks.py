@@ -22,7 +22,7 @@ PROGRESS_EVERY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class ArchiveProgress:
     """How far one phase is: `checksum`, or the part of the set that is unpacked."""
 
     phase: str
@@ -31,7 +31,7 @@ class Progress:
     files: int = 0
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[ArchiveProgress], None]
 
 
 def check_md5(
@@ -73,7 +73,7 @@ def _md5_of(path: Path, progress: Report) -> str:
                 done_bytes += len(data)
                 if done_bytes - reported >= PROGRESS_EVERY_BYTES or done_bytes == total_bytes:
                     reported = done_bytes
-                    progress(Progress(phase="checksum", done_bytes=done_bytes, total_bytes=total_bytes))
+                    progress(ArchiveProgress(phase="checksum", done_bytes=done_bytes, total_bytes=total_bytes))
     except OSError as error:
         raise NotReadyError(f"cannot read {path}: {error.strerror}") from error
     return digest.hexdigest()

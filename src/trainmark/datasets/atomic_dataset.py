@@ -33,7 +33,7 @@ _LEFT_OVER_S = 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DatasetSpec:
     """What a set will be once it is whole, and how its manifest tells it from others."""
 
     things: str
@@ -51,14 +51,14 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFile:
     path: str
     """Below the root, with forward slashes."""
     size: int
     sha256: str
 
 
-def stage(out: Path, plan: Plan, fill: Callable[[Path], list[Written]]) -> None:
+def stage(out: Path, plan: DatasetSpec, fill: Callable[[Path], list[WrittenFile]]) -> None:
     """Lets `fill` write the files of a set to a hidden folder, then renames that to `out`; at once if it is there."""
     if _holds(out, plan):
         return
@@ -83,21 +83,21 @@ def stage(out: Path, plan: Plan, fill: Callable[[Path], list[Written]]) -> None:
 # Writing the files
 
 
-def write_file(root: Path, path: str, data: bytes) -> Written:
+def write_file(root: Path, path: str, data: bytes) -> WrittenFile:
     (root / path).write_bytes(data)
-    return Written(path, len(data), hashlib.sha256(data).hexdigest())
+    return WrittenFile(path, len(data), hashlib.sha256(data).hexdigest())
 
 
 def write_chunks(
-    write: Callable[[Chunk], list[Written]],
+    write: Callable[[Chunk], list[WrittenFile]],
     chunks: Sequence[Chunk],
     *,
     total: int,
     processes: int,
     progress: Progress | None,
-) -> list[Written]:
+) -> list[WrittenFile]:
     """What `write`, which other processes must be able to import, wrote for every chunk."""
-    written: list[Written] = []
+    written: list[WrittenFile] = []
     # closed at once if `progress` raises: nobody may still be writing when the folder is removed
     with contextlib.closing(_parts(write, chunks, processes)) as parts:
         for part in parts:
@@ -113,8 +113,8 @@ def every_core() -> int:
 
 
 def _parts(
-    write: Callable[[Chunk], list[Written]], chunks: Sequence[Chunk], processes: int
-) -> Generator[list[Written], None, None]:
+    write: Callable[[Chunk], list[WrittenFile]], chunks: Sequence[Chunk], processes: int
+) -> Generator[list[WrittenFile], None, None]:
     if processes == 1:
         for chunk in chunks:
             yield write(chunk)
@@ -138,7 +138,7 @@ def _parts(
 # A set is there whole or not at all
 
 
-def _write_manifest(root: Path, plan: Plan, written: list[Written]) -> None:
+def _write_manifest(root: Path, plan: DatasetSpec, written: list[WrittenFile]) -> None:
     lines = "".join(f"{file.sha256}  {file.path}\n" for file in sorted(written, key=lambda file: file.path))
     manifest = {
         **plan.identity,
@@ -164,7 +164,7 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     return manifest if ours else None
 
 
-def _holds(folder: Path, plan: Plan) -> bool:
+def _holds(folder: Path, plan: DatasetSpec) -> bool:
     """Whether the folder is such a set with no file missing or cut off.
 
     Files are not synced to disk one by one, which would take longer than making them; a machine that lost power
@@ -180,7 +180,7 @@ def _holds(folder: Path, plan: Plan) -> bool:
     return (len(sizes), sum(sizes)) == (plan.files, manifest.get("bytes"))
 
 
-def _refuse_what_is_not_ours(folder: Path, plan: Plan) -> None:
+def _refuse_what_is_not_ours(folder: Path, plan: DatasetSpec) -> None:
     """Lets an absent or empty folder pass, and a damaged set of this plan, which will be replaced."""
     manifest = _manifest(folder)
     if manifest is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -189,7 +189,7 @@ def _refuse_what_is_not_ours(folder: Path, plan: Plan) -> None:
         raise NotReadyError(f"{folder} holds another generated set; remove it or choose another folder")
 
 
-def _install(unfinished: Path, out: Path, plan: Plan) -> None:
+def _install(unfinished: Path, out: Path, plan: DatasetSpec) -> None:
     """Renames the set to where it belongs, over a damaged one if need be; leaves a whole one that is there alone."""
     for _ in range(3):
         try:

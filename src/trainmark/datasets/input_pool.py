@@ -34,8 +34,8 @@ from trainmark.datasets.augment import Augmenter
 from trainmark.datasets.crops import LEAST_AREA, Crop, eval_crop, train_crop
 from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.datasets.image_folder import ImageSet
-from trainmark.datasets.jpeg import BadImage, Decoder
-from trainmark.datasets.order import Share
+from trainmark.datasets.jpeg import BadImage, JpegDecoder
+from trainmark.datasets.order import BatchShare
 from trainmark.spec.errors import NotReadyError, WorkloadError
 
 Transform = Literal["train", "eval"]
@@ -128,7 +128,7 @@ class InputPool:
         )
         self._lent: deque[_Slot] = deque()
         self._generation = 0
-        self._decoder = Decoder()
+        self._decoder = JpegDecoder()
         self._decoders: _DecodeWorkers | None = None
         if workers:
             self._decoders = _DecodeWorkers(self._job, workers)
@@ -139,7 +139,7 @@ class InputPool:
             atexit.register(self._shut_down)
 
     def batches(
-        self, set_name: str, shares: Iterable[Share], *, transform: Transform, seed: int = 0, epoch: int = 0
+        self, set_name: str, shares: Iterable[BatchShare], *, transform: Transform, seed: int = 0, epoch: int = 0
     ) -> Iterator[ImageBatch]:
         """The shares as decoded batches, in order; decoding starts now and runs `depth` batches ahead.
 
@@ -192,7 +192,7 @@ class InputPool:
         """Ends the loan of every batch but the `hold` latest; gives the slots that are free by that."""
         return [self._lent.popleft() for _ in range(len(self._lent) - self._hold)]
 
-    def _post(self, slot: _Slot, share: Share, how: tuple[int, int, int, int]) -> None:
+    def _post(self, slot: _Slot, share: BatchShare, how: tuple[int, int, int, int]) -> None:
         """Hands a share to the workers, to be decoded into a free slot."""
         count = len(share.indices)
         if count > self._ring.capacity:
@@ -254,7 +254,7 @@ class _Batches(Iterator[ImageBatch]):
     """One pass over some shares, with the slots it decodes into."""
 
     def __init__(
-        self, pool: InputPool, image_set: ImageSet, shares: Iterator[Share], how: tuple[int, int, int, int]
+        self, pool: InputPool, image_set: ImageSet, shares: Iterator[BatchShare], how: tuple[int, int, int, int]
     ) -> None:
         self._pool = pool
         self._set = image_set
@@ -298,7 +298,7 @@ class _Batches(Iterator[ImageBatch]):
         )
 
 
-_NOTHING = Share(indices=np.empty(0, np.int64), global_count=0)
+_NOTHING = BatchShare(indices=np.empty(0, np.int64), global_count=0)
 
 
 class _Slot:
@@ -339,7 +339,7 @@ class _Ring:
         self.pixels = self.pixels[:0].copy()
         self.images = []
 
-    def write_request(self, slot: int, share: Share, how: tuple[int, int, int, int]) -> None:
+    def write_request(self, slot: int, share: BatchShare, how: tuple[int, int, int, int]) -> None:
         self.how[slot] = how
         self.indices[slot, : len(share.indices)] = share.indices
         self.views[slot, : len(share.indices)] = 0 if share.views is None else share.views
@@ -363,7 +363,7 @@ class _Job:
 
 
 def _decode_rows(
-    job: _Job, decoder: Decoder, slot: int, first: int, last: int, generation: int
+    job: _Job, decoder: JpegDecoder, slot: int, first: int, last: int, generation: int
 ) -> list[tuple[int, str]]:
     """Makes the pictures of rows [first, last) of a slot in place; returns the rows that could not be read, and why."""
     ring = job.ring
@@ -522,7 +522,7 @@ def _work(job: _Job, tasks: int, answers: int, not_mine: list[int], parent_pid: 
     for end in not_mine:
         os.close(end)
     torch.set_num_threads(1)
-    decoder = Decoder()
+    decoder = JpegDecoder()
     with contextlib.suppress(BrokenPipeError), Connection(answers, readable=False) as answer:
         while task := os.read(tasks, _TASK.size):
             generation, slot, first, last = _TASK.unpack(task)

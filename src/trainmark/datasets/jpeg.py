@@ -75,7 +75,7 @@ class _Box:
     right: int
 
 
-class Decoder:
+class JpegDecoder:
     """Decodes one picture after another through one scratch buffer; make one a process or thread.
 
     A camera's EXIF orientation is applied, so that the crop is taken from the upright picture. (Many training

@@ -15,7 +15,7 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Share:
+class BatchShare:
     """What one rank takes of one global batch."""
 
     indices: Indices
@@ -51,7 +51,7 @@ def rank_batches(
     lengths: Indices | None = None,
     bucket_batches: int = 0,
     repeated_views: int = 1,
-) -> Iterator[Share]:
+) -> Iterator[BatchShare]:
     """This rank's share of every global batch of the epoch, from `start_step` on.
 
     Global batch g is the same stretch of the epoch's order however many devices split it, unless each takes a single
@@ -73,7 +73,7 @@ def rank_batches(
     for first, last in pairwise(cuts[start_step:]):
         size = last - first
         mine = slice(first + size * rank // world, first + size * (rank + 1) // world)
-        yield Share(indices=order[mine], global_count=size)
+        yield BatchShare(indices=order[mine], global_count=size)
 
 
 def largest_share(count: int, *, batch_per_device: int, world: int) -> int:
@@ -82,7 +82,7 @@ def largest_share(count: int, *, batch_per_device: int, world: int) -> int:
     return max(-(-(last - first) // world) for first, last in pairwise(cuts))
 
 
-def rank_share(count: int, *, batch_per_device: int, world: int, rank: int) -> Iterator[Share]:
+def rank_share(count: int, *, batch_per_device: int, world: int, rank: int) -> Iterator[BatchShare]:
     """This rank's batches for evaluation: each sample once over all ranks, in file order.
 
     A rank may have one batch fewer than another, or none, because evaluation only adds up counts at its end.
@@ -93,7 +93,7 @@ def rank_share(count: int, *, batch_per_device: int, world: int, rank: int) -> I
     for done in range(0, last - first, batch_per_device):
         start = first + done
         left = max(0, count // world - done)
-        yield Share(
+        yield BatchShare(
             indices=np.arange(start, min(start + batch_per_device, last), dtype=np.int64),
             global_count=(world - larger) * min(batch_per_device, left) + larger * min(batch_per_device, left + 1),
         )
@@ -125,11 +125,11 @@ def _cuts(count: int, batch_per_device: int, world: int) -> list[int]:
     return cuts
 
 
-def _views_dealt(order: Indices, views: int, cuts: list[int], world: int, rank: int) -> Iterator[Share]:
+def _views_dealt(order: Indices, views: int, cuts: list[int], world: int, rank: int) -> Iterator[BatchShare]:
     """Shares of the order with each sample repeated, so that ranks side by side train on views of the same samples."""
     for first, last in pairwise(cuts):
         places = np.arange(first + rank, last, world, dtype=np.int64)
-        yield Share(indices=order[places // views], global_count=last - first, views=places % views)
+        yield BatchShare(indices=order[places // views], global_count=last - first, views=places % views)
 
 
 def _bucketed(

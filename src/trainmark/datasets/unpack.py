@@ -47,7 +47,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ArchiveLimits:
     """What one archive may hold at most; more is taken for an attack or the wrong file."""
 
     files: int
@@ -90,7 +90,7 @@ class Member:
         _skip(self._source, -self.size % _BLOCK, self.archive)
 
 
-def members(source: Readable, archive: str, limits: Limits) -> Iterator[Member]:
+def members(source: Readable, archive: str, limits: ArchiveLimits) -> Iterator[Member]:
     """The plain files of a tar archive in order; folders are passed over, everything else is refused.
 
     `archive` names it in errors. A member that is itself a tar can be given as the next `source`. The end mark must be
@@ -253,7 +253,7 @@ class Destination:
         return NotReadyError(f"cannot write {target}: {error.strerror}")
 
 
-def unpack(archive: Path, out: Path, limits: Limits) -> int:
+def unpack(archive: Path, out: Path, limits: ArchiveLimits) -> int:
     """Every file of an archive (plain, gzip, bzip2 or xz) into a folder; those already there with their size are kept.
 
     Returns how many files the archive holds.

@@ -45,7 +45,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FillResult:
     batch_per_device: int
     reason: str
     curve: tuple[Try, ...]
@@ -78,7 +78,7 @@ def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
             )
 
 
-def find(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> Found:
+def find(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:
     """Searches on the first device of this machine, with one rank: the batch is a device's own."""
     from trainmark.launch.fill_trial import Trial
 
@@ -96,7 +96,7 @@ def find(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> F
     return found
 
 
-def search(attempt: Attempt, bounds: Bounds, now_s: Callable[[], float] = time.monotonic) -> Found:
+def search(attempt: Attempt, bounds: Bounds, now_s: Callable[[], float] = time.monotonic) -> FillResult:
     """The smallest of the batches tried that none is faster than by more than 3 %."""
     looking = _Search(attempt, bounds, now_s)
     fits, unfit = looking.first()
@@ -150,13 +150,13 @@ class _Search:
                 fits = middle
         return f"not {unfit}: {reason}"
 
-    def found(self, reason: str) -> Found:
+    def found(self, reason: str) -> FillResult:
         best = max(done.items_per_s for done in self._fitting)
         chosen = min(done.batch for done in self._fitting if (1 + LEAST_GAIN) * done.items_per_s >= best)
         if chosen < max(done.batch for done in self._fitting):
             reason = f"larger ones are not faster by more than {100 * LEAST_GAIN:.0f} %"
         curve = tuple(self._tries[batch] for batch in sorted(self._tries))
-        return Found(batch_per_device=chosen, reason=reason, curve=curve, took_s=self._now_s() - self._began_s)
+        return FillResult(batch_per_device=chosen, reason=reason, curve=curve, took_s=self._now_s() - self._began_s)
 
     @property
     def _fitting(self) -> list[Try]:

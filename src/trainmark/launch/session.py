@@ -14,7 +14,7 @@ from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
 from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, settlement, ssh_run
 from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
-from trainmark.launch.fill import Found
+from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
 from trainmark.spec import site
@@ -120,7 +120,7 @@ class _Session:
         finally:
             self._coordinator.leave()
 
-    def run_all(self, decided: Iterable[tuple[Plan, Found | None]]) -> Result:
+    def run_all(self, decided: Iterable[tuple[Plan, FillResult | None]]) -> Result:
         """Every plan as often as asked, until one fails."""
         records: list[Record] = []
         for plan, found in decided:
@@ -181,7 +181,7 @@ class _Session:
             settlement.refuse(coordinator, error)
             raise
 
-    def _filled(self, plan: Plan) -> tuple[Plan, Found | None]:
+    def _filled(self, plan: Plan) -> tuple[Plan, FillResult | None]:
         """With recipe fill, the plan for the batch that is found here; any other as it is."""
         if self._options.resume or not fill.wanted(plan, self._options):
             return plan, None
@@ -189,7 +189,7 @@ class _Session:
         settings = (*self._options.settings, f"batch_per_device={found.batch_per_device}")
         return planning.decide(workloads.word_of(plan), replace(self._options, settings=settings)), found
 
-    def _run_once(self, plan: Plan, found: Found | None, group: str | None) -> Result:
+    def _run_once(self, plan: Plan, found: FillResult | None, group: str | None) -> Result:
         coordinator = self._coordinator
         shown = not self._quiet and (coordinator is None or coordinator.env.leads)
         with (self._watching if shown else _unwatched)(plan) as watch:

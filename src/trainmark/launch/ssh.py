@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, AnyStr
 
-from trainmark.datasets.unpack import Destination, Limits, members
+from trainmark.datasets.unpack import ArchiveLimits, Destination, members
 from trainmark.launch import lifeline_stdin
 from trainmark.launch.cluster_env import PORT
 from trainmark.spec.errors import NotReadyError, UsageError
@@ -24,7 +24,7 @@ from trainmark.spec.topology import Topology
 
 ARRIVED = "trainmark arrived"
 """The first line of every remote side: ssh has let us in and the folder is there."""
-FETCH_LIMITS = Limits(files=100_000, total_bytes=64 << 30)
+FETCH_LIMITS = ArchiveLimits(files=100_000, total_bytes=64 << 30)
 
 _OPTIONS = (
     "BatchMode=yes",
@@ -43,14 +43,14 @@ _NOT_HERE = ("--hosts", "--store")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Host:
     """A host as the user wrote it."""
 
     host: str
     user: str | None = None
 
 
-def parse_hosts(text: str, topology: Topology) -> list[Target]:
+def parse_hosts(text: str, topology: Topology) -> list[Host]:
     """Checked names: what ssh gets is a host and never an option or a command."""
     words = [word.strip() for word in text.split(",")]
     targets = [_target(word) for word in words]
@@ -67,14 +67,14 @@ def parse_hosts(text: str, topology: Topology) -> list[Target]:
     return targets
 
 
-def _target(word: str) -> Target:
+def _target(word: str) -> Host:
     user, at, host = word.rpartition("@")
     if at and not _USER.fullmatch(user):
         raise UsageError(f"host {word!r} of --hosts: {user!r} is no name of a user")
     if not _NAME.fullmatch(host) and not _is_ipv6(host):
         hint = "; write the port as [remote] port in trainmark.toml" if host.count(":") == 1 else ""
         raise UsageError(f"host {word!r} of --hosts is no host name: letters, digits, '.' and '-', or an address{hint}")
-    return Target(host=host, user=user or None)
+    return Host(host=host, user=user or None)
 
 
 def _is_ipv6(text: str) -> bool:
@@ -84,7 +84,7 @@ def _is_ipv6(text: str) -> bool:
         return False
 
 
-def ssh_command(target: Target, remote: Remote, command: str | None = None) -> list[str]:
+def ssh_command(target: Host, remote: Remote, command: str | None = None) -> list[str]:
     """What to start here; without a command, ssh only says how it would go there."""
     argv = ["ssh"]
     if remote.ssh_config is not None:
@@ -132,7 +132,7 @@ def _quoted(path: str) -> str:
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
-def look_up(targets: Sequence[Target], remote: Remote) -> str:
+def look_up(targets: Sequence[Host], remote: Remote) -> str:
     """Asks ssh's own settings who would go where; refuses root, and gives the first host's real name or address."""
     for number, target in enumerate(targets):
         said = _asked(ssh_command(target, remote))
@@ -157,7 +157,7 @@ def _asked(argv: list[str]) -> str:
     return said.stdout
 
 
-def fetch(target: Target, remote: Remote, folder: str, run_id: str, store: Path) -> None:
+def fetch(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:
     """Copies a run folder, without its checkpoints, to this store: whole or not at all; not if it is there already."""
     path = PurePosixPath(folder)
     if not _RUN_ID.fullmatch(run_id) or path.name != run_id or not path.is_absolute():

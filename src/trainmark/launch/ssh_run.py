@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from trainmark.launch import ssh
 from trainmark.launch.signals import catching_signals
-from trainmark.launch.ssh import Target
+from trainmark.launch.ssh import Host
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.spec.record import Record
 from trainmark.spec.site import Remote, Site
@@ -80,16 +80,16 @@ def ask_hosts(
     return answer.document, answer.exit_code
 
 
-def _ask(targets: Sequence[Target], words: Sequence[str], topology: Topology, site: Site, *, quiet: bool) -> Answer:
+def _ask(targets: Sequence[Host], words: Sequence[str], topology: Topology, site: Site, *, quiet: bool) -> Answer:
     leader_address = ssh.look_up(targets, site.remote)
     commands = [
         ssh.ssh_command(target, site.remote, ssh.remote_command(words, node, topology, leader_address, site))
         for node, target in enumerate(targets)
     ]
     with catching_signals() as signals, contextlib.ExitStack() as started:
-        sides: list[Side] = []
+        sides: list[RemoteNode] = []
         for node, (target, command) in enumerate(zip(targets, commands, strict=True)):
-            sides.append(Side(target.host, command, leads=node == 0, show=node == 0 and not quiet))
+            sides.append(RemoteNode(target.host, command, leads=node == 0, show=node == 0 and not quiet))
             started.callback(sides[-1].kill)
         failed = _attend(sides, signals)
     leader = sides[0]
@@ -106,7 +106,7 @@ def _ask(targets: Sequence[Target], words: Sequence[str], topology: Topology, si
     return Answer(document=document, exit_code=code, folder=leader.folder)
 
 
-class Side:
+class RemoteNode:
     """What we started for one host, and what was heard from it."""
 
     def __init__(self, host: str, command: list[str], *, leads: bool, show: bool) -> None:
@@ -199,9 +199,9 @@ def _reading(stream: IO[str] | None, hear: Callable[[str], None]) -> threading.T
     return thread
 
 
-def _attend(sides: Sequence[Side], signals: Sequence[int]) -> Side | None:
+def _attend(sides: Sequence[RemoteNode], signals: Sequence[int]) -> RemoteNode | None:
     """Waits until every side has ended, and sees to it that they do; returns the one that failed first."""
-    failed: Side | None = None
+    failed: RemoteNode | None = None
     let_go_at_s: float | None = None
     gone_at_s: float | None = None
     while alive := [side for side in sides if not side.ended]:
@@ -220,14 +220,14 @@ def _attend(sides: Sequence[Side], signals: Sequence[int]) -> Side | None:
     return failed or next((side for side in sides if side.failed), None)
 
 
-def _patience_s(failed: Side) -> float:
+def _patience_s(failed: RemoteNode) -> float:
     """How long the first host is given to end by itself after another one failed."""
     if not failed.took_part:
         return 0.0
     return REFUSAL_GRACE_S if failed.process.returncode in (2, 3) else GRACE_S
 
 
-def _error(side: Side, remote: Remote) -> TrainmarkError:
+def _error(side: RemoteNode, remote: Remote) -> TrainmarkError:
     """Why there is no record, in one sentence about one host."""
     code, said = side.process.returncode, side.last_line.removeprefix("trainmark: ")
     because = f": {said}" if said else ""
@@ -249,7 +249,7 @@ def _error(side: Side, remote: Remote) -> TrainmarkError:
     return error
 
 
-def _fetch_or_say_why(target: Target, remote: Remote, folder: str, run_id: str, store: Path) -> None:
+def _fetch_or_say_why(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:
     """A record without its folder is still a record."""
     try:
         ssh.fetch(target, remote, folder, run_id, store)

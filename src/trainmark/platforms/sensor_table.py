@@ -35,22 +35,22 @@ class UnreadableError(Exception):
 # What a program's output is taken apart into
 
 
-class Cell(NamedTuple):
+class OutputCell(NamedTuple):
     text: str
     unit: str = ""
     """The unit named beside the cell instead of in it: in the head of its column, or in a JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class DeviceRow:
     """What the output says of one device."""
 
-    cell: Callable[[Source], Cell | None]
+    cell: Callable[[Source], OutputCell | None]
     """None where there is no such place in this output."""
     device: int | None = None
     """The device's number, where the row itself carries it."""
 
-    def first(self, sources: Sources) -> Cell | None:
+    def first(self, sources: Sources) -> OutputCell | None:
         return next((cell for source in _all(sources) if (cell := self.cell(source)) is not None), None)
 
 
@@ -88,7 +88,7 @@ class Throttling(msgspec.Struct, frozen=True, kw_only=True):
         if any(re.fullmatch(r"0[xX][0-9a-fA-F]+|0[bB][01]+|[0-9]+", bit) is None for bit in self.bits):
             raise ValueError('bits must be a table such as { "0x4" = "power cap" }')
 
-    def reasons(self, row: Row) -> tuple[str, ...]:
+    def reasons(self, row: DeviceRow) -> tuple[str, ...]:
         if self.when is not None:
             cells = {reason: row.first(sources) for reason, sources in self.flags.items()}
             if all(cell is None for cell in cells.values()):
@@ -167,14 +167,14 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
         if not all(isinstance(source, str) and source for source in _all(sources)):
             raise ValueError(f"{name}: from must be a name or a list of them, not {sources!r}")
 
-    def rows(self, output: str) -> list[Row]:
+    def rows(self, output: str) -> list[DeviceRow]:
         raise NotImplementedError
 
     @property
     def gives(self) -> tuple[str, ...]:
         return self.fields.names
 
-    def device_of(self, row: Row, place: int) -> int | None:
+    def device_of(self, row: DeviceRow, place: int) -> int | None:
         """The number of the device a row is about; where nothing says it, its place among the rows."""
         device = self.fields.device
         if device is None:
@@ -185,7 +185,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
                 return int(match[1]) if match and match[1].isdigit() else None
         return None
 
-    def value(self, name: str, row: Row) -> tuple[float | tuple[str, ...] | None, str]:
+    def value(self, name: str, row: DeviceRow) -> tuple[float | tuple[str, ...] | None, str]:
         """A field's value in a row, or None and why."""
         entry = getattr(self.fields, name)
         try:
@@ -193,7 +193,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
         except NoValueError as error:
             return None, str(error)
 
-    def _number(self, name: str, entry: Field, row: Row) -> float:
+    def _number(self, name: str, entry: Field, row: DeviceRow) -> float:
         found = []
         for source in _all(entry.sources):
             if (cell := row.cell(source)) is None:
@@ -217,7 +217,7 @@ class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
     """Where the output has none; else the first line with a wanted name is the head."""
     delimiter: Annotated[str, Meta(min_length=1, max_length=1, description="one sign")] = ","
 
-    def rows(self, output: str) -> list[Row]:
+    def rows(self, output: str) -> list[DeviceRow]:
         try:
             parts = list(csv.reader(output.splitlines(), delimiter=self.delimiter))
         except csv.Error as error:
@@ -240,11 +240,11 @@ class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
             if len(line) != len(heads):
                 raise UnreadableError(f"a row has {len(line)} cells, its head {len(heads)}")
 
-            def cell(source: Source, line: list[str] = line) -> Cell | None:
+            def cell(source: Source, line: list[str] = line) -> OutputCell | None:
                 place = places.get(str(source))
-                return None if place is None else Cell(line[place], heads[place][2])
+                return None if place is None else OutputCell(line[place], heads[place][2])
 
-            rows.append(Row(cell=cell))
+            rows.append(DeviceRow(cell=cell))
         return rows
 
 
@@ -256,17 +256,17 @@ class ColumnsProgram(Program, frozen=True, kw_only=True, tag="columns"):
         if not all(isinstance(source, int) and source > 0 for source in _all(sources)):
             raise ValueError(f"{name}: from must be the number of a column, from 1, or a list of them, not {sources!r}")
 
-    def rows(self, output: str) -> list[Row]:
+    def rows(self, output: str) -> list[DeviceRow]:
         rows = []
         for line in output.splitlines():
             if line.strip() and all(pattern.search(line) for pattern in _all(self.lines)):
                 cells = line.split()
 
-                def cell(source: Source, cells: list[str] = cells) -> Cell | None:
+                def cell(source: Source, cells: list[str] = cells) -> OutputCell | None:
                     number = int(source)
-                    return Cell(cells[number - 1]) if 0 < number <= len(cells) else None
+                    return OutputCell(cells[number - 1]) if 0 < number <= len(cells) else None
 
-                rows.append(Row(cell=cell))
+                rows.append(DeviceRow(cell=cell))
         return rows
 
 
@@ -282,9 +282,9 @@ class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
             raise ValueError("parse 'keys' needs the key block")
         super().__post_init__()
 
-    def rows(self, output: str) -> list[Row]:
+    def rows(self, output: str) -> list[DeviceRow]:
         rows = []
-        cells: dict[Source, Cell] = {}
+        cells: dict[Source, OutputCell] = {}
         above: list[tuple[int, str]] = []
         for line in output.expandtabs(8).splitlines():
             if not line.strip():
@@ -292,16 +292,16 @@ class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
             if self.block and (begin := self.block.search(line)):
                 cells, above = {}, []
                 number = begin.groupdict().get("device")
-                rows.append(Row(cell=cells.get, device=_whole(number)))
+                rows.append(DeviceRow(cell=cells.get, device=_whole(number)))
                 continue
             indent = len(line) - len(line.lstrip())
             while above and above[-1][0] >= indent:
                 above.pop()
             key, _, value = (part.strip() for part in line.partition(self.separator))
             if value:
-                cells.setdefault(key, Cell(value))
+                cells.setdefault(key, OutputCell(value))
                 for start in range(len(above)):
-                    cells.setdefault("/".join([*(name for _, name in above[start:]), key]), Cell(value))
+                    cells.setdefault("/".join([*(name for _, name in above[start:]), key]), OutputCell(value))
             above.append((indent, key))
         return rows
 
@@ -321,10 +321,10 @@ class PatternProgram(Program, frozen=True, kw_only=True, tag="pattern"):
             if not any(source in pattern.groupindex for pattern in _all(self.patterns)):
                 raise ValueError(f"rows has no group named {source!r}")
 
-    def rows(self, output: str) -> list[Row]:
+    def rows(self, output: str) -> list[DeviceRow]:
         for pattern in _all(self.patterns):
             if found := list(pattern.finditer(output)):
-                return [Row(cell=_group_of(match)) for match in found]
+                return [DeviceRow(cell=_group_of(match)) for match in found]
         return []
 
 
@@ -334,7 +334,7 @@ class JsonProgram(Program, frozen=True, kw_only=True, tag="json"):
     device_key: re.Pattern[str] | None = None
     """Which keys of a table are devices; its group is the number."""
 
-    def rows(self, output: str) -> list[Row]:
+    def rows(self, output: str) -> list[DeviceRow]:
         try:
             document = json.loads(output)
         except (ValueError, RecursionError):
@@ -346,12 +346,14 @@ class JsonProgram(Program, frozen=True, kw_only=True, tag="json"):
                 f"its JSON has no devices at {' or '.join(path or 'its top' for path in _all(self.devices))}"
             )
         if isinstance(entries, list):
-            return [Row(cell=_entry_of(entry)) for entry in entries]
+            return [DeviceRow(cell=_entry_of(entry)) for entry in entries]
         rows = []
         for key, entry in entries.items():
             match = self.device_key.search(key) if self.device_key else None
             if match or not self.device_key:
-                rows.append(Row(cell=_entry_of(entry), device=_whole(match[1]) if match and match.groups() else None))
+                rows.append(
+                    DeviceRow(cell=_entry_of(entry), device=_whole(match[1]) if match and match.groups() else None)
+                )
         return rows
 
 
@@ -443,25 +445,25 @@ def _head(text: str) -> tuple[str, str, str]:
     return (text, match[1], match[2]) if match else (text, text, "")
 
 
-def _group_of(match: re.Match[str]) -> Callable[[Source], Cell | None]:
+def _group_of(match: re.Match[str]) -> Callable[[Source], OutputCell | None]:
     groups = match.groupdict()
 
-    def cell(source: Source) -> Cell | None:
+    def cell(source: Source) -> OutputCell | None:
         text = groups.get(str(source))
-        return None if text is None else Cell(text)
+        return None if text is None else OutputCell(text)
 
     return cell
 
 
-def _entry_of(entry: Any) -> Callable[[Source], Cell | None]:
-    def cell(source: Source) -> Cell | None:
+def _entry_of(entry: Any) -> Callable[[Source], OutputCell | None]:
+    def cell(source: Source) -> OutputCell | None:
         value = _at(entry, str(source))
         unit = ""
         if isinstance(value, Mapping) and "value" in value:
             value, unit = value["value"], str(value.get("unit", ""))
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             return None
-        return Cell(str(value), unit)
+        return OutputCell(str(value), unit)
 
     return cell
 

@@ -35,7 +35,7 @@ class HostMarks:
         return later - earlier
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """The part of torch.Event that is used here; a device of ours that torch does not know brings its own."""
 
     def record(self) -> None: ...
@@ -51,19 +51,19 @@ class Event(Protocol):
 class EventMarks:
     """For devices with a queue: a mark is an event in that queue, so that taking it costs the device nothing."""
 
-    def __init__(self, new_event: Callable[[], Event]) -> None:
+    def __init__(self, new_event: Callable[[], DeviceEvent]) -> None:
         self._new_event = new_event
 
-    def mark(self) -> Event:
+    def mark(self) -> DeviceEvent:
         event = self._new_event()
         event.record()
         return event
 
-    def reached(self, mark: Event) -> bool:
+    def reached(self, mark: DeviceEvent) -> bool:
         return bool(mark.query())
 
-    def wait_for(self, mark: Event) -> None:
+    def wait_for(self, mark: DeviceEvent) -> None:
         mark.synchronize()
 
-    def between_ns(self, earlier: Event, later: Event) -> int:
+    def between_ns(self, earlier: DeviceEvent, later: DeviceEvent) -> int:
         return 0 if earlier is later else round(earlier.elapsed_time(later) * 1e6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainmark.analysis import peaks
-from trainmark.published.page import Page
+from trainmark.published.page import PublishedPage
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import UsageError
@@ -43,7 +43,7 @@ def cap(row: PublishedRow) -> int | None:
 
 
 @check("possible-values", "every figure is one that can be measured")
-def possible_values(page: Page) -> Iterator[CheckResult]:
+def possible_values(page: PublishedPage) -> Iterator[CheckResult]:
     for row in page.rows:
         if devices(row) is None:
             yield wrong(f"configuration {row.topology!r}", "it is not nodes x devices", "the page's own line", row.name)
@@ -67,7 +67,7 @@ def possible_values(page: Page) -> Iterator[CheckResult]:
 
 
 @check("throughput-order", "p_whole <= p_train <= p_core")
-def throughput_order(page: Page) -> Iterator[CheckResult]:
+def throughput_order(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
         for low, high in (("p_whole", "p_train"), ("p_train", "p_core"), ("p_whole", "p_core")):
@@ -84,7 +84,7 @@ def throughput_order(page: Page) -> Iterator[CheckResult]:
 
 
 @check("mfu", "no card computes more than its peak in the precision a row is labelled with")
-def mfu(page: Page) -> Iterator[CheckResult]:
+def mfu(page: PublishedPage) -> Iterator[CheckResult]:
     held = 0
     for row in page.rows:
         used = peaks.use(row) if devices(row) else None
@@ -114,7 +114,7 @@ def mfu(page: Page) -> Iterator[CheckResult]:
 
 
 @check("memory-fits", "memory used is at most the card's")
-def memory_fits(page: Page) -> Iterator[CheckResult]:
+def memory_fits(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
         known = peaks.card(row.device)
@@ -133,7 +133,7 @@ def memory_fits(page: Page) -> Iterator[CheckResult]:
 
 
 @check("target", "the quality reaches the target")
-def target(page: Page) -> Iterator[CheckResult]:
+def target(page: PublishedPage) -> Iterator[CheckResult]:
     judged = 0
     for row in page.rows:
         if row.quality is None or row.target is None or row.better is None:
@@ -162,7 +162,7 @@ def target(page: Page) -> Iterator[CheckResult]:
 
 
 @check("epochs", "e2e_time x p_whole is a number of epochs the recipe allows")
-def whole_epochs(page: Page) -> Iterator[CheckResult]:
+def whole_epochs(page: PublishedPage) -> Iterator[CheckResult]:
     counted = 0
     for row in page.rows:
         done, known, most = epochs(row), facts(row.workload), cap(row)
@@ -196,7 +196,7 @@ def whole_epochs(page: Page) -> Iterator[CheckResult]:
 
 
 @check("item", "throughput counts what its word says")
-def item(page: Page) -> Iterator[CheckResult]:
+def item(page: PublishedPage) -> Iterator[CheckResult]:
     counted, beyond = 0, []
     for row in page.rows:
         rate, each, known = row.p_core or row.p_train or row.p_whole, devices(row), facts(row.workload)
@@ -242,7 +242,7 @@ def _means_samples(text: str, known: WorkloadFacts) -> bool:
     return any(word in text.lower() for word in known.sample_words)
 
 
-def _page_word(page: Page, known: WorkloadFacts) -> str | None:
+def _page_word(page: PublishedPage, known: WorkloadFacts) -> str | None:
     """The page's own word for what it counts, if that means samples."""
     units = (said.unit for said in page.said if said.quantity == "throughput" and said.unit)
     return next((unit for unit in units if _means_samples(unit, known)), None)
@@ -259,7 +259,7 @@ def _needed(count: int, why_not: str) -> None:
         raise CannotCheckError(why_not)
 
 
-CHECKS: tuple[Check[Page], ...] = (
+CHECKS: tuple[Check[PublishedPage], ...] = (
     possible_values,
     throughput_order,
     mfu,

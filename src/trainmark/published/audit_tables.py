@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from trainmark import workloads
 from trainmark.analysis.scaling_published import CONTRADICTION, published_scalings
 from trainmark.published.audit_rows import devices
-from trainmark.published.page import Page
+from trainmark.published.page import PublishedPage
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.metrics import THROUGHPUTS
@@ -27,7 +27,7 @@ SHARES = (
 
 
 @check("shares", "evaluation and data wait take a like share of the time in all rows of one training")
-def shares(page: Page) -> Iterator[CheckResult]:
+def shares(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for rows in _alike(page, lambda row: (row.workload, row.device, _label(row))).values():
         for word, low, high in SHARES:
@@ -51,7 +51,7 @@ def shares(page: Page) -> Iterator[CheckResult]:
 
 
 @check("scaling", "more devices are at most as good as ideal, by every throughput alike")
-def scaling(page: Page) -> Iterator[CheckResult]:
+def scaling(page: PublishedPage) -> Iterator[CheckResult]:
     found = published_scalings(row for row in page.rows if devices(row))
     if not found:
         raise CannotCheckError("no two rows differ in topology alone")
@@ -82,7 +82,7 @@ def scaling(page: Page) -> Iterator[CheckResult]:
 
 
 @check("one-recipe", "rows that look comparable were trained with one recipe")
-def one_recipe(page: Page) -> Iterator[CheckResult]:
+def one_recipe(page: PublishedPage) -> Iterator[CheckResult]:
     groups = _alike(page, lambda row: (row.workload, row.device, _label(row)))
     several = [rows for rows in groups.values() if len({row.topology for row in rows}) > 1]
     if not several:
@@ -115,7 +115,7 @@ def one_recipe(page: Page) -> Iterator[CheckResult]:
 
 
 @check("faster-when-narrower", "a narrower precision is not slower")
-def faster_when_narrower(page: Page) -> Iterator[CheckResult]:
+def faster_when_narrower(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     order = ("fp32", "tf32", "amp", "fp16", "bf16")
     groups = _alike(page, lambda row: (row.workload, row.device, row.topology))
@@ -143,7 +143,7 @@ def _label(row: PublishedRow) -> str:
 
 
 def _alike(
-    page: Page, key: Callable[[PublishedRow], tuple[object, ...]]
+    page: PublishedPage, key: Callable[[PublishedRow], tuple[object, ...]]
 ) -> dict[tuple[object, ...], list[PublishedRow]]:
     groups: dict[tuple[object, ...], list[PublishedRow]] = {}
     for row in page.rows:
@@ -181,4 +181,4 @@ def _learning_rate(row: PublishedRow) -> float | None:
     return known.reference.learning_rate if known and known.reference and row.fix_hp is not None else None
 
 
-CHECKS: tuple[Check[Page], ...] = (shares, scaling, one_recipe, faster_when_narrower)
+CHECKS: tuple[Check[PublishedPage], ...] = (shares, scaling, one_recipe, faster_when_narrower)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trainmark import workloads
-from trainmark.published.page import Page, Said
+from trainmark.published.page import PublishedPage, Said
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.metrics import THROUGHPUTS
@@ -22,7 +22,7 @@ APART = 0.05
 
 
 @check("quality-named-once", "the quality is called by one name throughout the page")
-def quality_named_once(page: Page) -> Iterator[CheckResult]:
+def quality_named_once(page: PublishedPage) -> Iterator[CheckResult]:
     said = [entry for entry in _words(page) if entry.quantity in ("quality", "convergence")]
     kinds: dict[str, Said] = {}
     for entry in said:
@@ -42,7 +42,7 @@ def quality_named_once(page: Page) -> Iterator[CheckResult]:
 
 
 @check("one-throughput", "one run has one throughput of a kind")
-def one_throughput(page: Page) -> Iterator[CheckResult]:
+def one_throughput(page: PublishedPage) -> Iterator[CheckResult]:
     said = [entry for entry in _words(page) if entry.quantity == "throughput" and entry.value is not None]
     free = [entry for entry in said if entry.word.strip().lower() not in THROUGHPUTS]
     if not said:
@@ -62,7 +62,7 @@ def one_throughput(page: Page) -> Iterator[CheckResult]:
 
 
 @check("units", "every figure has a unit")
-def units(page: Page) -> Iterator[CheckResult]:
+def units(page: PublishedPage) -> Iterator[CheckResult]:
     needing = [entry for entry in _words(page) if entry.quantity in NEEDING_UNITS]
     if not needing:
         raise CannotCheckError("the page's own words are not known, only its rows")
@@ -84,7 +84,7 @@ def units(page: Page) -> Iterator[CheckResult]:
 
 
 @check("ratios", "a scalability is at most 1")
-def ratios(page: Page) -> Iterator[CheckResult]:
+def ratios(page: PublishedPage) -> Iterator[CheckResult]:
     known = [entry for entry in _words(page) if entry.quantity == "scalability" and entry.value is not None]
     if not known:
         raise CannotCheckError("the page gives no scalability of its own")
@@ -98,7 +98,7 @@ def ratios(page: Page) -> Iterator[CheckResult]:
 
 
 @check("val-loss", "a validation loss means the same in every row")
-def val_loss(page: Page) -> Iterator[CheckResult]:
+def val_loss(page: PublishedPage) -> Iterator[CheckResult]:
     rows = [row for row in page.rows if row.quality is not None and row.quality_name == "val_loss"]
     if not rows:
         raise CannotCheckError("no row gives a validation loss")
@@ -115,7 +115,7 @@ def val_loss(page: Page) -> Iterator[CheckResult]:
 
 
 @check("remarks", "there is nothing a reader has to be told beside the columns")
-def remarks(page: Page) -> Iterator[CheckResult]:
+def remarks(page: PublishedPage) -> Iterator[CheckResult]:
     named: dict[str, list[str]] = {}
     for row in page.rows:
         if row.remark:
@@ -126,15 +126,15 @@ def remarks(page: Page) -> Iterator[CheckResult]:
 
 
 @check("read", "the whole page could be read")
-def read(page: Page) -> Iterator[CheckResult]:
+def read(page: PublishedPage) -> Iterator[CheckResult]:
     for sentence in page.unread:
         yield note(sentence, "what could not be read was not checked either", "the line on the page")
 
 
-def _words(page: Page) -> tuple[Said, ...]:
+def _words(page: PublishedPage) -> tuple[Said, ...]:
     if not page.said:
         raise CannotCheckError("the page's own words are not known, only its rows")
     return page.said
 
 
-CHECKS: tuple[Check[Page], ...] = (quality_named_once, one_throughput, units, ratios, val_loss, remarks, read)
+CHECKS: tuple[Check[PublishedPage], ...] = (quality_named_once, one_throughput, units, ratios, val_loss, remarks, read)

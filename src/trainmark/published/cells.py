@@ -65,7 +65,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class BatchCell:
     size: int
     per_device: bool
     """Whether the text says so itself."""
@@ -171,10 +171,10 @@ def _topology(text: str) -> Topology | None:
         return None
 
 
-def batch(text: str) -> Batch | None:
+def batch(text: str) -> BatchCell | None:
     """The batch named in `bs=256,lr=0.8` or `SDK V2.2,bs:128,8x`."""
     match = _BATCH.search(tidy(text))
-    return Batch(size=int(match[1]), per_device=bool(match[2])) if match else None
+    return BatchCell(size=int(match[1]), per_device=bool(match[2])) if match else None
 
 
 def precision(text: str) -> str:

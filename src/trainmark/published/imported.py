@@ -19,7 +19,7 @@ from trainmark.spec.published_row import PREFIX, PublishedRow, Source
 from trainmark.spec.topology import Topology
 
 if typing.TYPE_CHECKING:
-    from trainmark.published.page import Page
+    from trainmark.published.page import PublishedPage
 
 _T = typing.TypeVar("_T")
 
@@ -35,13 +35,13 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class ImportedPages:
     rows: tuple[PublishedRow, ...]
     damaged: tuple[str, ...]
     """A sentence for each file that is left out."""
 
 
-def keep(store_folder: Path, page: Page, *, content: bytes, day: str) -> Kept:
+def keep(store_folder: Path, page: PublishedPage, *, content: bytes, day: str) -> Kept:
     """Saves what was read from a page. A page is known by its content: a changed one is kept beside the first."""
     from trainmark.published.names import slug
     from trainmark.spec.whole_files import write_once
@@ -80,7 +80,7 @@ def rows(store_folder: Path) -> tuple[PublishedRow, ...]:
     return contents(store_folder).rows
 
 
-def contents(store_folder: Path) -> Contents:
+def contents(store_folder: Path) -> ImportedPages:
     found: list[tuple[str, str, list[PublishedRow]]] = []
     damaged = []
     for path in _files(store_folder):
@@ -99,7 +99,7 @@ def contents(store_folder: Path) -> Contents:
             name = row.name if row.name not in taken else f"{row.name}-{stem.rpartition('-')[2][:6]}"
             taken.add(name)
             named.append(replace(row, name=name))
-    return Contents(rows=tuple(named), damaged=tuple(damaged))
+    return ImportedPages(rows=tuple(named), damaged=tuple(damaged))
 
 
 def is_imported(row: PublishedRow) -> bool:

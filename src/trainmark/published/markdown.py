@@ -31,7 +31,7 @@ class Fact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class MarkdownRow:
     """One row of a table; its cells are plain text."""
 
     number: int
@@ -42,8 +42,8 @@ class Line:
 class Table:
     index: int
     """Counted from 1 through the page."""
-    heads: Line
-    rows: tuple[Line, ...]
+    heads: MarkdownRow
+    rows: tuple[MarkdownRow, ...]
 
 
 Part = Heading | Fact | Table
@@ -161,7 +161,7 @@ def _is_rule(cells: Sequence[str]) -> bool:
 def _tables(lines: Sequence[str], first: int, before: int) -> tuple[list[Table], list[str]]:
     """The tables of a block of lines with pipes: usually one; more where no blank line stands between them."""
     unread: list[str] = []
-    rows: list[Line | None] = []  # None is a rule below heads
+    rows: list[MarkdownRow | None] = []  # None is a rule below heads
     for number, line in enumerate(lines, first):
         if (columns := line.count("|")) > MOST_COLUMNS:
             unread.append(f"line {number}: it has {columns} columns, and at most {MOST_COLUMNS} are read")
@@ -172,8 +172,8 @@ def _tables(lines: Sequence[str], first: int, before: int) -> tuple[list[Table],
             continue
         if any(len(cell) > LONGEST_CELL for cell in cells):
             unread.append(f"line {number}: a cell has more than {LONGEST_CELL} characters and is cut there")
-        rows.append(Line(number=number, cells=tuple(plain(cell[:LONGEST_CELL]) for cell in cells)))
-    blocks: list[list[Line]] = [[]]
+        rows.append(MarkdownRow(number=number, cells=tuple(plain(cell[:LONGEST_CELL]) for cell in cells)))
+    blocks: list[list[MarkdownRow]] = [[]]
     for index, row in enumerate(rows):
         if row is None:
             continue

@@ -20,14 +20,14 @@ _FORM = re.compile(r"[- _](?:sxm[0-9]*|pcie|nvl|oam|[0-9]+ ?gi?b?)\b.*", re.IGNO
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualityFacts:
+class PublishedQuality:
     unit: str | None
     target: float | None
     better: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class DeviceName:
     vendor: str
     name: str
 
@@ -54,11 +54,11 @@ def own_batch(workload: str) -> int | None:
 
 
 @lru_cache(maxsize=1000)
-def quality(workload: str, name: str) -> QualityFacts:
+def quality(workload: str, name: str) -> PublishedQuality:
     for row in library.rows():
         if row.workload == workload and row.quality_name is not None and key(row.quality_name) == key(name):
-            return QualityFacts(unit=row.quality_unit, target=row.target, better=row.better)
-    return QualityFacts(unit=None, target=None, better=None)
+            return PublishedQuality(unit=row.quality_unit, target=row.target, better=row.better)
+    return PublishedQuality(unit=None, target=None, better=None)
 
 
 @lru_cache(maxsize=1000)
@@ -83,14 +83,14 @@ def short_device(name: str) -> str:
 
 
 @lru_cache(maxsize=1000)
-def device(text: str) -> Device:
+def device(text: str) -> DeviceName:
     """Vendor and name of `NVIDIA_A100-SXM4-40GB`; without a vendor's word, the library's for that name, or none."""
     name, vendor = tidy(text), ""
     vendors = {row.vendor for row in library.rows()}
     while (first := re.match(r"([^\s_]+)[\s_]+(\S.*)", name)) and first[1].casefold() in vendors:
         vendor, name = first[1].casefold(), first[2]
     known = {key(short_device(row.device)): row.vendor for row in library.rows()}
-    return Device(vendor=vendor or known.get(key(short_device(name)), ""), name=name)
+    return DeviceName(vendor=vendor or known.get(key(short_device(name)), ""), name=name)
 
 
 def slug(text: str, otherwise: str = UNKNOWN) -> str:

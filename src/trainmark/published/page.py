@@ -24,7 +24,7 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class PublishedPage:
     """What a page holds, by our words."""
 
     title: str

@@ -9,7 +9,7 @@ from trainmark.published import names, read_deepspark, read_flagperf
 from trainmark.published.cells import is_blank, key, place, tidy
 from trainmark.published.heads import Head, heads
 from trainmark.published.markdown import Fact, Heading, Layout, Table, layout
-from trainmark.published.page import Page
+from trainmark.published.page import PublishedPage
 from trainmark.published.section import Section, quoted
 from trainmark.spec.published_row import Source
 
@@ -20,7 +20,7 @@ _ACCELERATOR = ("加速卡型号", "acceleratormodel", "accelerator", "gpumodel"
 _NOT_ACCELERATOR = ("驱动", "driver")
 
 
-def read(text: str, *, name: str) -> Page:
+def read(text: str, *, name: str) -> PublishedPage:
     """What a page says. `name` is the file's, which is all that tells two untitled pages apart. Junk has no rows."""
     found = layout(text)
     page = PurePath(name).stem or name
@@ -37,7 +37,7 @@ def read(text: str, *, name: str) -> Page:
         unread.append("line 1: no table of the page has rows of results")
     if len(unread) > MOST_UNREAD:
         unread = [*unread[:MOST_UNREAD], f"and {len(unread) - MOST_UNREAD} more"]
-    return Page(
+    return PublishedPage(
         title=source.title,
         rows=names.named(rows, page),
         said=tuple(said for section in sections for said in section.said),
@@ -61,8 +61,8 @@ def _title(found: Layout, sections: list[Section], name: str) -> str:
 
 def _sections(found: Layout, page: str) -> list[Section]:
     sections = [Section(page=page)]
-    speeds: list[read_deepspark.Found] = []
-    wholes: list[read_deepspark.Found] = []
+    speeds: list[read_deepspark.TableRow] = []
+    wholes: list[read_deepspark.TableRow] = []
 
     def begin() -> Section:
         """What is said after results is about the next ones."""
@@ -96,8 +96,8 @@ def _take(
     section: Section,
     table: Table,
     columns: list[Head],
-    speeds: list[read_deepspark.Found],
-    wholes: list[read_deepspark.Found],
+    speeds: list[read_deepspark.TableRow],
+    wholes: list[read_deepspark.TableRow],
 ) -> bool:
     """Whether the table held results."""
     kinds = {head.kind for head in columns}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trainmark.published.cells import batch, each, figure, is_blank, key, memory_gib, place, precision, tidy
 from trainmark.published.heads import Head, quality_name
-from trainmark.published.markdown import Line, Table
+from trainmark.published.markdown import MarkdownRow, Table
 from trainmark.published.read_flagperf import quality_value
 from trainmark.published.section import Section, item_of, quoted
 from trainmark.spec.precision import PRECISIONS
@@ -24,7 +24,7 @@ _HALF = ("amp", "fp16", "amp-fp16", "half")
 
 
 @dataclass(kw_only=True)
-class Found:
+class TableRow:
     """One row of either table, until it is known which rows of both are one."""
 
     line: int
@@ -42,11 +42,11 @@ class Found:
     remarks: list[str] = field(default_factory=list)
 
 
-def take(section: Section, table: Table, columns: Sequence[Head]) -> list[Found]:
+def take(section: Section, table: Table, columns: Sequence[Head]) -> list[TableRow]:
     """The table's rows, with what they say of each quantity remembered on the section."""
     found = []
     for line in table.rows:
-        row = Found(line=line.number)
+        row = TableRow(line=line.number)
         criterion = None
         for head, text in zip(columns, line.cells, strict=False):
             if head.kind == "device":
@@ -76,7 +76,7 @@ def take(section: Section, table: Table, columns: Sequence[Head]) -> list[Found]
     return found
 
 
-def combine(section: Section, speeds: Sequence[Found], wholes: Sequence[Found]) -> None:
+def combine(section: Section, speeds: Sequence[TableRow], wholes: Sequence[TableRow]) -> None:
     """Adds a row for each run: rows of the two tables are one where they tell of as many devices and like numbers."""
     left = list(speeds)
     for row in wholes:
@@ -88,14 +88,14 @@ def combine(section: Section, speeds: Sequence[Found], wholes: Sequence[Found]) 
         _add(section, speed, None)
 
 
-def _fits(speed: Found, row: Found) -> bool:
+def _fits(speed: TableRow, row: TableRow) -> bool:
     if speed.topology is not None and row.topology is not None and speed.topology != row.topology:
         return False
     return speed.half is None or not row.precision or speed.half == (row.precision in _HALF)
 
 
-def _add(section: Section, row: Found, speed: Found | None) -> None:
-    other = speed or Found(line=row.line)
+def _add(section: Section, row: TableRow, speed: TableRow | None) -> None:
+    other = speed or TableRow(line=row.line)
     topology = row.topology or other.topology
     if topology is None:
         section.complain(row.line, "it does not tell the number of devices, such as 8x")
@@ -120,7 +120,7 @@ def _add(section: Section, row: Found, speed: Found | None) -> None:
     )
 
 
-def _configure(row: Found, text: str) -> None:
+def _configure(row: TableRow, text: str) -> None:
     """`SDK V2.2,bs:128,8x,AMP`: what follows the number of devices is the precision, wherever the batch stands."""
     words = [word.strip() for word in re.split("[,;]", tidy(text))]
     rest: list[str] = []
@@ -141,7 +141,7 @@ def _configure(row: Found, text: str) -> None:
 
 
 def _measure(
-    section: Section, table: Table, line: Line, row: Found, head: Head, text: str, quality_word: str | None
+    section: Section, table: Table, line: MarkdownRow, row: TableRow, head: Head, text: str, quality_word: str | None
 ) -> None:
     if head.kind in ("fps", "performance"):
         found = figure(text)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainmark.published import names
 from trainmark.published.cells import batch, figure, is_blank, memory_gib, place, precision, seconds, tidy
 from trainmark.published.heads import Head
-from trainmark.published.markdown import Line, Table
+from trainmark.published.markdown import MarkdownRow, Table
 from trainmark.published.section import Section, item_of, quoted
 from trainmark.spec.metrics import THROUGHPUTS
 
@@ -27,7 +27,7 @@ def take(section: Section, table: Table, columns: Sequence[Head]) -> None:
         _take_row(section, line, cells)
 
 
-def _take_row(section: Section, line: Line, cells: dict[str, tuple[Head, str]]) -> None:
+def _take_row(section: Section, line: MarkdownRow, cells: dict[str, tuple[Head, str]]) -> None:
     def text(kind: str) -> str:
         return cells[kind][1] if kind in cells else ""
 
@@ -63,7 +63,7 @@ def _take_row(section: Section, line: Line, cells: dict[str, tuple[Head, str]]) 
     )
 
 
-def _number(section: Section, line: Line, head: Head, text: str) -> float | None:
+def _number(section: Section, line: MarkdownRow, head: Head, text: str) -> float | None:
     if is_blank(text):
         return None
     found = figure(text)
@@ -72,7 +72,7 @@ def _number(section: Section, line: Line, head: Head, text: str) -> float | None
     return found.value if found else None
 
 
-def _time(section: Section, line: Line, cells: dict[str, tuple[Head, str]]) -> float | None:
+def _time(section: Section, line: MarkdownRow, cells: dict[str, tuple[Head, str]]) -> float | None:
     if "e2e_time" not in cells or is_blank(cells["e2e_time"][1]):
         return None
     head, text = cells["e2e_time"]
@@ -82,7 +82,9 @@ def _time(section: Section, line: Line, cells: dict[str, tuple[Head, str]]) -> f
     return found
 
 
-def _memory(section: Section, line: Line, cells: dict[str, tuple[Head, str]]) -> tuple[float | None, float | None]:
+def _memory(
+    section: Section, line: MarkdownRow, cells: dict[str, tuple[Head, str]]
+) -> tuple[float | None, float | None]:
     if "mem" not in cells or is_blank(cells["mem"][1]):
         return None, None
     head, text = cells["mem"]
@@ -93,7 +95,7 @@ def _memory(section: Section, line: Line, cells: dict[str, tuple[Head, str]]) ->
 
 
 def _quality(
-    section: Section, line: Line, cells: dict[str, tuple[Head, str]]
+    section: Section, line: MarkdownRow, cells: dict[str, tuple[Head, str]]
 ) -> tuple[str | None, str | None, float | None]:
     if "quality" not in cells:
         return None, None, None
@@ -102,7 +104,9 @@ def _quality(
     return (name, *quality_value(section, line, head, name, text))
 
 
-def quality_value(section: Section, line: Line, head: Head, name: str, text: str) -> tuple[str | None, float | None]:
+def quality_value(
+    section: Section, line: MarkdownRow, head: Head, name: str, text: str
+) -> tuple[str | None, float | None]:
     """Unit and value; an accuracy of 0.755 without a unit is a share, which others write as 75.5 %."""
     if is_blank(text):
         return head.unit, None

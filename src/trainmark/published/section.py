@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from trainmark.published import names
 from trainmark.published.cells import Figure, is_blank, key, tidy
 from trainmark.published.heads import QUANTITIES, Head, head, quality_name
-from trainmark.published.markdown import Line, Table
-from trainmark.published.names import Device
+from trainmark.published.markdown import MarkdownRow, Table
+from trainmark.published.names import DeviceName
 from trainmark.published.page import Said
 from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.published_row import PublishedRow, Source
@@ -66,7 +66,7 @@ class Section:
         if name not in self.devices and len(self.devices) < MOST_DEVICES:
             self.devices.append(name)
 
-    def device(self, word: str) -> Device:
+    def device(self, word: str) -> DeviceName:
         """The device a row means: by its full name where the page gives one, with the vendor the page names."""
         if not word and len({key(name) for name in self.devices}) == 1:
             word = self.devices[0]
@@ -74,9 +74,9 @@ class Section:
             text[: -len(word)].strip(" _") for text in self.abbreviations if text.endswith((f" {word}", f"_{word}"))
         ]
         if word and vendors:
-            return Device(vendor=min(vendors, key=len), name=self._full(word))
+            return DeviceName(vendor=min(vendors, key=len), name=self._full(word))
         found = names.device(self._full(word))
-        return Device(vendor=self.vendors.get(word, found.vendor), name=found.name) if word else found
+        return DeviceName(vendor=self.vendors.get(word, found.vendor), name=found.name) if word else found
 
     def _full(self, word: str) -> str:
         """The one name among the page's devices that the word is short for, without its vendor; else the word."""
@@ -107,7 +107,7 @@ class Section:
     def complain(self, line: int, text: str) -> None:
         self.unread.append(f"line {line}: {text}")
 
-    def learn(self, table: Table, columns: Sequence[Head], line: Line) -> None:
+    def learn(self, table: Table, columns: Sequence[Head], line: MarkdownRow) -> None:
         """One row of the table of metrics: what stands where, by which word, in which unit."""
         cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
         name, value = cells.get("metric", ""), cells.get("value", "")
@@ -139,7 +139,7 @@ class Section:
     def row(
         self,
         *,
-        device: Device,
+        device: DeviceName,
         topology: Topology,
         precision: str,
         fix_hp: str | None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenSection:
     """One section of a page: runs that train one model to one target, with their rows."""
 
     records: tuple[Record, ...]
@@ -39,7 +39,7 @@ class Written:
         return goal(self.records[0].quality)
 
 
-def sections(records: Sequence[Record]) -> list[Written]:
+def sections(records: Sequence[Record]) -> list[WrittenSection]:
     """Runs that can share a table's heads, in the order they were given."""
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
@@ -47,7 +47,7 @@ def sections(records: Sequence[Record]) -> list[Written]:
         key = (record.plan.workload, record.item, quality.name, quality.unit, quality.goal, quality.better)
         groups.setdefault(key, []).append(record)
     return [
-        Written(records=tuple(members), rows=tuple(own_row(record) for record in members))
+        WrittenSection(records=tuple(members), rows=tuple(own_row(record) for record in members))
         for members in groups.values()
     ]
 
@@ -62,7 +62,7 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
 
 
-def notes(section: Written, lang: str, shown: Sequence[str]) -> list[str]:
+def notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
     """What to know before trusting a row, numbered, with the rows it is about; why one of the shown is missing, too."""
     say = speaker(lang)
     about: dict[str, list[int]] = {}
@@ -105,7 +105,7 @@ class Machine:
     software: str
 
 
-def machines(section: Written) -> list[Machine]:
+def machines(section: WrittenSection) -> list[Machine]:
     """Every machine the runs of a section ran on, each once."""
     found = [_machine(record, row) for record, row in zip(section.records, section.rows, strict=True)]
     return list(dict.fromkeys(found))

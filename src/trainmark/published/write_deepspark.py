@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trainmark.published.own_rows import metric, rounded, written
-from trainmark.published.write import Written, machines, notes, sections, table
+from trainmark.published.write import WrittenSection, machines, notes, sections, table
 from trainmark.spec import escape
 from trainmark.spec.format import stability_percent
 from trainmark.spec.language import Say, speaker
@@ -25,7 +25,7 @@ def write(records: Sequence[Record], *, lang: str) -> str:
     return "\n".join(line for section in sections(records) for line in (*_section(section, lang, speaker(lang)), ""))
 
 
-def _section(section: Written, lang: str, say: Say) -> Iterator[str]:
+def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     rate, score = f"{section.first.item}/s", _score(section)
     yield f"# {escape.markdown_cell(section.first.workload)}"
     yield ""
@@ -51,16 +51,16 @@ def _section(section: Written, lang: str, say: Say) -> Iterator[str]:
         yield from lines
 
 
-def _pairs(section: Written) -> list[tuple[Record, PublishedRow]]:
+def _pairs(section: WrittenSection) -> list[tuple[Record, PublishedRow]]:
     return list(zip(section.records, section.rows, strict=True))
 
 
-def _score(section: Written) -> str:
+def _score(section: WrittenSection) -> str:
     unit = section.first.quality_unit
     return f"{section.quality}, {unit}" if unit not in (None, "-") else section.quality
 
 
-def _heads(section: Written, say: Say) -> tuple[str, ...]:
+def _heads(section: WrittenSection, say: Say) -> tuple[str, ...]:
     return (
         say("Convergence criteria"),
         say("Configuration (x denotes number of GPUs)"),
@@ -73,7 +73,7 @@ def _heads(section: Written, say: Say) -> tuple[str, ...]:
     )
 
 
-def _environments(section: Written) -> list[tuple[str, ...]]:
+def _environments(section: WrittenSection) -> list[tuple[str, ...]]:
     vendors = {row.device: row.vendor for row in section.rows}
     return [
         (machine.device, vendors[machine.device], machine.driver, machine.framework, machine.system)
@@ -92,7 +92,7 @@ def _is_half(precision: str) -> bool:
     return known is not None and known.family == "fp16"
 
 
-def _whole(record: Record, row: PublishedRow, section: Written) -> tuple[str, ...]:
+def _whole(record: Record, row: PublishedRow, section: WrittenSection) -> tuple[str, ...]:
     topology = Topology.parse(row.topology)
     count = f"{topology.devices_per_node}x" if topology.nodes == 1 else str(topology)
     batch = f"bs:{row.batch_per_device}/device," if row.batch_per_device is not None else ""
@@ -110,7 +110,7 @@ def _whole(record: Record, row: PublishedRow, section: Written) -> tuple[str, ..
     )
 
 
-def _scalability(record: Record, section: Written) -> float | None:
+def _scalability(record: Record, section: WrittenSection) -> float | None:
     """Against the smallest topology that was run alike; none where there is no other."""
     from trainmark.analysis.scaling import all_scalings
 
@@ -121,7 +121,7 @@ def _scalability(record: Record, section: Written) -> float | None:
     return None
 
 
-def _stability(record: Record, section: Written) -> float | None:
+def _stability(record: Record, section: WrittenSection) -> float | None:
     if record.group is None:
         return None
     values = [metric(other, "p_core") for other in section.records if other.group == record.group]

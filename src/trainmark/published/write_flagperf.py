@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainmark import workloads
 from trainmark.published import names
 from trainmark.published.own_rows import written
-from trainmark.published.write import Machine, Written, machines, notes, sections, table
+from trainmark.published.write import Machine, WrittenSection, machines, notes, sections, table
 from trainmark.spec import escape
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.topology import Topology
@@ -26,7 +26,7 @@ def write(records: Sequence[Record], *, lang: str) -> str:
     return "\n".join(line for section in sections(records) for line in (*_section(section, lang, say), ""))
 
 
-def _section(section: Written, lang: str, say: Say) -> Iterator[str]:
+def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     devices = " / ".join(dict.fromkeys(f"{row.vendor} {row.device}" for row in section.rows))
     yield "### " + say("{devices}: configuration and results").format(devices=escape.markdown_cell(devices))
     yield "#### " + say("Environment")
@@ -71,7 +71,7 @@ def _environment(machine: Machine, say: Say) -> Iterator[str]:
     yield item(say("Other software"), machine.software)
 
 
-def _metrics(section: Written, say: Say) -> Iterator[tuple[str, str, str]]:
+def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]]:
     """Every row of the table of metrics: its name, where its value stands, what it means."""
 
     def see(word: str) -> str:
@@ -122,7 +122,7 @@ def _metrics(section: Written, say: Say) -> Iterator[tuple[str, str, str]]:
     yield say("Training result"), see(section.quality), say("target {goal}").format(goal=section.goal)
 
 
-def _row(row: PublishedRow, section: Written, say: Say) -> tuple[str, ...]:
+def _row(row: PublishedRow, section: WrittenSection, say: Say) -> tuple[str, ...]:
     topology = Topology.parse(row.topology)
     unit = row.quality_unit if row.quality_unit not in (None, "-") else ""
     return (
@@ -138,7 +138,7 @@ def _row(row: PublishedRow, section: Written, say: Say) -> tuple[str, ...]:
     )
 
 
-def _shown(row: PublishedRow, section: Written) -> str:
+def _shown(row: PublishedRow, section: WrittenSection) -> str:
     """The short name of a row's device, or all of it where another device of the section has the same."""
     short = names.short_device(row.device)
     alike = {other.device for other in section.rows if names.short_device(other.device) == short}

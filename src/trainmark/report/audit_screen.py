@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmark.report.terminal import Paper
+from trainmark.report.terminal import TerminalWriter
 from trainmark.spec.audit import SEVERITIES, Audit, findings, outcome, summary, why_not
 from trainmark.spec.checks import CheckResult
 
@@ -20,21 +20,21 @@ def render(
     encoding: str = "utf-8",
 ) -> str:
     """`everything` also lists what passed and what could not be checked."""
-    paper = Paper(width=width, color=color, encoding=encoding)
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for finding in findings(audits):
-        head = paper.text(f"{SEVERITIES[finding.verdict]}: {finding.subject}", STYLES[finding.verdict])
-        head.append_text(paper.text(f"  {finding.name}", "dim"))
-        paper.put(head)
-        paper.put(finding.evidence, _sentence(finding.sentence), f"Check {finding.remedy}.", indent=2)
-        paper.put("")
+        head = writer.text(f"{SEVERITIES[finding.verdict]}: {finding.subject}", STYLES[finding.verdict])
+        head.append_text(writer.text(f"  {finding.name}", "dim"))
+        writer.put(head)
+        writer.put(finding.evidence, _sentence(finding.sentence), f"Check {finding.remedy}.", indent=2)
+        writer.put("")
     if everything:
         for audit in audits:
-            paper.put(paper.text(audit.title, "bold"))
+            writer.put(writer.text(audit.title, "bold"))
             for entry in audit.checks:
-                paper.put(paper.text(_line(entry), "" if entry.findings else "dim"), indent=2)
-            paper.put("")
-    paper.put(f"{summary(audits)}.")
-    return paper.drawn()
+                writer.put(writer.text(_line(entry), "" if entry.findings else "dim"), indent=2)
+            writer.put("")
+    writer.put(f"{summary(audits)}.")
+    return writer.drawn()
 
 
 def _line(entry: CheckResult) -> str:

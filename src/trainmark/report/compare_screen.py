@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.analysis.compare.judge import MOST_REPEATS
-from trainmark.report.terminal import Cell, Column, Paper, Sheet, draw
+from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
 from trainmark.spec.format import NOTHING, device_name, number
 
 if TYPE_CHECKING:
@@ -15,16 +15,16 @@ STYLES = {"faster": "bold green", "better": "bold green", "slower": "bold red", 
 
 
 def render(found: Comparison, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
-    paper = Paper(width=width, color=color, encoding=encoding)
-    draw(paper, _sheet(found))
-    paper.put("", paper.text(headline(found), STYLES.get(found.verdict, "bold yellow")))
-    paper.put(*sentences(found))
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    draw(writer, _table_model(found))
+    writer.put("", writer.text(headline(found), STYLES.get(found.verdict, "bold yellow")))
+    writer.put(*sentences(found))
     for title, unlike in (("Not alike", True), ("Differs", False)):
         if said := [str(difference) for difference in found.differences if difference.unlike is unlike]:
-            paper.put("", paper.text(f"{title}: {'; '.join(said)}.", "yellow" if unlike else ""))
+            writer.put("", writer.text(f"{title}: {'; '.join(said)}.", "yellow" if unlike else ""))
     if found.doubts:
-        paper.put("", paper.numbered(found.doubts))
-    return paper.drawn()
+        writer.put("", writer.numbered(found.doubts))
+    return writer.drawn()
 
 
 def headline(found: Comparison) -> str:
@@ -85,7 +85,7 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if value >= 0.1 else number(value)
 
 
-def _sheet(found: Comparison) -> Sheet:
+def _table_model(found: Comparison) -> TableModel:
     columns = [
         Column(title="", right=False, label=True),
         Column(title="result", right=False, label=True),
@@ -94,7 +94,7 @@ def _sheet(found: Comparison) -> Sheet:
         Column(title="steps"),
         Column(title=found.compared.name, unit=tuple(found.a.unit.split())),
     ]
-    return Sheet(columns=columns, rows=[_row(letter, party) for letter, party in (("A", found.a), ("B", found.b))])
+    return TableModel(columns=columns, rows=[_row(letter, party) for letter, party in (("A", found.a), ("B", found.b))])
 
 
 def _row(letter: str, party: Party) -> list[Cell]:

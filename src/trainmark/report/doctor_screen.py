@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from trainmark.report import links_text
-from trainmark.report.terminal import Paper
+from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
 from trainmark.spec.checks import CheckResult
 
@@ -17,54 +17,54 @@ _VERDICT_COLUMNS = max(map(len, STYLES))
 _BAR_COLUMNS = 20
 
 
-def machine(paper: Paper, results: Sequence[CheckResult], summary: str) -> str:
+def machine(writer: TerminalWriter, results: Sequence[CheckResult], summary: str) -> str:
     """Every result in a line or two, below the heading of its group; the summary comes last, where eyes are."""
-    names = max((paper.length(result.name) for result in results), default=0)
+    names = max((writer.length(result.name) for result in results), default=0)
     for group, members in itertools.groupby(results, key=lambda result: result.group):
-        paper.put(paper.text(group, "bold"))
+        writer.put(writer.text(group, "bold"))
         for result in members:
-            _draw(paper, result, names)
-        paper.put("")
+            _draw(writer, result, names)
+        writer.put("")
     worst = next((word for word in ("failed", "doubt") if any(one.verdict == word for one in results)), "ok")
-    paper.put(paper.text(summary, "bold green" if worst == "ok" else STYLES[worst]))
-    return paper.drawn()
+    writer.put(writer.text(summary, "bold green" if worst == "ok" else STYLES[worst]))
+    return writer.drawn()
 
 
-def links_screen(paper: Paper, results: Sequence[CheckResult]) -> str:
+def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
     for result in results:
-        paper.put(paper.text(f"{result.name}: {result.verdict}", f"bold {STYLES[result.verdict]}"))
-        paper.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
+        writer.put(writer.text(f"{result.name}: {result.verdict}", f"bold {STYLES[result.verdict]}"))
+        writer.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
         if measured := result.facts.get("results"):
-            paper.put("")
-            paper.put(links_text.table(paper, measured), indent=_INDENT)
-    return paper.drawn()
+            writer.put("")
+            writer.put(links_text.table(writer, measured), indent=_INDENT)
+    return writer.drawn()
 
 
-def _draw(paper: Paper, result: CheckResult, name_columns: int) -> None:
-    row = paper.table(heads=False)
+def _draw(writer: TerminalWriter, result: CheckResult, name_columns: int) -> None:
+    row = writer.table(heads=False)
     row.add_column(width=_VERDICT_COLUMNS)
     row.add_column(width=name_columns)
     row.add_column(overflow="fold")
     row.add_row(
-        paper.text(result.verdict, STYLES[result.verdict]), paper.text(result.name), paper.text(result.sentence)
+        writer.text(result.verdict, STYLES[result.verdict]), writer.text(result.name), writer.text(result.sentence)
     )
-    paper.put(row, indent=_INDENT)
+    writer.put(row, indent=_INDENT)
     text_column = _INDENT + _VERDICT_COLUMNS + name_columns + 4
     if (share := result.facts.get("share_of_peak")) is not None:
-        paper.put(paper.text(_bar(paper, share), STYLES[result.verdict]), indent=text_column)
+        writer.put(writer.text(_bar(writer, share), STYLES[result.verdict]), indent=text_column)
     if result.remedy:
-        _draw_remedy(paper, result.remedy, text_column)
+        _draw_remedy(writer, result.remedy, text_column)
 
 
-def _draw_remedy(paper: Paper, remedy: str, column: int) -> None:
+def _draw_remedy(writer: TerminalWriter, remedy: str, column: int) -> None:
     line = f"→ {remedy}"
-    if column + paper.length(line) <= paper.width:
-        paper.put(paper.text(line, "bold"), indent=column)
+    if column + writer.length(line) <= writer.width:
+        writer.put(writer.text(line, "bold"), indent=column)
     else:  # a line that is to be pasted must not be broken by us; the terminal folds it without a line's end
-        paper.put_unbroken(f"{' ' * _INDENT}{line}")
+        writer.put_unbroken(f"{' ' * _INDENT}{line}")
 
 
-def _bar(paper: Paper, share: float) -> str:
-    full, empty = ("█", "░") if escape.carries(paper.encoding, "█░") else ("#", ".")
+def _bar(writer: TerminalWriter, share: float) -> str:
+    full, empty = ("█", "░") if escape.carries(writer.encoding, "█░") else ("#", ".")
     filled = round(_BAR_COLUMNS * min(1.0, max(0.0, share)))
     return full * filled + empty * (_BAR_COLUMNS - filled)

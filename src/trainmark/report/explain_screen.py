@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmark.report.terminal import Paper
+from trainmark.report.terminal import TerminalWriter
 from trainmark.spec.glossary import Meaning
 from trainmark.spec.language import Say, speaker
 
 
-def draw_one(paper: Paper, entry: Meaning, language: str) -> None:
+def draw_one(writer: TerminalWriter, entry: Meaning, language: str) -> None:
     say = speaker(language)
     kind = {"phase": say("phase"), "word": say("word"), "doubt": say("doubt")}.get(entry.kind, entry.kind)
     names = [name for name in (entry.title, entry.name) if name] or [kind]
-    paper.put(paper.text(f"{entry.word}  ({', '.join(names)})", "bold"))
+    writer.put(writer.text(f"{entry.word}  ({', '.join(names)})", "bold"))
     unit = say("images/s, mel frames/s: what the workload counts") if entry.unit == "items/s" else entry.unit
     facts = ((say("unit"), unit), (say("formula"), entry.formula))
-    paper.put(*(say("{name}: {text}").format(name=name, text=text) for name, text in facts if text), indent=2)
+    writer.put(*(say("{name}: {text}").format(name=name, text=text) for name, text in facts if text), indent=2)
     for paragraph in entry.definition.split("\n\n"):
-        paper.put("", " ".join(paragraph.split()))
+        writer.put("", " ".join(paragraph.split()))
 
 
-def draw_all(paper: Paper, entries: Sequence[Meaning], language: str) -> None:
+def draw_all(writer: TerminalWriter, entries: Sequence[Meaning], language: str) -> None:
     say = speaker(language)
     headings = {
         "metric": say("Metrics"),
@@ -31,16 +31,16 @@ def draw_all(paper: Paper, entries: Sequence[Meaning], language: str) -> None:
     }
     longest = max(len(entry.word) for entry in entries)
     for kind, heading in headings.items():
-        drawn = paper.table(heads=False)
+        drawn = writer.table(heads=False)
         drawn.add_column(width=longest)
         drawn.add_column(overflow="fold")
         for entry in entries:
             if entry.kind == kind:
-                drawn.add_row(paper.text(entry.word), paper.text(_in_short(entry, say)))
-        paper.put(paper.text(heading, "bold"))
-        paper.put(drawn, indent=2)
-        paper.put("")
-    paper.put(say("One of them in full: trainmark explain p_core"))
+                drawn.add_row(writer.text(entry.word), writer.text(_in_short(entry, say)))
+        writer.put(writer.text(heading, "bold"))
+        writer.put(drawn, indent=2)
+        writer.put("")
+    writer.put(say("One of them in full: trainmark explain p_core"))
 
 
 def _in_short(entry: Meaning, say: Say) -> str:

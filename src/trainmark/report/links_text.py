@@ -11,14 +11,14 @@ from trainmark.spec.links import AllReduce, size
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trainmark.report.terminal import Paper
+    from trainmark.report.terminal import TerminalWriter
 
 
-def table(paper: Paper, measured: Sequence[AllReduce]) -> Table:
-    drawn = paper.table()
+def table(writer: TerminalWriter, measured: Sequence[AllReduce]) -> Table:
+    drawn = writer.table()
     for head in ("message", "median ms", "bus GB/s"):
-        drawn.add_column(paper.text(head), justify="right", no_wrap=True)
+        drawn.add_column(writer.text(head), justify="right", no_wrap=True)
     for row in measured:
         cells = (size(row.size_bytes), number(row.median_s * 1e3), number(row.bus_gigabytes_per_s))
-        drawn.add_row(*(paper.text(cell) for cell in cells))
+        drawn.add_row(*(writer.text(cell) for cell in cells))
     return drawn

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trainmark.report.live import Live, phase, thinned
-from trainmark.report.terminal import Paper
+from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
 from trainmark.spec.format import goal, number, with_unit
 from trainmark.workloads import quality_word
@@ -81,10 +81,10 @@ def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
     from trainmark.report.describe import PLAIN_SPARKS, SPARKS, spark
 
     live = frame.live
-    paper = Paper(width=width, color=color, encoding=encoding)
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
     asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
-    paper.put(paper.text(" · ".join(asked), "bold"))
-    paper.put(paper.text(live.run_id, "dim"))
+    writer.put(writer.text(" · ".join(asked), "bold"))
+    writer.put(writer.text(live.run_id, "dim"))
     pairs = [("phase", _phase(live)), ("step", _step(live))]
     if said := _speed(live):
         pairs.append(("speed", said))
@@ -101,15 +101,15 @@ def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
         pairs.append(("elapsed", duration(live.elapsed_s)))
     if live.left_s is not None:
         pairs.append(("left", _left(live)))
-    drawn = paper.table(heads=False)
+    drawn = writer.table(heads=False)
     drawn.add_column(no_wrap=True, style="dim")
     drawn.add_column(overflow="fold")
     for name, value in pairs:
-        drawn.add_row(paper.text(name), paper.text(value))
-    paper.put(drawn)
+        drawn.add_row(writer.text(name), writer.text(value))
+    writer.put(drawn)
     if frame.note:
-        paper.put(paper.text(frame.note, "bold red" if live.failure or frame.gone else "yellow"))
-    return paper.drawn()
+        writer.put(writer.text(frame.note, "bold red" if live.failure or frame.gone else "yellow"))
+    return writer.drawn()
 
 
 def result(record: Record) -> str:

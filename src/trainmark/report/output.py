@@ -82,10 +82,10 @@ def _page(
     folders: Mapping[str, Path],
 ) -> str:
     from trainmark.report.html.document import render as draw
-    from trainmark.report.html.inputs import Contents
+    from trainmark.report.html.inputs import ReportInputs
 
     return draw(
-        Contents(
+        ReportInputs(
             records=tuple(records),
             rows=tuple(rows),
             beside=tuple(rows_beside(records, store)),

@@ -12,7 +12,7 @@ from trainmark.spec.precision import said_of_products
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trainmark.report.terminal import Paper
+    from trainmark.report.terminal import TerminalWriter
 
 
 def precision(found: PrecisionProof | None) -> list[tuple[str, str]]:
@@ -34,14 +34,14 @@ def precision(found: PrecisionProof | None) -> list[tuple[str, str]]:
     return pairs
 
 
-def table(paper: Paper, curve: Sequence[BatchTry], item: str) -> Table:
-    drawn = paper.table()
+def table(writer: TerminalWriter, curve: Sequence[BatchTry], item: str) -> Table:
+    drawn = writer.table()
     for head in ("batch", f"{item}/s", "step s", "mem GiB"):
-        drawn.add_column(paper.text(head), justify="right", no_wrap=True)
+        drawn.add_column(writer.text(head), justify="right", no_wrap=True)
     drawn.add_column(overflow="fold")
     for entry in curve:
         memory = NOTHING if entry.memory_bytes is None else number(entry.memory_bytes / 2**30)
         speed = [number(value) if value else NOTHING for value in (entry.items_per_s, entry.step_s)]
         cells = (str(entry.batch), *speed, memory, entry.unfit)
-        drawn.add_row(*(paper.text(cell) for cell in cells))
+        drawn.add_row(*(writer.text(cell) for cell in cells))
     return drawn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trainmark.analysis.peaks import mfu
-from trainmark.report.terminal import Cell, Column, Paper, Sheet, draw
+from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.published_row import PREFIX, PublishedRow
 from trainmark.workloads import quality_word
@@ -15,26 +15,26 @@ NOT_PUBLISHED = f"{NOTHING} not published."
 
 def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     """A table for each workload, then the pages the rows were read from."""
-    paper = Paper(width=width, color=color, encoding=encoding)
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
     sources = list(dict.fromkeys(row.source for row in rows))
     remarks = dict.fromkeys((sources.index(row.source) + 1, row.remark) for row in rows if row.remark)
     for workload in dict.fromkeys(row.workload for row in rows):
         members = [row for row in rows if row.workload == workload]
-        paper.put(paper.text(workload, "bold"))
-        draw(paper, _sheet(members, [str(sources.index(row.source) + 1) for row in members]))
-        paper.put("")
-    paper.put(f"{NOT_PUBLISHED} The full name of a row is '{PREFIX}' and the name shown.")
+        writer.put(writer.text(workload, "bold"))
+        draw(writer, _table_model(members, [str(sources.index(row.source) + 1) for row in members]))
+        writer.put("")
+    writer.put(f"{NOT_PUBLISHED} The full name of a row is '{PREFIX}' and the name shown.")
     if any((mfu(row) or 0) > 100 for row in rows):
-        paper.put("An mfu above 100 % says that what ran is not what the label says: more than the peak it names.")
-    paper.put(*(f"Page {page}: {remark}." for page, remark in remarks))
-    paper.put("", paper.text("Pages", "bold"))
+        writer.put("An mfu above 100 % says that what ran is not what the label says: more than the peak it names.")
+    writer.put(*(f"Page {page}: {remark}." for page, remark in remarks))
+    writer.put("", writer.text("Pages", "bold"))
     for index, source in enumerate(sources, 1):
-        paper.put_unbroken(f"{index:3}  {source.title} ({source.date or 'undated'})")
-        paper.put_unbroken(f"     {source.address}")
-    return paper.drawn()
+        writer.put_unbroken(f"{index:3}  {source.title} ({source.date or 'undated'})")
+        writer.put_unbroken(f"     {source.address}")
+    return writer.drawn()
 
 
-def _sheet(rows: Sequence[PublishedRow], pages: Sequence[str]) -> Sheet:
+def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableModel:
     unit = next((f"{row.item}/s" for row in rows if row.item), "")
     longest = max(len(row.name) for row in rows) - len(PREFIX)
     shown: list[tuple[Column, Callable[[PublishedRow], tuple[str, ...]]]] = [
@@ -50,7 +50,7 @@ def _sheet(rows: Sequence[PublishedRow], pages: Sequence[str]) -> Sheet:
         (Column(title="quality"), _quality),
         (Column(title="mem", unit=("GiB",)), lambda row: (f"{_plain(row.mem_used_gib)}/{_plain(row.mem_total_gib)}",)),
     ]
-    return Sheet(
+    return TableModel(
         columns=[*(column for column, _ in shown), Column(title="page")],
         rows=[
             [*(Cell(pieces=pieces(row)) for _, pieces in shown), Cell(pieces=(page,))]

@@ -7,24 +7,24 @@ from collections.abc import Callable, Sequence
 from trainmark.analysis.scaling import EXPLAINING, Point, Scaling
 from trainmark.analysis.scaling_published import PublishedPoint, PublishedScaling
 from trainmark.report.published_table import NOT_PUBLISHED, figure
-from trainmark.report.terminal import Cell, Column, Paper, Sheet, draw
+from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
 from trainmark.spec.format import NOTHING, half_width_percent, number, with_unit
 from trainmark.spec.metrics import THROUGHPUTS
 
 
 def render(found: Sequence[Scaling], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     """A table for each group of like runs, with what to know before trusting it."""
-    paper = Paper(width=width, color=color, encoding=encoding)
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for index, group in enumerate(found):
         facts = (group.workload, group.recipe_name, group.precision, group.device, f"{group.data} data")
-        paper.put(*([""] if index else []), paper.text(" · ".join(facts), "bold"))
-        draw(paper, _sheet(group))
+        writer.put(*([""] if index else []), writer.text(" · ".join(facts), "bold"))
+        draw(writer, _table_model(group))
         kept = "batch per device" if group.kind == "weak" else "global batch"
         base = group.points[0].topology
-        paper.put(f"{group.kind.capitalize()} scaling by {group.metric}: the same {kept}; {base} is the base.")
+        writer.put(f"{group.kind.capitalize()} scaling by {group.metric}: the same {kept}; {base} is the base.")
         if group.notes:
-            paper.put("", paper.numbered(group.notes))
-    return paper.drawn()
+            writer.put("", writer.numbered(group.notes))
+    return writer.drawn()
 
 
 def render_published(
@@ -36,21 +36,21 @@ def render_published(
     encoding: str = "utf-8",
 ) -> str:
     """A table for each group of published rows: by every throughput, or by one of them."""
-    paper = Paper(width=width, color=color, encoding=encoding)
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for group in found:
         batch = "batch not published" if group.batch_per_device is None else f"batch {group.batch_per_device} a device"
         facts = (group.workload, group.device, f"labelled {group.precision}", batch)
-        paper.put(paper.text(" · ".join(facts), "bold"))
-        draw(paper, _published_sheet(group, THROUGHPUTS if metric is None else (metric,)))
-        paper.put_unbroken(f"{group.source.title} ({group.source.date or 'undated'}): {group.source.address}")
+        writer.put(writer.text(" · ".join(facts), "bold"))
+        draw(writer, _published_table_model(group, THROUGHPUTS if metric is None else (metric,)))
+        writer.put_unbroken(f"{group.source.title} ({group.source.date or 'undated'}): {group.source.address}")
         if group.notes:
-            paper.put("", paper.numbered(group.notes))
-        paper.put("")
-    paper.put(f"{NOT_PUBLISHED} Published rows have no intervals, so none can be given here.")
-    return paper.drawn()
+            writer.put("", writer.numbered(group.notes))
+        writer.put("")
+    writer.put(f"{NOT_PUBLISHED} Published rows have no intervals, so none can be given here.")
+    return writer.drawn()
 
 
-def _sheet(group: Scaling) -> Sheet:
+def _table_model(group: Scaling) -> TableModel:
     unit = tuple(group.points[0].throughput.unit.split())
     shown: list[tuple[Column, Callable[[Point], tuple[str, ...]]]] = [
         (Column(title="topology", right=False, label=True), _topology),
@@ -61,7 +61,7 @@ def _sheet(group: Scaling) -> Sheet:
         (Column(title="efficiency", unit=("95 % interval",)), _efficiency),
         *((Column(title=alias), _explaining(alias)) for alias in EXPLAINING),
     ]
-    return Sheet(
+    return TableModel(
         columns=[column for column, _ in shown],
         rows=[[Cell(pieces=pieces(point)) for _, pieces in shown] for point in group.points],
     )
@@ -94,9 +94,9 @@ def _explaining(alias: str) -> Callable[[Point], tuple[str, ...]]:
     return pieces
 
 
-def _published_sheet(group: PublishedScaling, aliases: Sequence[str]) -> Sheet:
+def _published_table_model(group: PublishedScaling, aliases: Sequence[str]) -> TableModel:
     unit = tuple(f"{group.item}/s".split()) if group.item else ()
-    return Sheet(
+    return TableModel(
         columns=[
             Column(title="topology", right=False, label=True),
             Column(title="devices"),

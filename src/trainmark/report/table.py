@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trainmark.report.terminal import Cell, Column, Paper, Sheet, draw
+from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
 from trainmark.spec import escape
 from trainmark.spec.format import (
     NOTHING,
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
-    sheet: Sheet
+class TablePage:
+    table: TableModel
     notes: list[str]
     """Numbered below the table; the last cell of a row says which of them hold for it."""
     remarks: list[str]
     """What holds for all: the steps that throughputs cover, how far repeats lie apart."""
 
 
-def page(records: Sequence[Record]) -> Page:
+def page(records: Sequence[Record]) -> TablePage:
     """Decides what is shown. What is the same for every row is said once, above or below."""
     notes: list[str] = []
     for record in records:
         notes += [sentence for sentence in _sentences(record, records) if sentence not in notes]
     marks = [[notes.index(said) + 1 for said in _sentences(record, records)] for record in records]
-    return Page(sheet=_sheet(records, marks), notes=notes, remarks=_remarks(records))
+    return TablePage(table=_table_model(records, marks), notes=notes, remarks=_remarks(records))
 
 
-def _sheet(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> Sheet:
+def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> TableModel:
     labels: list[tuple[Column, Callable[[Record], Cell]]] = [
         (Column(title="configuration", right=False, label=True), _configuration),
         (Column(title="precision", right=False, label=True), _precision),
@@ -78,23 +78,23 @@ def _sheet(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> Sheet:
         columns.append(Column(title="notes", right=False))
         for row, mark in zip(rows, marks, strict=True):
             row.append(Cell(pieces=tuple(", ".join(str(index) for index in sorted(mark)).split())))
-    return Sheet(title=title, columns=columns, rows=rows)
+    return TableModel(title=title, columns=columns, rows=rows)
 
 
 def render(records: Sequence[Record], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     """The table for a terminal of the given width, in signs its encoding has."""
     if not records:
         return "no records\n"
-    paper = Paper(width=width, color=color, encoding=encoding)
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
     shown = page(records)
-    if shown.sheet.title:
-        paper.put(paper.text(shown.sheet.title, "bold"))
-    draw(paper, shown.sheet)
+    if shown.table.title:
+        writer.put(writer.text(shown.table.title, "bold"))
+    draw(writer, shown.table)
     if shown.notes:
-        paper.put("", paper.numbered(shown.notes))
+        writer.put("", writer.numbered(shown.notes))
     if shown.remarks:
-        paper.put("", *shown.remarks)
-    return paper.drawn()
+        writer.put("", *shown.remarks)
+    return writer.drawn()
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -102,13 +102,13 @@ def markdown(records: Sequence[Record]) -> str:
     if not records:
         return "no records\n"
     shown = page(records)
-    sheet = shown.sheet
-    blocks = [[f"**{escape.markdown_cell(sheet.title)}**"]] if sheet.title else []
+    table = shown.table
+    blocks = [[f"**{escape.markdown_cell(table.title)}**"]] if table.title else []
     heads = _line(
-        f"{column.title} ({' '.join(column.unit)})" if column.unit else column.title for column in sheet.columns
+        f"{column.title} ({' '.join(column.unit)})" if column.unit else column.title for column in table.columns
     )
-    sides = "| " + " | ".join("---:" if column.right else "---" for column in sheet.columns) + " |"
-    blocks.append([heads, sides, *(_line(str(cell) for cell in row) for row in sheet.rows)])
+    sides = "| " + " | ".join("---:" if column.right else "---" for column in table.columns) + " |"
+    blocks.append([heads, sides, *(_line(str(cell) for cell in row) for row in table.rows)])
     if shown.notes:
         blocks.append(["Notes"])
         blocks.append([f"{index}. {escape.markdown_cell(note)}" for index, note in enumerate(shown.notes, 1)])

@@ -1,4 +1,4 @@
-"""Paper for terminals: texts and tables that fit a given width and encoding, whatever stands in them."""
+"""Writes texts and tables that fit a terminal's width and encoding, whatever stands in them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LONGEST_WORD = 18
 """A longer word in a cell is broken rather than given a column of its own width."""
 
 
-class Paper:
-    """A sheet of a given width that rich draws on; every text on it is safe to show and fits the reader's encoding."""
+class TerminalWriter:
+    """Lines of a given width that rich draws; every text in them is safe to show and fits the reader's encoding."""
 
     def __init__(self, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> None:
         from rich.console import Console
@@ -47,7 +47,7 @@ class Paper:
         return Text("\n".join(lines), style=style)
 
     def length(self, value: str) -> int:
-        """Columns the text takes on this paper."""
+        """Columns the text takes."""
         return self.text(value).cell_len
 
     def table(self, *, framed: bool = False, heads: bool = True) -> Table:
@@ -100,11 +100,11 @@ class Column:
     right: bool = True
     """Numbers stand at the right."""
     label: bool = False
-    """Says which run this is: where the paper is narrow, labels stand in a line above their numbers."""
+    """Says which run this is: where the terminal is narrow, labels stand in a line above their numbers."""
     least: int = 0
     """Narrower than this it is not worth reading."""
     spare: bool = False
-    """Left out where the paper has no room for it."""
+    """Left out where the terminal has no room for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sheet:
+class TableModel:
     """One table before it is drawn: runs that count the same item, so that one unit holds for a whole column."""
 
     columns: list[Column]
@@ -126,52 +126,52 @@ class Sheet:
     title: str = ""
 
 
-def draw(paper: Paper, sheet: Sheet) -> None:
-    """The sheet in a frame, or where the paper is too narrow for one, stacked; rather without its spare columns."""
-    least = _kept(sheet, [index for index, column in enumerate(sheet.columns) if not column.spare])
-    for shown in (sheet, least):
-        if widths := _column_widths(paper, shown, paper.width - 3 * len(shown.columns) - 1):
-            _draw_framed(paper, shown, widths)
+def draw(writer: TerminalWriter, table: TableModel) -> None:
+    """The table in a frame, or where the terminal is too narrow for one, stacked; rather without its spare columns."""
+    least = _kept(table, [index for index, column in enumerate(table.columns) if not column.spare])
+    for shown in (table, least):
+        if widths := _column_widths(writer, shown, writer.width - 3 * len(shown.columns) - 1):
+            _draw_framed(writer, shown, widths)
             return
-    _draw_stacked(paper, sheet if _numbers_fit(paper, sheet) else least)
+    _draw_stacked(writer, table if _numbers_fit(writer, table) else least)
 
 
-def plain_table(paper: Paper, sheet: Sheet) -> Table | None:
-    """The sheet with no more than a line below its heads, or None where the paper is too narrow for it."""
-    widths = _column_widths(paper, sheet, paper.width - 2 * (len(sheet.columns) - 1))
+def plain_table(writer: TerminalWriter, table: TableModel) -> Table | None:
+    """The table with no more than a line below its heads, or None where the terminal is too narrow for it."""
+    widths = _column_widths(writer, table, writer.width - 2 * (len(table.columns) - 1))
     if not widths:
         return None
-    drawn = paper.table()
-    for column, width in zip(sheet.columns, widths, strict=True):
-        drawn.add_column(_head(paper, column, width), justify=_side(column), width=width, overflow="fold")
-    for row in _drawn_rows(paper, sheet, widths):
+    drawn = writer.table()
+    for column, width in zip(table.columns, widths, strict=True):
+        drawn.add_column(_head(writer, column, width), justify=_side(column), width=width, overflow="fold")
+    for row in _drawn_rows(writer, table, widths):
         drawn.add_row(*row)
     return drawn
 
 
-def _draw_framed(paper: Paper, shown: Sheet, widths: Sequence[int]) -> None:
-    drawn = paper.table(framed=True)
+def _draw_framed(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> None:
+    drawn = writer.table(framed=True)
     for column, width in zip(shown.columns, widths, strict=True):
-        drawn.add_column(_head(paper, column, width), justify=_side(column), width=width, overflow="fold")
-    rows = _drawn_rows(paper, shown, widths)
+        drawn.add_column(_head(writer, column, width), justify=_side(column), width=width, overflow="fold")
+    rows = _drawn_rows(writer, shown, widths)
     several_lines = any("\n" in cell.plain for row in rows for cell in row)
     for row in rows:
         drawn.add_row(*row, end_section=several_lines)
-    paper.put(drawn)
+    writer.put(drawn)
 
 
-def _draw_stacked(paper: Paper, shown: Sheet) -> None:
-    """For narrow paper: each run takes a line that says which it is, and below it a row of numbers."""
+def _draw_stacked(writer: TerminalWriter, shown: TableModel) -> None:
+    """For a narrow terminal: each run takes a line that says which it is, and below it a row of numbers."""
     numbers = _numbers(shown)
     count = len(numbers.columns)
-    room = paper.width - 2 * count
-    widths = _column_widths(paper, numbers, room) or [room // count] * count
-    heads = paper.table()
+    room = writer.width - 2 * count
+    widths = _column_widths(writer, numbers, room) or [room // count] * count
+    heads = writer.table()
     for column, width in zip(numbers.columns, widths, strict=True):
-        heads.add_column(_head(paper, column, width), justify=_side(column), width=width, overflow="fold")
-    paper.put(heads, indent=2)
-    for labels, row in zip(shown.rows, _drawn_rows(paper, numbers, widths), strict=True):
-        drawn = paper.table(heads=False)
+        heads.add_column(_head(writer, column, width), justify=_side(column), width=width, overflow="fold")
+    writer.put(heads, indent=2)
+    for labels, row in zip(shown.rows, _drawn_rows(writer, numbers, widths), strict=True):
+        drawn = writer.table(heads=False)
         for column, width in zip(numbers.columns, widths, strict=True):
             drawn.add_column(justify=_side(column), width=width, overflow="fold")
         drawn.add_row(*row)
@@ -180,20 +180,20 @@ def _draw_stacked(paper: Paper, shown: Sheet) -> None:
             for column, cell in zip(shown.columns, labels, strict=True)
             if column.label
         ]
-        paper.put(paper.text(" · ".join(said), labels[0].style or "bold"))
-        paper.put(drawn, indent=2)
+        writer.put(writer.text(" · ".join(said), labels[0].style or "bold"))
+        writer.put(drawn, indent=2)
 
 
-def _numbers(shown: Sheet) -> Sheet:
+def _numbers(shown: TableModel) -> TableModel:
     return _kept(shown, [index for index, column in enumerate(shown.columns) if not column.label])
 
 
-def _numbers_fit(paper: Paper, shown: Sheet) -> bool:
+def _numbers_fit(writer: TerminalWriter, shown: TableModel) -> bool:
     numbers = _numbers(shown)
-    return _column_widths(paper, numbers, paper.width - 2 * len(numbers.columns)) is not None
+    return _column_widths(writer, numbers, writer.width - 2 * len(numbers.columns)) is not None
 
 
-def _kept(shown: Sheet, kept: Sequence[int]) -> Sheet:
+def _kept(shown: TableModel, kept: Sequence[int]) -> TableModel:
     return replace(
         shown,
         columns=[shown.columns[index] for index in kept],
@@ -201,47 +201,47 @@ def _kept(shown: Sheet, kept: Sequence[int]) -> Sheet:
     )
 
 
-def _drawn_rows(paper: Paper, shown: Sheet, widths: Sequence[int]) -> list[tuple[Text, ...]]:
+def _drawn_rows(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> list[tuple[Text, ...]]:
     columns = zip(shown.columns, zip(*shown.rows, strict=True), widths, strict=True)
-    return list(zip(*(_column(paper, column, cells, width) for column, cells, width in columns), strict=True))
+    return list(zip(*(_column(writer, column, cells, width) for column, cells, width in columns), strict=True))
 
 
 def _side(column: Column) -> Literal["left", "right"]:
     return "right" if column.right else "left"
 
 
-def _head(paper: Paper, column: Column, width: int) -> Text:
-    return paper.text("\n".join([column.title, *_broken(paper, column.unit, width)]))
+def _head(writer: TerminalWriter, column: Column, width: int) -> Text:
+    return writer.text("\n".join([column.title, *_broken(writer, column.unit, width)]))
 
 
-def _column(paper: Paper, column: Column, cells: Sequence[Cell], width: int) -> list[Text]:
+def _column(writer: TerminalWriter, column: Column, cells: Sequence[Cell], width: int) -> list[Text]:
     """The cells of one column; if one number must stand above its remark, all do."""
-    apart = column.right and any(paper.length(str(cell)) > width for cell in cells)
+    apart = column.right and any(writer.length(str(cell)) > width for cell in cells)
     drawn = []
     for cell in cells:
-        lines = _broken(paper, cell.pieces[1:], width) if apart else _broken(paper, cell.pieces, width)
-        drawn.append(paper.text("\n".join([*cell.pieces[:1], *lines] if apart else lines), cell.style))
+        lines = _broken(writer, cell.pieces[1:], width) if apart else _broken(writer, cell.pieces, width)
+        drawn.append(writer.text("\n".join([*cell.pieces[:1], *lines] if apart else lines), cell.style))
     return drawn
 
 
-def _broken(paper: Paper, pieces: Iterable[str], width: int) -> list[str]:
+def _broken(writer: TerminalWriter, pieces: Iterable[str], width: int) -> list[str]:
     lines: list[str] = []
     for piece in pieces:
-        if lines and paper.length(f"{lines[-1]} {piece}") <= width:
+        if lines and writer.length(f"{lines[-1]} {piece}") <= width:
             lines[-1] += f" {piece}"
         else:
             lines.append(piece)
     return lines
 
 
-def _column_widths(paper: Paper, shown: Sheet, room: int) -> list[int] | None:
+def _column_widths(writer: TerminalWriter, shown: TableModel, room: int) -> list[int] | None:
     """A width for each column so that no piece is broken, or None where there is not the room."""
     least, wished = [], []
     for index, column in enumerate(shown.columns):
         cells = [row[index] for row in shown.rows]
         pieces = [column.title, *column.unit, *(piece for cell in cells for piece in cell.pieces)]
-        longest = max(paper.length(piece) for piece in pieces)
-        line = max([paper.length(" ".join(column.unit)), *(paper.length(str(cell)) for cell in cells)])
+        longest = max(writer.length(piece) for piece in pieces)
+        line = max([writer.length(" ".join(column.unit)), *(writer.length(str(cell)) for cell in cells)])
         least.append(max(column.least, longest if column.right else min(longest, _LONGEST_WORD)))
         wished.append(max(line, least[-1]))
     return _shared_out(room, least, wished) if sum(least) <= room else None

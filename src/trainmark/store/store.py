@@ -28,7 +28,7 @@ _DAMAGE = (TrainmarkError, ValueError, AttributeError, RecursionError)
 _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
 
 
-class Row(NamedTuple):
+class StoreRow(NamedTuple):
     """What lists show of a run."""
 
     run_id: str
@@ -65,13 +65,13 @@ class Damaged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class StoreContents:
     """What a store's folder holds, or the part of it that was asked for."""
 
-    rows: list[Row]
+    rows: list[StoreRow]
     """Its records, newest first."""
     damaged: list[Damaged]
-    unrecorded: list[Row]
+    unrecorded: list[StoreRow]
     """Run folders without a record, newest first: still running, or ended before a record could be written."""
     count: int
     """Records that fit what was asked for, with those a limit left out."""
@@ -82,7 +82,7 @@ class _Entry(NamedTuple):
 
     size: int
     mtime_ns: int
-    row: Row | None
+    row: StoreRow | None
     problem: str | None = None
     """Why the file is not a record."""
 
@@ -160,7 +160,7 @@ class Store:
         status: str | None = None,
         fingerprint: str | None = None,
         group: str | None = None,
-    ) -> list[Row]:
+    ) -> list[StoreRow]:
         """What lists show of each record, newest first; a damaged file is left out here and named in `contents`."""
         wanted = {
             "workload": workload,
@@ -173,7 +173,7 @@ class Store:
         found = (entry.row for entry in self._entries().values() if entry.row)
         return newest_first(row for row in found if all(getattr(row, name) == asked[name] for name in asked))[:limit]
 
-    def contents(self, *, limit: int | None = None, workload: str | None = None) -> Contents:
+    def contents(self, *, limit: int | None = None, workload: str | None = None) -> StoreContents:
         """All that the folder holds, or at most so many runs of a workload."""
         entries = self._entries()
         rows = newest_first(
@@ -181,7 +181,7 @@ class Store:
         )
         left = self._folder_names() - {name.removesuffix(".json") for name in entries}
         unrecorded = newest_first(folder_row(self.runs / name) for name in left)
-        return Contents(
+        return StoreContents(
             rows=rows[:limit],
             count=len(rows),
             damaged=[
@@ -311,7 +311,7 @@ class Store:
             for line in lines[1:] if lines[:1] == [_INDEX_HEAD] else []:
                 with contextlib.suppress(ValueError, TypeError, RecursionError):
                     name, size, mtime_ns, row, problem = json.loads(line)
-                    found[name] = _Entry(size, mtime_ns, row and Row(*row), problem)
+                    found[name] = _Entry(size, mtime_ns, row and StoreRow(*row), problem)
         return found
 
     def _remember(self, entries: Mapping[str, _Entry], *, anew: bool = False) -> None:
@@ -336,7 +336,7 @@ class Store:
         return _Entry(size, mtime_ns, row)
 
 
-_INDEX_HEAD = json.dumps(Row._fields).encode()
+_INDEX_HEAD = json.dumps(StoreRow._fields).encode()
 """The first line of an index of this version; another's is made anew."""
 
 
@@ -352,7 +352,7 @@ def read_record(path: Path) -> Record:
         raise UsageError(f"record file {path} is damaged: {_reason(error)}") from error
 
 
-def read_row(path: Path) -> Row:
+def read_row(path: Path) -> StoreRow:
     """What lists show of the record in a file."""
     try:
         return row_of(read_record(path))
@@ -376,7 +376,7 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, (TrainmarkError, ValueError)) else f"{type(error).__name__} {error}"
 
 
-def newest_first(rows: Iterable[Row]) -> list[Row]:
+def newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
     return sorted(rows, key=lambda row: (_instant(row.created), row.run_id), reverse=True)
 
 
@@ -389,10 +389,10 @@ def _instant(created: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def row_of(record: Record) -> Row:
+def row_of(record: Record) -> StoreRow:
     """ValueError where a value is not of the kind that lists take."""
     p_core = record.metrics.get("p_core")
-    row = Row(
+    row = StoreRow(
         run_id=record.run_id,
         created=record.created,
         status=record.status,
@@ -430,7 +430,7 @@ def _fits(name: str, value: object) -> bool:
     return value.isascii() or value.isprintable() or not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
-def folder_row(folder: Path) -> Row:
+def folder_row(folder: Path) -> StoreRow:
     """What can be said of a run that left no record: when its folder was last touched, and what its plan asked for."""
     try:
         touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
@@ -440,7 +440,7 @@ def folder_row(folder: Path) -> Row:
     with contextlib.suppress(OSError, ValueError, RecursionError):
         plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     asked = plan if isinstance(plan, dict) else {}
-    return Row(
+    return StoreRow(
         run_id=folder.name,
         created=touched,
         status="no record",

@@ -11,22 +11,22 @@ from simulated import repeats
 
 from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.comparison import side_of
-from trainmark.analysis.compare.judge import Side, Spread, judge, own_interval, place
+from trainmark.analysis.compare.judge import RunValues, Spread, judge, own_interval, place
 from trainmark.spec.statistics import binomial_interval
 
 P_CORE = quantities.find("p_core", ())
 
 
-def group(*values: float) -> Side:
-    return Side(values=values, spreads=(None,) * len(values))
+def group(*values: float) -> RunValues:
+    return RunValues(values=values, spreads=(None,) * len(values))
 
 
-def single(value: float, error: float | None = 0.001, disturbed: float = 0.0) -> Side:
+def single(value: float, error: float | None = 0.001, disturbed: float = 0.0) -> RunValues:
     spread = None if error is None else Spread(error=error, degrees=6, steps=100, disturbed=disturbed)
-    return Side(values=(value,), spreads=(spread,))
+    return RunValues(values=(value,), spreads=(spread,))
 
 
-def drawn_group(draw: np.random.Generator, count: int, *, between: float, speed: float = 1.0) -> Side:
+def drawn_group(draw: np.random.Generator, count: int, *, between: float, speed: float = 1.0) -> RunValues:
     return group(*(100 * speed * np.exp(draw.normal(0, between, count))))
 
 
@@ -205,7 +205,7 @@ def test_repeats_that_do_not_vary_at_all_differ_by_what_they_differ() -> None:
 
 
 def test_a_published_figure_decides_nothing() -> None:
-    published = Side(values=(799,), spreads=(None,), published=True)
+    published = RunValues(values=(799,), spreads=(None,), published=True)
     found = judge(published, group(80, 81, 82), threshold=0.03)
     assert (found.outcome, found.interval, found.more) == ("inconclusive", None, None)
     assert found.ratio == pytest.approx(0.1014, rel=0.01)
@@ -220,7 +220,7 @@ def test_the_repeats_said_to_decide_do_decide_if_all_stays_as_it_is() -> None:
     assert found.more.repeats is not None
     assert 3 < found.more.repeats <= 100
 
-    def as_before(side: Side, count: int) -> Side:
+    def as_before(side: RunValues, count: int) -> RunValues:
         """So many runs with the same mean and spread."""
         unrest = draw.normal(0, 1, count)
         unrest = (unrest - unrest.mean()) / unrest.std(ddof=1)

@@ -15,7 +15,7 @@ from records import make_record, renamed
 
 from trainmark.published import library
 from trainmark.report.html.document import render
-from trainmark.report.html.inputs import Contents
+from trainmark.report.html.inputs import ReportInputs
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.audit import concluded, doubtful, not_checked, wrong
 from trainmark.spec.checks import CheckResult
@@ -119,7 +119,7 @@ def test_every_part_is_on_the_page(opened: Open, tmp_path: Path) -> None:
     folder = shown.leave_files(tmp_path / "run")
     page = opened(
         render(
-            Contents(
+            ReportInputs(
                 records=records,
                 beside=library.rows(),
                 checks=checks(*records),
@@ -156,7 +156,7 @@ def test_every_part_is_on_the_page(opened: Open, tmp_path: Path) -> None:
 
 
 def test_the_summary_sorts_by_mouse_and_by_keyboard_and_says_so(opened: Open) -> None:
-    page = opened(render(Contents(records=several())))
+    page = opened(render(ReportInputs(records=several())))
     head = page.locator("#summary thead th", has_text="p_core")
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "descending"
@@ -173,7 +173,7 @@ def test_the_summary_sorts_by_mouse_and_by_keyboard_and_says_so(opened: Open) ->
 
 def test_what_is_not_known_stays_last_whichever_way_is_sorted(opened: Open) -> None:
     unknown = make_record(run_id="unknown-0000", metrics={})
-    page = opened(render(Contents(records=(unknown, *several()))))
+    page = opened(render(ReportInputs(records=(unknown, *several()))))
     button = page.locator("#summary thead th", has_text="p_core").locator("button")
     for _ in range(2):
         button.click()
@@ -181,7 +181,7 @@ def test_what_is_not_known_stays_last_whichever_way_is_sorted(opened: Open) -> N
 
 
 def test_the_summary_filters_by_words_and_by_chips_and_counts(opened: Open) -> None:
-    page = opened(render(Contents(records=several())))
+    page = opened(render(ReportInputs(records=several())))
     page.fill("#filter", "laptop")
     assert column(page, 3) == ["Example Laptop 7"]
     assert page.inner_text("#count") == "1 of 5 shown"
@@ -197,7 +197,7 @@ def test_the_summary_filters_by_words_and_by_chips_and_counts(opened: Open) -> N
 
 def test_a_chart_tells_its_values_to_the_mouse_and_to_the_keyboard(opened: Open) -> None:
     record = shown.resnet("20261115-205100-resnet50-a1b2", steps=300)
-    page = opened(render(Contents(records=(record,))))
+    page = opened(render(ReportInputs(records=(record,))))
     chart = page.locator(".chart").first
     chart.scroll_into_view_if_needed()
     chart.hover()
@@ -215,14 +215,14 @@ def test_a_chart_tells_its_values_to_the_mouse_and_to_the_keyboard(opened: Open)
 
 
 def test_a_published_dot_tells_its_page_when_it_is_focused(opened: Open) -> None:
-    page = opened(render(Contents(records=several()[:1], beside=library.rows("resnet50"))))
+    page = opened(render(ReportInputs(records=several()[:1], beside=library.rows("resnet50"))))
     page.locator(".dots circle.other[data-tip]").first.focus()
     assert "images/s a device" in page.inner_text("#tip")
     assert "FlagPerf" in page.inner_text("#tip") or "NVIDIA" in page.inner_text("#tip")
 
 
 def test_light_and_dark_follow_the_system_and_the_button(opened: Open) -> None:
-    html = render(Contents(records=several()[:1]))
+    html = render(ReportInputs(records=several()[:1]))
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = opened(html, color_scheme="dark")
     light = opened(html, color_scheme="light")
@@ -237,7 +237,7 @@ def test_light_and_dark_follow_the_system_and_the_button(opened: Open) -> None:
 def test_the_sample_can_be_played_and_its_picture_is_seen(opened: Open, tmp_path: Path) -> None:
     record = shown.a_voice()
     folder = shown.leave_files(tmp_path / "run")
-    page = opened(render(Contents(records=(record,), folders={record.run_id: folder})))
+    page = opened(render(ReportInputs(records=(record,), folders={record.run_id: folder})))
     page.locator("audio").evaluate(
         "audio => audio.readyState || new Promise(ready => audio.addEventListener('loadedmetadata', () => ready()))"
     )
@@ -251,7 +251,7 @@ def test_the_sample_can_be_played_and_its_picture_is_seen(opened: Open, tmp_path
 
 def test_the_waterfall_sums_to_the_nanosecond(opened: Open) -> None:
     for record in several()[:2]:
-        page = opened(render(Contents(records=(record,))))
+        page = opened(render(ReportInputs(records=(record,))))
         rows = page.eval_on_selector_all(
             ".waterfall tbody tr", "rows => rows.map(row => [row.dataset.kind, row.dataset.name, row.dataset.ns])"
         )
@@ -292,7 +292,7 @@ def test_hostile_names_are_harmless(opened: Open, text: str) -> None:
         concluded(text, text, (finding,), "run"),
         not_checked(text, text, text),
     )
-    page = opened(render(Contents(records=(record, renamed(record, "other")), checks={text: checked}, made=text)))
+    page = opened(render(ReportInputs(records=(record, renamed(record, "other")), checks={text: checked}, made=text)))
     assert page.evaluate("window.harmed") is None
     assert page.locator("script").count() == 1
     assert page.locator("img").count() == 0
@@ -305,7 +305,7 @@ def test_hostile_names_are_harmless(opened: Open, text: str) -> None:
 
 def test_the_policy_lets_no_other_script_or_address_in(browser: Any, tmp_path: Path) -> None:
     """Not through `opened`: this page is meant to complain."""
-    html = render(Contents(records=several()[:1])).replace(
+    html = render(ReportInputs(records=several()[:1])).replace(
         "</body>", "<script>window.harmed=1</script><img src='https://example.org/x.png'></body>"
     )
     file = tmp_path / "page.html"
@@ -321,7 +321,7 @@ def test_the_policy_lets_no_other_script_or_address_in(browser: Any, tmp_path: P
 
 def test_the_page_can_be_read_without_seeing_it(opened: Open) -> None:
     records = several()
-    page = opened(render(Contents(records=records, rows=library.rows("vit"), beside=library.rows())))
+    page = opened(render(ReportInputs(records=records, rows=library.rows("vit"), beside=library.rows())))
     assert page.locator("h1").count() == 1
     assert page.evaluate("document.documentElement.lang") == "en"
     unnamed = "elements => elements.filter(e => !(e.getAttribute('aria-label') || e.getAttribute('alt'))).length"
@@ -349,7 +349,7 @@ def test_hostile_names_in_folded_runs_are_harmless_before_and_after_they_are_ope
         environment={text: text, "device": {"name": text}},
     )
     records = tuple(renamed(record, f"{text}{index}") for index in range(20))
-    page = opened(render(Contents(records=records)))
+    page = opened(render(ReportInputs(records=records)))
     page.locator("#run-3 summary").first.click()
     page.wait_for_selector("#run-3 .waterfall")
     assert page.evaluate("window.harmed") is None
@@ -359,14 +359,14 @@ def test_hostile_names_in_folded_runs_are_harmless_before_and_after_they_are_ope
 
 @pytest.mark.parametrize("width", [400, 820, 1280])
 def test_no_part_is_wider_than_the_screen(opened: Open, width: int) -> None:
-    html = render(Contents(records=several(), rows=library.rows(), beside=library.rows()))
+    html = render(ReportInputs(records=several(), rows=library.rows(), beside=library.rows()))
     page = opened(html, viewport={"width": width, "height": 900})
     draw_all(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_it_prints_in_light_on_pages(opened: Open) -> None:
-    page = opened(render(Contents(records=several()[:2])), color_scheme="dark")
+    page = opened(render(ReportInputs(records=several()[:2])), color_scheme="dark")
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("#theme").is_hidden()
@@ -374,7 +374,7 @@ def test_it_prints_in_light_on_pages(opened: Open) -> None:
 
 
 def test_it_speaks_chinese(opened: Open) -> None:
-    page = opened(render(Contents(records=several()[:2], language="zh")))
+    page = opened(render(ReportInputs(records=several()[:2], language="zh")))
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     assert re.search(r"[\u4e00-\u9fff]", page.inner_text("h1"))
 
@@ -382,7 +382,7 @@ def test_it_speaks_chinese(opened: Open) -> None:
 def test_a_page_of_many_runs_is_folded_and_opens_where_it_is_led_to(opened: Open) -> None:
     first = shown.on_a_laptop()
     records = tuple(renamed(first, f"run-of-many-{index:04}") for index in range(40))
-    page = opened(render(Contents(records=records)))
+    page = opened(render(ReportInputs(records=records)))
     assert page.locator("section.run details.run-fold[open]").count() == 0
     page.click("#summary tbody tr:nth-child(7) a")
     page.wait_for_selector("#run-7 .waterfall")

@@ -18,7 +18,7 @@ from trainmark.report.html import axis, waterfall
 from trainmark.report.html.artifacts import ALL_BYTES, MOST_BYTES, Room, draw
 from trainmark.report.html.document import render
 from trainmark.report.html.element import Markup, el, joined
-from trainmark.report.html.inputs import Contents
+from trainmark.report.html.inputs import ReportInputs
 from trainmark.report.html.published_comparison import same_network
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.language import speaker
@@ -132,7 +132,7 @@ def test_ten_long_runs_with_their_sounds_are_below_a_megabyte(tmp_path: Path) ->
     records += [shown.resnet(f"eight-{index}", "1x8") for index in range(2)]
     records += [shown.resnet(f"one-{index}") for index in range(4)]
     html = render(
-        Contents(
+        ReportInputs(
             records=tuple(records),
             rows=library.rows(),
             beside=library.rows(),
@@ -143,7 +143,7 @@ def test_ten_long_runs_with_their_sounds_are_below_a_megabyte(tmp_path: Path) ->
 
 
 def test_the_page_names_no_address_outside() -> None:
-    html = render(Contents(records=(shown.on_a_laptop(),), rows=library.rows(), beside=library.rows()))
+    html = render(ReportInputs(records=(shown.on_a_laptop(),), rows=library.rows(), beside=library.rows()))
     addresses = re.findall(r'\s(?:src|href|action|srcset|poster)="([^"]*)"', html)
     assert addresses
     assert all(address.startswith(("#", "data:")) for address in addresses)
@@ -158,12 +158,12 @@ def test_a_small_network_is_not_set_beside_the_published_one() -> None:
     assert same_network(full)
     assert not same_network(small)
     assert not same_network(make_record())
-    html = render(Contents(records=(small,), beside=library.rows()))
+    html = render(ReportInputs(records=(small,), beside=library.rows()))
     assert "beside published" not in html
 
 
 def test_a_page_of_nothing_but_published_rows_can_be_made() -> None:
-    html = render(Contents(records=(), rows=library.rows("vit")))
+    html = render(ReportInputs(records=(), rows=library.rows("vit")))
     assert "A100" in html
 
 
@@ -171,7 +171,7 @@ def test_a_record_without_steps_or_numbers_can_be_shown() -> None:
     empty = make_record(
         timeline=make_timeline(steps=0, warmup_steps=0), metrics={}, loss=(), status="incomplete", environment={}
     )
-    html = render(Contents(records=(empty,)))
+    html = render(ReportInputs(records=(empty,)))
     assert "incomplete" in html
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark.analysis.compare import quantities
-from trainmark.analysis.compare.judge import CONFIDENCE, Judgement, Side, Spread, judge, own_interval, quantile
+from trainmark.analysis.compare.judge import CONFIDENCE, Judgement, RunValues, Spread, judge, own_interval, quantile
 from trainmark.analysis.compare.likeness import Difference, differences
 from trainmark.spec import escape, metrics
 from trainmark.spec.errors import UsageError
@@ -30,7 +30,7 @@ class Party:
     """One of the two, with its numbers."""
 
     subject: Subject
-    side: Side
+    side: RunValues
     unit: str
     interval: tuple[float, float] | None
     """95 % confidence of its own value."""
@@ -90,9 +90,9 @@ def compare(
     )
 
 
-def side_of(records: Sequence[Record], compared: Compared) -> Side:
+def side_of(records: Sequence[Record], compared: Compared) -> RunValues:
     """The values of runs by one number, with what each run's own steps tell of its spread."""
-    return Side(
+    return RunValues(
         values=tuple(quantities.of_record(record, compared)[0] for record in records),
         spreads=tuple(_spread(record, compared) for record in records),
     )
@@ -140,7 +140,7 @@ def _party_to_json(party: Party) -> dict[str, Any]:
 def _party(subject: Subject, compared: Compared) -> Party:
     if subject.row is not None:
         value, unit = quantities.of_row(subject.row, compared)
-        side = Side(values=(value,), spreads=(None,), published=True)
+        side = RunValues(values=(value,), spreads=(None,), published=True)
     else:
         unit = quantities.of_record(subject.records[0], compared)[1]
         side = side_of(subject.records, compared)

@@ -50,7 +50,7 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class RunValues:
     """What is known of one side: a value for each run of one plan."""
 
     values: tuple[float, ...]
@@ -101,7 +101,7 @@ class _Error:
         return quantile(0.5 + CONFIDENCE / 2, self.degrees) * math.sqrt(self.variance)
 
 
-def judge(a: Side, b: Side, *, threshold: float) -> Judgement:
+def judge(a: RunValues, b: RunValues, *, threshold: float) -> Judgement:
     """Compares B with A.
 
     The interval of the ratio decides, beside the two bounds 1 - threshold and 1 + threshold: wholly outside of them the
@@ -139,7 +139,7 @@ def judge(a: Side, b: Side, *, threshold: float) -> Judgement:
     )
 
 
-def ratio_interval(a: Side, b: Side) -> tuple[float, float] | None:
+def ratio_interval(a: RunValues, b: RunValues) -> tuple[float, float] | None:
     """The interval that `judge` decides by, for whoever asks thousands of times and needs no more."""
     error = _error(a, b)
     return None if error is None else _around(math.log(b.mean / a.mean), error.half_width())
@@ -155,7 +155,7 @@ def place(interval: tuple[float, float], threshold: float) -> Outcome:
     return "same" if 1 - threshold <= low and high <= 1 + threshold and threshold > 0 else "inconclusive"
 
 
-def own_interval(side: Side) -> tuple[float, float] | None:
+def own_interval(side: RunValues) -> tuple[float, float] | None:
     """A side's value with its 95 % interval: from its repeats, or of one run from its steps."""
     if len(side.values) > 1:
         count = len(side.values)
@@ -181,7 +181,7 @@ def _around(difference: float, half: float) -> tuple[float, float]:
     return math.exp(difference - half), math.exp(difference + half)
 
 
-def _error(a: Side, b: Side) -> _Error | None:
+def _error(a: RunValues, b: RunValues) -> _Error | None:
     if a.published or b.published:
         return None
     repeated = [side for side in (a, b) if len(side.values) > 1]
@@ -193,7 +193,7 @@ def _error(a: Side, b: Side) -> _Error | None:
     return _one_run_each(a.spreads[0], b.spreads[0])
 
 
-def _one_repeated(group: Side, *, single: Side) -> _Error:
+def _one_repeated(group: RunValues, *, single: RunValues) -> _Error:
     """A single run is taken to vary as the repeats do, or as its own steps say where that is more."""
     count, between = len(group.values), _variance(group)
     spread = single.spreads[0]
@@ -227,20 +227,20 @@ def _welch(parts: Sequence[tuple[float, float]], basis: str) -> _Error:
     return _Error(variance=total, degrees=degrees, basis=basis)
 
 
-def _variance(side: Side) -> float:
+def _variance(side: RunValues) -> float:
     """Of one run, in logarithms, between the repeats of a side."""
     logs = [math.log(value) for value in side.values]
     middle = fmean(logs)
     return math.fsum((value - middle) ** 2 for value in logs) / (len(logs) - 1)
 
 
-def _why_none(a: Side, b: Side) -> str:
+def _why_none(a: RunValues, b: RunValues) -> str:
     if a.published or b.published:
         return "a published figure has neither steps nor repeats, so nothing tells how sure it is"
     return "one run each says nothing about how much this varies from run to run"
 
 
-def _more(a: Side, b: Side, difference: float, threshold: float, degrees: float) -> More | None:
+def _more(a: RunValues, b: RunValues, difference: float, threshold: float, degrees: float) -> More | None:
     """What would bring the interval off the bound it lies across, if the ratio stays where it is."""
     bound = math.log1p(threshold) if difference > 0 else -math.log1p(-threshold)
     room = abs(abs(difference) - bound)
@@ -259,7 +259,7 @@ def _more(a: Side, b: Side, difference: float, threshold: float, degrees: float)
     return None
 
 
-def _of_one_run(side: Side, other: Side) -> float:
+def _of_one_run(side: RunValues, other: RunValues) -> float:
     """The variance of one run's value, as well as it is known."""
     if len(side.values) > 1:
         return _variance(side)

@@ -11,7 +11,15 @@ import numpy as np
 import PIL
 import simplejpeg
 
-from trainmark.datasets.atomic_dataset import Plan, Progress, Written, every_core, stage, write_chunks, write_file
+from trainmark.datasets.atomic_dataset import (
+    DatasetSpec,
+    Progress,
+    WrittenFile,
+    every_core,
+    stage,
+    write_chunks,
+    write_file,
+)
 from trainmark.datasets.imagenet import renderer, shapes
 from trainmark.spec.errors import UsageError
 
@@ -109,8 +117,8 @@ def _checked(classes: int, train_per_class: int, val_per_class: int, seed: int, 
     )
 
 
-def _plan(contents: _Contents) -> Plan:
-    return Plan(
+def _plan(contents: _Contents) -> DatasetSpec:
+    return DatasetSpec(
         things="generated pictures",
         identity={"generator": "trainmark pictures", "version": VERSION, **asdict(contents)},
         notes={
@@ -128,7 +136,7 @@ def _plan(contents: _Contents) -> Plan:
 # Drawing
 
 
-def _write_pictures(root: Path, contents: _Contents, processes: int, progress: Progress | None) -> list[Written]:
+def _write_pictures(root: Path, contents: _Contents, processes: int, progress: Progress | None) -> list[WrittenFile]:
     for split in SPLITS:
         for index in range(contents.classes):
             (root / split / class_folder(index)).mkdir(parents=True)
@@ -145,7 +153,7 @@ def _chunks(contents: _Contents) -> Iterator[_Chunk]:
                 yield _Chunk(split, index, start, min(count, start + _CHUNK))
 
 
-def _draw_chunk(root: Path, contents: _Contents, chunk: _Chunk) -> list[Written]:
+def _draw_chunk(root: Path, contents: _Contents, chunk: _Chunk) -> list[WrittenFile]:
     written = []
     for number in range(chunk.start, chunk.stop):
         # a picture's own generator: no picture depends on another, nor on who draws it

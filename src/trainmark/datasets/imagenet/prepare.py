@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from trainmark.datasets import archive_checks
-from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, Progress, Report
-from trainmark.datasets.unpack import Destination, Limits, Member, members, open_archive
+from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, ArchiveProgress, Report
+from trainmark.datasets.unpack import ArchiveLimits, Destination, Member, members, open_archive
 from trainmark.spec.errors import NotReadyError
 
 MOST_CLASSES = 30_000
@@ -28,8 +28,8 @@ MOST_BYTES = 4 << 40
 _MISTAKEN = {
     "ccaf1013018ac1037801578038d370da": "the archive of task 3 (dogs); ILSVRC2012_img_train.tar, 138 GB, is needed"
 }
-_CLASS_LIMITS = Limits(files=MOST_CLASSES, total_bytes=MOST_BYTES)
-_DEVKIT_LIMITS = Limits(files=200, total_bytes=64 << 20)
+_CLASS_LIMITS = ArchiveLimits(files=MOST_CLASSES, total_bytes=MOST_BYTES)
+_DEVKIT_LIMITS = ArchiveLimits(files=200, total_bytes=64 << 20)
 _GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
@@ -57,7 +57,7 @@ ILSVRC2012 = ArchiveSet(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedImages:
     """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
 
     classes: int
@@ -93,7 +93,7 @@ def prepare(
     expected: ArchiveSet = ILSVRC2012,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
-) -> Prepared:
+) -> PreparedImages:
     """Unpacks both archives below `out`; everything that can be checked is checked before the first file is written.
 
     One of `devkit` (ILSVRC2012_devkit_t12.tar.gz) and `val_labels` (a text file, see `read_val_labels`) is needed.
@@ -120,7 +120,7 @@ def prepare(
             raise NotReadyError(
                 f"{split}: {found} files unpacked where {wanted} were expected; is it the right archive?"
             )
-    return Prepared(classes=len(classes), train=train, val=val, written=train_written + val_written)
+    return PreparedImages(classes=len(classes), train=train, val=val, written=train_written + val_written)
 
 
 def read_val_labels(path: Path) -> dict[str, str]:
@@ -240,7 +240,7 @@ def _unpack_train(train_tar: Path, destination: Destination, progress: Report) -
                 )
             files += done[0]
             done_bytes += class_tar.size
-            progress(Progress(phase="train", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
+            progress(ArchiveProgress(phase="train", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     return files, written
 
 
@@ -250,7 +250,7 @@ def _unpack_class(
     """Files and bytes of the class, and how many files had to be written."""
     files = total_bytes = written = 0
     name = f"{class_tar.archive}/{class_tar.name}"
-    for image in members(class_tar, name, Limits(files=most_files, total_bytes=MOST_BYTES)):
+    for image in members(class_tar, name, ArchiveLimits(files=most_files, total_bytes=MOST_BYTES)):
         _check_image_name(image)
         written += destination.write(folder / image.name, image, image.size)
         files += 1
@@ -278,7 +278,7 @@ def _unpack_val(
     total_bytes = val_tar.stat().st_size
     files = written = done_bytes = reported = 0
     with _open_plain(val_tar) as source:
-        for image in members(source, val_tar.name, Limits(files=MOST_FILES, total_bytes=MOST_BYTES)):
+        for image in members(source, val_tar.name, ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)):
             _check_image_name(image)
             if image.name not in labels:
                 raise NotReadyError(f"{image} has no label; do the labels belong to this archive?")
@@ -287,12 +287,12 @@ def _unpack_val(
             done_bytes += image.size
             if done_bytes - reported >= PROGRESS_EVERY_BYTES:
                 reported = done_bytes
-                progress(Progress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
+                progress(ArchiveProgress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     if files != len(labels):
         raise NotReadyError(
             f"{val_tar} holds {files} images and there are {len(labels)} labels; one of them is cut short"
         )
-    progress(Progress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
+    progress(ArchiveProgress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     return files, written
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmark.datasets.atomic_dataset import Plan, Progress, Written, every_core, stage, write_chunks, write_file
+from trainmark.datasets.atomic_dataset import (
+    DatasetSpec,
+    Progress,
+    WrittenFile,
+    every_core,
+    stage,
+    write_chunks,
+    write_file,
+)
 from trainmark.datasets.ljspeech.formants import RATE_HZ, synthesize
 from trainmark.datasets.ljspeech.sentences import sentence
 from trainmark.spec.errors import UsageError
@@ -79,8 +87,8 @@ def _checked(clips: int, seed: int) -> _Contents:
     return _Contents(clips=clips, seed=seed)
 
 
-def _plan(contents: _Contents) -> Plan:
-    return Plan(
+def _plan(contents: _Contents) -> DatasetSpec:
+    return DatasetSpec(
         things="generated clips",
         identity={"generator": "trainmark speech", "set": "ljspeech", "version": VERSION, **asdict(contents)},
         notes={
@@ -93,7 +101,7 @@ def _plan(contents: _Contents) -> Plan:
     )
 
 
-def _write_clips(root: Path, contents: _Contents, processes: int, progress: Progress | None) -> list[Written]:
+def _write_clips(root: Path, contents: _Contents, processes: int, progress: Progress | None) -> list[WrittenFile]:
     (root / "wavs").mkdir()
     numbers = range(contents.clips)
     chunks = [numbers[start : start + _CHUNK] for start in range(0, contents.clips, _CHUNK)]
@@ -103,7 +111,7 @@ def _write_clips(root: Path, contents: _Contents, processes: int, progress: Prog
     return [*written, write_file(root, METADATA, lines.encode())]
 
 
-def _read_chunk(root: Path, seed: int, numbers: range) -> list[Written]:
+def _read_chunk(root: Path, seed: int, numbers: range) -> list[WrittenFile]:
     written = []
     for number in numbers:
         _, spoken = sentence(number, seed)

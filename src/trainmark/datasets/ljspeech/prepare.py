@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from trainmark.datasets import archive_checks
-from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, Progress, Report
+from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, ArchiveProgress, Report
 from trainmark.datasets.ljspeech.reader import LJSPEECH_CLIPS, METADATA, PUBLISHED_FOLDER, WAVS, read_metadata
-from trainmark.datasets.unpack import Destination, Limits, Member, members, open_archive
+from trainmark.datasets.unpack import ArchiveLimits, Destination, Member, members, open_archive
 from trainmark.spec.errors import NotReadyError
 
 MOST_FILES = 100_000
@@ -34,7 +34,7 @@ LJSPEECH_1_1 = Release(md5="c4763be9595ddfa79c2fc6eaeb3b6c8e", clips=LJSPEECH_CL
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedClips:
     """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
 
     clips: int
@@ -55,7 +55,7 @@ def prepare(
     expected: Release = LJSPEECH_1_1,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
-) -> Prepared:
+) -> PreparedClips:
     """Unpacks the archive so that `out/metadata.csv` and `out/wavs/` are there.
 
     Killed at any time and started again, it keeps what is whole and ends with the same files, though a compressed
@@ -77,7 +77,7 @@ def prepare(
     named = len(read_metadata(out))
     if named != clips:
         raise NotReadyError(f"{tar} holds {clips} sound files and its {METADATA} names {named}; is it damaged?")
-    return Prepared(clips=clips, written=written)
+    return PreparedClips(clips=clips, written=written)
 
 
 def _there_already(tar: Path, destination: Destination) -> int | None:
@@ -96,10 +96,10 @@ def _unpack(tar: Path, destination: Destination, guessed_bytes: int, progress: R
 
     def report() -> None:
         total_bytes = max(guessed_bytes, done_bytes)
-        progress(Progress(phase="unpack", done_bytes=done_bytes, total_bytes=total_bytes, files=clips))
+        progress(ArchiveProgress(phase="unpack", done_bytes=done_bytes, total_bytes=total_bytes, files=clips))
 
     with closing(open_archive(tar)) as source:
-        for member in members(source, tar.name, Limits(files=MOST_FILES, total_bytes=MOST_BYTES)):
+        for member in members(source, tar.name, ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)):
             place = _place(member)
             written += destination.write(place, member, member.size)
             done_bytes += member.size

@@ -19,7 +19,7 @@ _WORTH_PROCESSES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speech:
+class SpeechSize:
     """How large a set is; two of as many clips count as the same size."""
 
     clips: int
@@ -60,7 +60,7 @@ def verify(
     expected: int | Literal["auto"] | None = "auto",
     decode: Decode = "header",
     processes: int | None = None,
-) -> Report[Speech]:
+) -> Report[SpeechSize]:
     """Holds metadata.csv against the sound files and looks at every one of these.
 
     `decode="none"` looks at names and sizes only; "header" also at each file's rate, channels and length, which finds
@@ -76,8 +76,8 @@ def verify(
     seen = _look_at_all(metadata.folder / reader.WAVS, there, below, decode, processes)
     samples = sum(part.samples for part in seen)
     return Report(
-        expected=None if clips is None else Speech(clips=clips),
-        found=Speech(clips=len(there), seconds=None if decode == "none" else samples / audio.RATE),
+        expected=None if clips is None else SpeechSize(clips=clips),
+        found=SpeechSize(clips=len(there), seconds=None if decode == "none" else samples / audio.RATE),
         problems=(
             *(problem(reader.METADATA, fault) for fault in metadata.faults),
             *(problem(f"{below}/{name}", "is missing") for name in named if name not in files),

@@ -18,7 +18,7 @@ LONGEST_NAME = 53
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ClusterJob:
     plans: tuple[Plan, ...]
     words: tuple[tuple[str, ...], ...]
     """`run` with its workloads, then every option with its value."""
@@ -52,7 +52,7 @@ def name_for(plans: Iterable[Plan]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", said.lower())[:LONGEST_NAME].strip("-")
 
 
-def about(job: Job) -> list[str]:
+def about(job: ClusterJob) -> list[str]:
     """What is trained, for the comment at the top."""
     lines = []
     for plan in job.plans:

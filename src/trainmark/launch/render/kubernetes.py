@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from trainmark.launch.render.job import LONGEST_NAME, Job, about, checked
+from trainmark.launch.render.job import LONGEST_NAME, ClusterJob, about, checked
 from trainmark.spec.errors import UsageError
 
 API = "trainer.kubeflow.org/v1alpha1"
@@ -20,7 +20,7 @@ _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class KubernetesRequest:
     """What the job asks of the cluster beyond nodes."""
 
     image: str
@@ -44,7 +44,7 @@ def default_mount(data: str | None) -> str:
     return parent
 
 
-def manifest(job: Job, request: Request) -> str:
+def manifest(job: ClusterJob, request: KubernetesRequest) -> str:
     _check(job, request)
     lines = [
         *(f"# {line}" for line in about(job)),
@@ -73,7 +73,7 @@ def manifest(job: Job, request: Request) -> str:
     return "\n".join([*lines, ""])
 
 
-def _trainer(job: Job, request: Request) -> list[str]:
+def _trainer(job: ClusterJob, request: KubernetesRequest) -> list[str]:
     topology = job.topology
     lines = [
         "  trainer:",
@@ -98,7 +98,7 @@ def _trainer(job: Job, request: Request) -> list[str]:
     return lines
 
 
-def _patches(request: Request) -> list[str]:
+def _patches(request: KubernetesRequest) -> list[str]:
     volumes = [
         "# collectives keep the buffers of one node in shared memory, of which pods have little",
         '- name: "shared-memory"',
@@ -142,7 +142,7 @@ def _indented(width: int, lines: Iterable[str]) -> list[str]:
     return [" " * width + line for line in lines]
 
 
-def _check(job: Job, request: Request) -> None:
+def _check(job: ClusterJob, request: KubernetesRequest) -> None:
     a_name = "a name of Kubernetes: small letters, digits, '-'"
     checked("--name", job.name, _LABEL, f"{a_name}, beginning with a letter")
     if len(job.name) > LONGEST_NAME:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmark.launch.render.job import Job, about, activated, checked
+from trainmark.launch.render.job import ClusterJob, about, activated, checked
 from trainmark.spec.errors import UsageError
 
 WARNING_S = 60
@@ -18,7 +18,7 @@ _TIME = r"[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SlurmRequest:
     """What the script asks of the cluster beyond nodes; None leaves it to the cluster."""
 
     time: str | None = None
@@ -30,7 +30,7 @@ class Request:
     venv: str | None = None
 
 
-def script(job: Job, request: Request) -> str:
+def script(job: ClusterJob, request: SlurmRequest) -> str:
     lines = ["#!/bin/bash", *(f"# {line}" for line in about(job)), *_HEAD, "", *_directives(job, request), ""]
     if request.venv is not None:
         lines += ["# the virtual environment trainmark is installed in; every node must see it at this path", "set -e"]
@@ -57,7 +57,7 @@ _STEP = (
 )
 
 
-def _directives(job: Job, request: Request) -> list[str]:
+def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
     """The #SBATCH lines, each below what it is for; one with ## is switched off."""
     for_each = job.topology.devices_per_node
     gpus = request.gpus_per_node

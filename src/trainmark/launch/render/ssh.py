@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 
 from trainmark.launch.cluster_env import PORT
-from trainmark.launch.render.job import Job, about, activated
+from trainmark.launch.render.job import ClusterJob, about, activated
 from trainmark.launch.ssh import parse_hosts
 from trainmark.spec.errors import UsageError
 
 
-def commands(job: Job, hosts: str, *, port: int = PORT, venv: str | None = None) -> str:
+def commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None = None) -> str:
     if not 1 <= port <= 65535:
         raise UsageError(f"--port {port} is not a port: 1 to 65535")
     topology = job.topology

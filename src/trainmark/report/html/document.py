@@ -21,14 +21,14 @@ from trainmark.report.html import (
     waterfall,
 )
 from trainmark.report.html.element import Child, Markup, el, raw
-from trainmark.report.html.inputs import Contents, Detail, detail
+from trainmark.report.html.inputs import Detail, ReportInputs, detail
 from trainmark.spec.format import device_name
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.record import Record
 from trainmark.workloads import title_of
 
 
-def render(contents: Contents) -> str:
+def render(contents: ReportInputs) -> str:
     """The whole page as text, to be written as UTF-8."""
     say = speaker(contents.language)
     drawn = detail(len(contents.records))
@@ -86,14 +86,14 @@ def _asset(name: str) -> str:
     return files("trainmark.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def _title(contents: Contents, say: Say) -> str:
+def _title(contents: ReportInputs, say: Say) -> str:
     records = contents.records
     if len(records) == 1:
         return say("{workload} on {device}").format(workload=header.trained(records[0]), device=device_name(records[0]))
     return say("{count} training runs").format(count=len(records))
 
 
-def _header(title: str, contents: Contents, say: Say) -> Markup:
+def _header(title: str, contents: ReportInputs, say: Say) -> Markup:
     machines = list(dict.fromkeys(device_name(record) for record in contents.records))
     workloads = list(dict.fromkeys(title_of(record) for record in contents.records))
     facts = [*workloads, *machines[:4]] if len(contents.records) > 1 else []
@@ -110,7 +110,7 @@ def _header(title: str, contents: Contents, say: Say) -> Markup:
     )
 
 
-def _footer(contents: Contents, say: Say) -> Markup:
+def _footer(contents: ReportInputs, say: Say) -> Markup:
     return el(
         "footer",
         el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(
@@ -122,7 +122,7 @@ def _footer(contents: Contents, say: Say) -> Markup:
 def _run(
     record: Record,
     anchor: str,
-    contents: Contents,
+    contents: ReportInputs,
     drawn: Detail,
     room: artifacts.Room,
     meanings: Mapping[str, str],

@@ -12,7 +12,7 @@ from trainmark.spec.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class ReportInputs:
     records: tuple[Record, ...]
     rows: tuple[PublishedRow, ...] = ()
     """Published rows that were asked for: they stand in the summary too."""

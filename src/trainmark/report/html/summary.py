@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainmark.analysis.peaks import mfu
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.header import shown_status, shown_verdict, spread
-from trainmark.report.html.inputs import Contents
+from trainmark.report.html.inputs import ReportInputs
 from trainmark.report.published_table import figure
 from trainmark.spec.format import NOTHING, device_name, number, shown_quality, verdict
 from trainmark.spec.language import Say
@@ -27,7 +27,7 @@ class _Cell:
     class_: str | None = None
 
 
-def draw(contents: Contents, say: Say, anchors: Sequence[str]) -> Markup:
+def draw(contents: ReportInputs, say: Say, anchors: Sequence[str]) -> Markup:
     """The table with its filter; `anchors` name the parts of the page the runs' rows lead to."""
     heads = _heads(say)
     rows = [
@@ -80,7 +80,7 @@ def _head(name: str, numeric: bool) -> Markup:
     return el("th", el("button", name, type="button"), scope="col", class_=kind, aria_sort="none")
 
 
-def _filter(contents: Contents, say: Say) -> Markup:
+def _filter(contents: ReportInputs, say: Say) -> Markup:
     workloads = {row.workload: title(row.workload) for row in contents.rows}
     workloads = {record.plan.workload: title_of(record) for record in contents.records} | workloads
     statuses = dict.fromkeys([record.status for record in contents.records])
@@ -118,7 +118,7 @@ def _key(key: float | str | None) -> str | None:
     return f"{key:.9g}" if isinstance(key, float) else key
 
 
-def _of_record(record: Record, anchor: str, contents: Contents, say: Say) -> list[_Cell]:
+def _of_record(record: Record, anchor: str, contents: ReportInputs, say: Say) -> list[_Cell]:
     quality = record.quality
     shown: Child = (
         NOTHING

@@ -116,7 +116,7 @@ def normalised_conv(inputs: int, outputs: int, kernel: int, gain: str) -> nn.Seq
     return nn.Sequential(Conv(inputs, outputs, kernel, gain=gain), nn.BatchNorm1d(outputs))
 
 
-class Encoder(nn.Module):
+class TextEncoder(nn.Module):
     """Three convolutions and a recurrence in both directions over the letters."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -314,7 +314,7 @@ class Tacotron2(nn.Module):
         self.embedding = nn.Embedding(sizes.symbols, sizes.encoder)
         bound = math.sqrt(3) * math.sqrt(2 / (sizes.symbols + sizes.encoder))
         nn.init.uniform_(self.embedding.weight, -bound, bound)
-        self.encoder = Encoder(sizes)
+        self.encoder = TextEncoder(sizes)
         self.decoder = Decoder(sizes, hidden_dropout)
         self.postnet = Postnet(sizes)
         if mel_start:

@@ -69,7 +69,7 @@ class Words:
     sentences: tuple[Sentence, ...]
 
 
-class Device(Protocol):
+class VoiceDevice(Protocol):
     """What a voice asks of the device it speaks on."""
 
     @property
@@ -87,7 +87,7 @@ class Voice:
     """A network ready to speak, and where it came from."""
 
     model: Tacotron2
-    device: Device
+    device: VoiceDevice
     file: Path
     sha256: str
     trained: bool
@@ -172,7 +172,7 @@ def _is_end(before: str, pause: str, after: str) -> bool:
     return not shortened and not after[0].isdigit()
 
 
-def open_voice(path: Path, device: Device) -> Voice:
+def open_voice(path: Path, device: VoiceDevice) -> Voice:
     """The network in a file of weights, a checkpoint's folder, or a run's folder, on a device and ready to speak."""
     file = checkpoint_file(path)
     found = weights.read_weights(file)

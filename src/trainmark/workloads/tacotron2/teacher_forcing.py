@@ -88,7 +88,7 @@ class LstmLoop(torch.autograd.Function):
         weight = arithmetic.take(weight)
         recurrent = Product(weight, clips, arithmetic)
         states = torch.zeros(steps + 1, clips, gates // 4, dtype=arithmetic.held, device=known.device)
-        cell = Cell(known, kept, keep=any(ctx.needs_input_grad))
+        cell = LSTMStep(known, kept, keep=any(ctx.needs_input_grad))
         before, *after = states.unbind(0)
         for step, (x, state) in enumerate(zip(arithmetic.take(known).unbind(0), after, strict=True)):
             cell.forward(step, x, recurrent(before), state)
@@ -114,7 +114,7 @@ class LstmLoop(torch.autograd.Function):
         return cell.gates, arithmetic.round_(gates.t() @ states[:-1].view(steps * clips, hidden)), None, None
 
 
-class Cell:
+class LSTMStep:
     """The pointwise part of an LSTM step, in float32, writing down what its gradient will need."""
 
     def __init__(self, known: Tensor, kept: Tensor | None, *, keep: bool) -> None:
@@ -232,7 +232,7 @@ class AttentionLoop(torch.autograd.Function):
         recurrent, asking = Product(weight, clips, arithmetic), Product(query, clips, arithmetic)
         states = torch.zeros(steps + 1, clips, weight.shape[1], dtype=arithmetic.held, device=device)
         keep = any(ctx.needs_input_grad)
-        cell = Cell(known, kept, keep=keep)
+        cell = LSTMStep(known, kept, keep=keep)
         looked = Looked(steps, clips, symbols, location.shape[2], keep=keep, like=known)
         to_features = location.float().view(channels, -1).t().contiguous()
         keys_, energy_ = keys.float().reshape(clips * symbols, channels), energy.float()

@@ -62,7 +62,7 @@ class EncoderBlock(nn.Module):
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
 
 
-class Encoder(nn.Module):
+class TransformerEncoder(nn.Module):
     """Adds to each token where it is, and passes all of them through the blocks."""
 
     def __init__(self, tokens: int, layers: int, heads: int, hidden: int, mlp: int) -> None:
@@ -93,7 +93,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.class_token = nn.Parameter(torch.zeros(1, 1, hidden))
         self.conv_proj = nn.Conv2d(3, hidden, patch_px, stride=patch_px)
-        self.encoder = Encoder(1 + (image_px // patch_px) ** 2, layers, heads, hidden, mlp)
+        self.encoder = TransformerEncoder(1 + (image_px // patch_px) ** 2, layers, heads, hidden, mlp)
         head = nn.Linear(hidden, classes)
         self.heads = nn.Sequential(OrderedDict(head=head))
         nn.init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / (3 * patch_px**2)))
