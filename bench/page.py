@@ -82,7 +82,7 @@ def a_record(number: int, steps: int) -> Record:
             topology=("1x1", "1x8")[number % 2],
             precision="amp-bf16",
             platform="cpu",
-            data=DataChoice(name="imagenet", folder="/data", generated=True),
+            data=DataChoice(name="imagenet", folder="/data", synthetic=True),
         ),
         item="images",
         metrics=measure(Measured(item="images", timeline=timeline)),

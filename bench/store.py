@@ -73,7 +73,7 @@ def made_record(kind: int, *, steps: int = 400, ranks: int = 2) -> Record:
         topology=f"1x{ranks}",
         precision="amp-bf16",
         platform="cpu",
-        data=DataChoice(name="imagenet", folder="/data/imagenet", generated=True),
+        data=DataChoice(name="imagenet", folder="/data/imagenet", synthetic=True),
         limits=Limits(steps=steps),
     )
     measured = Measured(item="images", timeline=timeline, memory_capacity_bytes=16 * 2**30, steps_planned=steps)
@@ -91,7 +91,7 @@ def made_record(kind: int, *, steps: int = 400, ranks: int = 2) -> Record:
         timeline=timeline,
         loss=[float(f"{7 - 0.005 * step + noise:.7g}") for step, noise in enumerate(draw.normal(0, 0.1, steps))],
         environment=Environment(device=DeviceInfo(name="AMD EPYC 7763 64-Core Processor"), torch="2.6.0"),
-        doubts=(Doubt(code="generated-data", text="generated data, not the real set"),),
+        doubts=(Doubt(code="generated-data", text="synthetic data, not the real set"),),
         group=GROUP,
         telemetry=msgspec.convert({"machines": [_machine(draw, samples=150, devices=2)]}, Telemetry),
     )

@@ -37,7 +37,7 @@ def make_plan(**changes: Any) -> Plan:
         "topology": "1x1",
         "precision": "fp32",
         "platform": "cpu",
-        "data": DataChoice(name="imagenet", folder="/data/imagenet", generated=True),
+        "data": DataChoice(name="imagenet", folder="/data/imagenet", synthetic=True),
         "limits": Limits(steps=60),
     }
     return Plan(**{**values, **changes})
@@ -115,7 +115,7 @@ def make_record(*, plan: dict[str, Any] | None = None, device: str = "AMD EPYC",
         },
         "doubts": (
             Doubt(code="small-batch", text="global batch 32 is below the reference recipe's 256"),
-            Doubt(code="generated-data", text="generated data, not the real set: no accuracy claim may rest on it"),
+            Doubt(code="generated-data", text="synthetic data, not the real set: no accuracy claim may rest on it"),
         ),
     }
     return Record(**typed({**values, **changes}))
@@ -149,7 +149,7 @@ def a_vocoder_record(**changes: Any) -> Record:
             "deviations": (),
             "precision": "tf32",
             "platform": "nvidia",
-            "data": DataChoice(name="ljspeech", folder="/data/lj", generated=False),
+            "data": DataChoice(name="ljspeech", folder="/data/lj", synthetic=False),
             "limits": Limits(),
         },
         "device": "NVIDIA A100-SXM4-40GB",

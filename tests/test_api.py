@@ -187,7 +187,7 @@ def test_a_record_shows_itself_as_the_command_shows_it(monkeypatch: pytest.Monke
     record = make_record()
     assert repr(record) == "<Record 20261115-205100-resnet50-a1b2: resnet50 quick 1x1, valid>"
     assert "p_core" in str(record)
-    assert "generated data, not the real set" in " ".join(str(record).split())
+    assert "synthetic data, not the real set" in " ".join(str(record).split())
     both = trainmark.Records([record, a_vocoder_record()])
     assert "tacotron2" in str(both)
     assert both._repr_html_().startswith("<pre>")

@@ -42,7 +42,7 @@ def test_a_run_prints_one_json_record_and_keeps_it(cli: Cli, pictures: Path, tmp
     assert {"generated-data", "target-missed"} <= {doubt.code for doubt in record.doubts}
 
     shown = cli("show")
-    assert "generated data" in shown.stdout
+    assert "synthetic data" in shown.stdout
     listed = cli("runs")
     assert "resnet50" in listed.stdout
 

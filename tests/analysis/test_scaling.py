@@ -104,8 +104,8 @@ def test_runs_that_are_neither_weak_nor_strong_are_refused_with_both_values() ->
         ({"plan": {"workload": "vit"}}, "workload resnet50 and vit"),
         ({"device": "Intel Xeon"}, "device AMD EPYC and Intel Xeon"),
         (
-            {"plan": {"data": DataChoice(name="imagenet", folder="/d", generated=False)}},
-            "data generated imagenet and real imagenet",
+            {"plan": {"data": DataChoice(name="imagenet", folder="/d", synthetic=False)}},
+            "data synthetic imagenet and real imagenet",
         ),
         ({"plan": {"recipe": {"learning_rate": 0.2}}}, "learning_rate 0.1 and 0.2"),
         ({"plan": {"recipe": {"width": 4}}}, "width not on the record and 4"),

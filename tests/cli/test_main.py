@@ -43,7 +43,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
         (
             ["data", "make", "imagenet", "--out", "x", "--classes", "0"],
-            "a generated set of 0 classes was asked for; give 1 to",
+            "a synthetic set of 0 classes was asked for; give 1 to",
         ),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_plan_is_printed_with_what_differs_from_the_reference(capsys: pytest.C
     said = capsys.readouterr().out
     assert "batch_per_device         8   (reference: 32)" in said
     assert "seed                     7   (reference: 0)" in said
-    assert "(generated)" in said
+    assert "(synthetic)" in said
 
 
 def test_planning_twice_gives_the_same_fingerprint(capsys: pytest.CaptureFixture[str]) -> None:

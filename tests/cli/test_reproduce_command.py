@@ -23,7 +23,7 @@ from trainmark.store.store import Store
 
 def original(folder: Path, **changes: Any) -> Record:
     """A run on data that lies in a folder of this machine."""
-    plan = {"data": DataChoice(name="imagenet", folder=str(folder), generated=True), **changes.pop("plan", {})}
+    plan = {"data": DataChoice(name="imagenet", folder=str(folder), synthetic=True), **changes.pop("plan", {})}
     return make_record(run_id="resnet50-first", plan=plan, timeline=make_timeline(compute_ms=1000), **changes)
 
 
@@ -109,7 +109,7 @@ def test_a_run_that_fails_ends_with_its_own_exit_code(
         ({"plan": {"resume_from": "/runs/x"}}, UsageError, "went on from a checkpoint"),
         ({"plan": {"init_from": "/gone.pt", "init_sha256": "ab"}}, NotReadyError, r"weights from /gone\.pt"),
         (
-            {"plan": {"data": DataChoice(name="imagenet", folder="/gone", generated=False)}},
+            {"plan": {"data": DataChoice(name="imagenet", folder="/gone", synthetic=False)}},
             NotReadyError,
             "data folder /gone is not on this machine; name it with --data",
         ),
@@ -161,7 +161,7 @@ def test_data_of_the_other_kind_is_refused(store: Store, tmp_path: Path, monkeyp
     real = tmp_path / "real"
     real.mkdir()
     store.add(original(Path("/gone")))
-    with pytest.raises(UsageError, match="trained on generated data"):
+    with pytest.raises(UsageError, match="trained on synthetic data"):
         call(Machine(), monkeypatch, store, "last", "--data", str(real))
 
 

@@ -1,4 +1,4 @@
-"""The embedded picture set: whole or absent, the same for everyone, and not to be guessed from colour or size."""
+"""The synthetic picture set: whole or absent, the same for everyone, and not to be guessed from colour or size."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_folder_with_other_things_in_it_is_refused_and_kept(tmp_path: Path) ->
 def test_another_generated_set_is_refused_and_kept(tmp_path: Path) -> None:
     make.make(tmp_path / "set", **SMALL)
     before = contents(tmp_path / "set")
-    with pytest.raises(NotReadyError, match="another generated set"):
+    with pytest.raises(NotReadyError, match="another synthetic set"):
         make.make(tmp_path / "set", **SMALL, seed=1)
     assert contents(tmp_path / "set") == before
 

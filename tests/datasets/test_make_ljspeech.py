@@ -1,4 +1,4 @@
-"""The embedded speech set: whole or absent, the same for everyone, and every letter to be heard."""
+"""The synthetic speech set: whole or absent, the same for everyone, and every letter to be heard."""
 
 from __future__ import annotations
 
@@ -203,14 +203,14 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(NotReadyError, match=r"generated clips to .*set: No space left on device; choose another"):
+    with pytest.raises(NotReadyError, match=r"synthetic clips to .*set: No space left on device; choose another"):
         make.make(tmp_path / "set", clips=2)
     assert names(tmp_path) == []
 
 
 def test_a_reader_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make, "_read_chunk", _die)
-    with pytest.raises(NotReadyError, match="process that makes the generated clips died"):
+    with pytest.raises(NotReadyError, match="process that makes the synthetic clips died"):
         make.make(tmp_path / "set", clips=60, processes=2)
     assert names(tmp_path) == []
 
@@ -229,7 +229,7 @@ def test_a_folder_with_other_things_in_it_is_refused_and_kept(tmp_path: Path) ->
 def test_another_generated_set_is_refused_and_kept(tmp_path: Path) -> None:
     make_imagenet.make(tmp_path / "set", classes=1, train_per_class=1, val_per_class=1, long_side=32)
     before = contents(tmp_path / "set")
-    with pytest.raises(NotReadyError, match="another generated set"):
+    with pytest.raises(NotReadyError, match="another synthetic set"):
         make.make(tmp_path / "set", clips=1)
     assert contents(tmp_path / "set") == before
 

@@ -82,7 +82,7 @@ def telling_record(**changes: Any) -> Record:
         "connect to 10.31.7.42 port 22, then [fe80::e42:a1ff:fe6f:339e], mail piotr@example.org, SN: 1320221045678",
         "plan": {
             "topology": "1x2",
-            "data": DataChoice(name="imagenet", folder="/mnt/customer-zebra/image net", generated=False),
+            "data": DataChoice(name="imagenet", folder="/mnt/customer-zebra/image net", synthetic=False),
             "init_from": "/home/kowalczyk/unreleased-v9.pt",
             "init_sha256": "0" * 64,
             "resume_from": "/home/mlewandowski/my runs/resnet50-a/checkpoints",
@@ -319,7 +319,7 @@ def test_a_machine_with_an_ordinary_name_does_not_shred_sentences(name: str) -> 
         "p_core is known to ±7.3 %, not ±1 %: about 967 more steps would do",
         "/sys/class/powercap has no energy counter of a processor, '/dev/shm' is small",
         "2.40/23.5 GiB at 4.4 images/s, 12:34:56 later, 3 / 4 of all, and/or n/a",
-        "generated data, not the real imagenet set: accuracy only shows that training works",
+        "synthetic data, not the real imagenet set: accuracy only shows that training works",
         "driver 550.54.15, tokens: many, the token is wrong, /: nothing differs",
         "the steady part: 33 steps after 0 of warm-up",
         "resnet50-smoke-1x1-fp32-20261116T051959-91cb03 was cut off",
@@ -426,7 +426,7 @@ def test_a_name_planted_anywhere_is_nowhere(host: str, user: str, folder: str, s
     ]
     record = make_record(
         timeline=Timeline(ranks=(trace,)),
-        plan={"data": DataChoice(name="imagenet", folder=folder, generated=True)},
+        plan={"data": DataChoice(name="imagenet", folder=folder, synthetic=True)},
         **places[field],
     )
     published = publishable([record], environment={"USER": user})

@@ -24,7 +24,7 @@ PLAN = Plan(
     topology="1x8",
     precision="fp32",
     platform="cpu",
-    data=DataChoice(name="imagenet", folder="/somewhere", generated=False),
+    data=DataChoice(name="imagenet", folder="/somewhere", synthetic=False),
     limits=Limits(steps=100),
 )
 
@@ -98,7 +98,7 @@ def test_the_fingerprint_ignores_where_files_lie_and_nothing_that_matters() -> N
         {"limits": Limits(steps=101)},
         {"limits": replace(PLAN.limits, items=101)},
         {"recipe": {**PLAN.recipe, "learning_rate": 0.4}},
-        {"data": replace(PLAN.data, generated=True)},
+        {"data": replace(PLAN.data, synthetic=True)},
     ):
         assert replace(PLAN, **change).fingerprint != PLAN.fingerprint
 

@@ -80,7 +80,7 @@ def test_commands_that_read_a_record_from_outside_need_no_torch(cli: Cli, tmp_pa
 def test_the_image_example_is_planned_from_its_file_as_it_stands(tmp_path: Path) -> None:
     plan = decide(str(written(tmp_path, CONVNET)), RunOptions(recipe="smoke", topology="1x2", platform="cpu"))
     assert plan.workload == "convnet"
-    assert plan.data.generated
+    assert plan.data.synthetic
     assert plan.recipe["batch_per_device"] == 8  # shared out, as by every recipe for a first look
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 

@@ -259,7 +259,7 @@ def _pair(one: Record, other: Record) -> str:
 
 
 def _data(record: Record) -> str:
-    return f"{'generated' if record.plan.data.generated else 'real'} {record.plan.data.name}"
+    return f"{'synthetic' if record.plan.data.synthetic else 'real'} {record.plan.data.name}"
 
 
 def _shared_out(record: Record) -> tuple[int, int]:

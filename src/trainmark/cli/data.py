@@ -34,7 +34,7 @@ Sets = dict[str, argparse.ArgumentParser]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="make|prepare|verify", required=True)
     for name, text, add_sets in (
-        ("make", "write a set of generated data", _add_make),
+        ("make", "write a set of synthetic data", _add_make),
         ("prepare", "unpack the published archives, safely and resumably", _add_prepare),
         ("verify", "count what a set holds, and name what is unreadable", _add_verify),
     ):

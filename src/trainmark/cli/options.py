@@ -23,7 +23,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add("--topology", metavar="NxM", help="nodes x devices per node (default: 1x1)")
     add("--precision", metavar="P", help=f"one of {', '.join(PRECISIONS)} (default: fp32)")
     add("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
-    add("--data", metavar="DIR", help="the real data set (default: a generated one, made once and kept)")
+    add("--data", metavar="DIR", help="the real data set (default: a synthetic one, made once and kept)")
     how_long = parser.add_mutually_exclusive_group()
     how_long.add_argument("--steps", type=int, metavar="N", help="stop after N steps")
     how_long.add_argument("--seconds", type=float, metavar="S", help="stop after S seconds of training")

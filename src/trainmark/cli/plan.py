@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         )
         if plan.workload_source:
             print(f"  from         {plan.workload_source}")
-        kind = " (generated)" if plan.data.generated else ""
+        kind = " (synthetic)" if plan.data.synthetic else ""
         print(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
         print(f"  runs until   {plan.limits}")
         if fill.wanted(plan, options):

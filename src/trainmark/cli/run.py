@@ -19,7 +19,7 @@ HELP = "Train workloads and record how fast, how well and how steadily."
 EXAMPLES = """\
   trainmark run                                  all workloads, full-size models, a few minutes
   trainmark run resnet50 --recipe smoke --json   a small network to > 90 %, the record on stdout
-  trainmark run tacotron2 --recipe smoke         learns to read made speech; leaves a sample to listen to
+  trainmark run tacotron2 --recipe smoke         learns to read synthetic speech; leaves a sample to listen to
   trainmark run vit --recipe smoke               a small transformer to > 60 % in about a minute
   trainmark run resnet50 --recipe quick --precision amp-bf16 --repeat 3
   trainmark run resnet50 --recipe fill --steps 200   finds the largest useful batch first

@@ -1,4 +1,4 @@
-"""Makes a generated set appear whole or not at all, whichever maker is killed and however many make it at once."""
+"""Makes a synthetic set appear whole or not at all, whichever maker is killed and however many make it at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DatasetSpec:
     """What a set will be once it is whole, and how its manifest tells it from others."""
 
     things: str
-    """What a user calls its items: "generated pictures"."""
+    """What a user calls its items: "synthetic pictures"."""
     identity: Mapping[str, Any]
     """Of the manifest: two sets that agree in this agree in every byte. Its "generator" begins with "trainmark "."""
     notes: Mapping[str, Any]
@@ -186,7 +186,7 @@ def _refuse_what_is_not_ours(folder: Path, plan: DatasetSpec) -> None:
     if manifest is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise NotReadyError(f"{folder} is there and is no set that trainmark made; choose another folder")
     if manifest is not None and not plan.is_told_by(manifest):
-        raise NotReadyError(f"{folder} holds another generated set; remove it or choose another folder")
+        raise NotReadyError(f"{folder} holds another synthetic set; remove it or choose another folder")
 
 
 def _install(unfinished: Path, out: Path, plan: DatasetSpec) -> None:

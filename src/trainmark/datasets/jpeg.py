@@ -23,7 +23,7 @@ MAX_PIXELS = 100_000_000
 KEPT_SCRATCH_BYTES = 48_000_000
 """The decoding buffer kept between pictures; a rare larger picture gets its own."""
 REDUCE_MARGIN = 1.25
-"""How much larger than the resize's output a crop decoded at reduced scale must stay. Measured on generated
+"""How much larger than the resize's output a crop decoded at reduced scale must stay. Measured on synthetic
 photographs: the mean difference to a full decode is about 2.5 levels at 1.0 and about 1.2 at 1.25."""
 
 

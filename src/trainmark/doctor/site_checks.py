@@ -162,7 +162,7 @@ def interfaces() -> list[Interface]:
 
 
 def _synthetic(folder: Path) -> CheckResult:
-    facts: dict[str, Any] = {"folder": str(folder), "generated": True}
+    facts: dict[str, Any] = {"folder": str(folder), "synthetic": True}
     if (folder / MANIFEST).is_file():
         return ok("the synthetic set is made", made=True, **facts)
     cache = folder.parent
@@ -185,7 +185,7 @@ def _synthetic(folder: Path) -> CheckResult:
 
 
 def _given(name: str, folder: Path) -> CheckResult:
-    facts: dict[str, Any] = {"folder": str(folder), "generated": False}
+    facts: dict[str, Any] = {"folder": str(folder), "synthetic": False}
     remedy = f"trainmark data verify {name} {folder}"
     try:
         found, complaint = datasets.find(name).look(folder)

@@ -72,7 +72,7 @@ def decide(name: str, words: RunOptions) -> Plan:
         precision=_precision(words.precision, platform).name,
         platform=chosen if chosen.endswith(".toml") else platform.name,
         data=DataChoice(
-            name=workload.data_set, folder=folder, generated=bool(folder) and synthetic.is_synthetic(Path(folder), data)
+            name=workload.data_set, folder=folder, synthetic=bool(folder) and synthetic.is_synthetic(Path(folder), data)
         ),
         limits=_limits(words, workload.limits.get(recipe_name, Limits())),
         skip_bad=words.skip_bad,

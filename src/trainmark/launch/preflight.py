@@ -71,7 +71,7 @@ def data_folder(plan: Plan) -> CheckResult:
         return ok("the workload makes its data itself")
     if folder.is_dir():
         return ok(f"data folder {folder} is there")
-    return failed(f"data folder {folder} is not there; give one with --data DIR, or none for generated data")
+    return failed(f"data folder {folder} is not there; give one with --data DIR, or none for synthetic data")
 
 
 def disk(plan: Plan, store: Path) -> CheckResult:

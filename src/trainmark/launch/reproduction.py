@@ -38,12 +38,12 @@ def plan_again(records: Sequence[Record], data: str | None = None) -> Plan:
 def _data_folder(plan: Plan, given: str | None) -> Path:
     """Where the same data lies here: as given, as on the record, or where this installation makes its own."""
     folder = Path(given).expanduser().absolute() if given else Path(plan.data.folder)
-    if given and synthetic.is_synthetic(folder, given) != plan.data.generated:
-        kind = "generated" if plan.data.generated else "real"
+    if given and synthetic.is_synthetic(folder, given) != plan.data.synthetic:
+        kind = "synthetic" if plan.data.synthetic else "real"
         raise UsageError(f"the run was trained on {kind} data, and {folder} holds the other kind; name a {kind} set")
     if given or folder.is_dir():
         return folder
-    if plan.data.generated and plan.data.name in datasets.names():
+    if plan.data.synthetic and plan.data.name in datasets.names():
         own = synthetic.folder(plan.data.name)
         if own.name == folder.name:  # another user's copy of what we can make too
             return own

@@ -82,7 +82,7 @@ def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]
     known = workloads.facts_of(record)
     task = (known.task if known else "") or "/"
     data = record.plan.data
-    kind = say("generated, not the real set") if data.generated else ""
+    kind = say("synthetic, not the real set") if data.synthetic else ""
     yield say("Task category"), say(task), ""
     yield say("Model"), first.workload, ""
     yield say("Data set"), data.name, kind

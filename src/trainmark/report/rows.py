@@ -43,7 +43,7 @@ def flat(record: Record) -> dict[str, Value]:
         "precision_asked": plan.precision,
         "fix_hp": fix_hp(plan.deviations, most=len(plan.deviations)),
         "data": plan.data.name,
-        "generated_data": plan.data.generated,
+        "synthetic_data": plan.data.synthetic,
         "fingerprint": plan.fingerprint,
         "item": record.item,
         "coverage": record.coverage,

@@ -64,11 +64,11 @@ def stand_in(f: Facts) -> Found:
         yield "stand-in", "this is a stand-in, not a device: its speed, memory and power mean nothing"
 
 
-def generated_data(f: Facts) -> Found:
-    if f.plan.data.generated:
+def synthetic_data(f: Facts) -> Found:
+    if f.plan.data.synthetic:
         yield (
-            "generated-data",
-            f"generated data, not the real {f.plan.data.name} set: "
+            "generated-data",  # the code on records of every version
+            f"synthetic data, not the real {f.plan.data.name} set: "
             f"{'accuracy' if f.quality.name == 'acc1' else f.quality.name} only shows that training works",
         )
 
@@ -283,7 +283,7 @@ def incomplete(f: Facts) -> Found:
 CHECKS = (
     incomplete,
     stand_in,
-    generated_data,
+    synthetic_data,
     given_weights,
     target_missed,
     few_steps,

@@ -26,8 +26,9 @@ class DataChoice:
     name: str
     """The set's name."""
     folder: str
-    generated: bool
-    """True for data made by trainmark itself, which no accuracy claim may rest on."""
+    synthetic: bool
+    """True for data made by trainmark itself, which no accuracy claim may rest on. Documents and fingerprints call it
+    `generated`, as the first plans did, so that those stay what they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class Plan:
             "topology": self.topology,
             "precision": self.precision,
             "platform": self.platform,
-            "data": {"name": self.data.name, "generated": self.data.generated},
+            "data": {"name": self.data.name, "generated": self.data.synthetic},
             "limits": {name: value for name, value in asdict(self.limits).items() if name != "items"},
             "skip_bad": self.skip_bad,
         }
@@ -109,7 +110,9 @@ class Plan:
         return min((end for end in ends if end), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": PLAN_SCHEMA, **asdict(self), "fingerprint": self.fingerprint}
+        fields = asdict(self)
+        fields["data"]["generated"] = fields["data"].pop("synthetic")
+        return {"schema": PLAN_SCHEMA, **fields, "fingerprint": self.fingerprint}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
@@ -118,6 +121,9 @@ class Plan:
             head = msgspec.convert(document, _PlanHead)
             if head.schema != PLAN_SCHEMA:
                 raise UsageError(f"this plan has schema {head.schema!r}; this trainmark reads schema {PLAN_SCHEMA}")
+            data = document.get("data")
+            if isinstance(data, Mapping):
+                document = {**document, "data": {**data, "synthetic": data.get("generated")}}
             plan = msgspec.convert(document, cls)
         except msgspec.ValidationError as error:
             raise UsageError(f"this plan is damaged: {error}") from error

@@ -45,7 +45,7 @@ class Run:
     ranks: int = 1
     precision: str = "fp32"
     platform: str = "cpu"
-    generated: bool = True
+    synthetic: bool = True
     plan: Mapping[str, Any] = field(default_factory=dict)
     group: str | None = None
     steps: int = 60
@@ -86,7 +86,7 @@ class Run:
             topology=self.topology,
             precision=self.precision,
             platform=self.platform,
-            data=DataChoice(name=known.data_set, folder="/data/set", generated=self.generated),
+            data=DataChoice(name=known.data_set, folder="/data/set", synthetic=self.synthetic),
             limits=self.limits,
             **self.plan,
         )
@@ -375,7 +375,7 @@ ON_A_CARD = Run(
     limits=Limits(seconds=60.0),
     precision="amp-fp16",
     platform="nvidia",
-    generated=False,
+    synthetic=False,
     steps=240,
     steps_per_epoch=6673,
     evaluate_at=(),
@@ -402,7 +402,7 @@ SPEAKING = Run(
     topology="1x1",
     precision="tf32",
     platform="nvidia",
-    generated=False,
+    synthetic=False,
     steps=90,
     steps_per_epoch=30,
     evaluate_at=(30, 60, 90),

@@ -45,8 +45,8 @@ def published(name: str, tmp_path: Path) -> Subject:
         ({"environment": {"precision": {"asked": "fp32", "ran": "tf32"}}}, "precision fp32 and tf32"),
         ({"item": "mel frames"}, "item images and mel frames"),
         (
-            {"plan": {"data": DataChoice(name="imagenet", folder="/d", generated=False)}},
-            "data generated imagenet and real imagenet",
+            {"plan": {"data": DataChoice(name="imagenet", folder="/d", synthetic=False)}},
+            "data synthetic imagenet and real imagenet",
         ),
         ({"plan": {"limits": Limits()}}, "coverage the steady part and all training steps"),
         ({"plan": {"init_sha256": "ab" * 32}}, "initial weights random and abababababab"),
@@ -197,7 +197,7 @@ def test_a_published_row_stands_beside_without_a_verdict(tmp_path: Path) -> None
             plan={
                 "recipe": {"batch_per_device": 256},
                 "limits": Limits(),
-                "data": DataChoice(name="imagenet", folder="/d", generated=False),
+                "data": DataChoice(name="imagenet", folder="/d", synthetic=False),
             },
         )
     )
@@ -211,9 +211,9 @@ def test_a_published_row_stands_beside_without_a_verdict(tmp_path: Path) -> None
     assert "Were the published figure exact, the ratio would lie between 13" in render(compare(mine, row))
 
 
-def test_a_published_row_is_unlike_a_short_run_on_generated_data(tmp_path: Path) -> None:
+def test_a_published_row_is_unlike_a_short_run_on_synthetic_data(tmp_path: Path) -> None:
     row = published("flagperf-a100-resnet50-1x1", tmp_path)
-    with pytest.raises(UsageError, match="data real imagenet and generated imagenet, coverage all training steps and"):
+    with pytest.raises(UsageError, match="data real imagenet and synthetic imagenet, coverage all training steps and"):
         compare(row, one(make_record(run_id="mine")))
     with pytest.raises(UsageError, match="has no e2e_time: not published; its page gives mem, p_whole"):
         compare(row, one(make_record(run_id="mine")), metric="e2e_time", anyway=True)

@@ -176,7 +176,7 @@ def resnet(run_id: str, topology: str = "1x1", **changes: Any) -> Record:
             "precision": "amp-bf16",
             "platform": "nvidia",
             "recipe": {"batch_per_device": 256, "learning_rate": 0.8},
-            "data": DataChoice(name="imagenet", folder="/data/imagenet", generated=False),
+            "data": DataChoice(name="imagenet", folder="/data/imagenet", synthetic=False),
             "limits": Limits(),
             "recipe_name": "reference",
         },
@@ -206,7 +206,7 @@ def a_voice(run_id: str = "20261115-220000-tacotron2-c3d4", **changes: Any) -> R
             "deviations": (),
             "precision": "amp-bf16",
             "platform": "nvidia",
-            "data": DataChoice(name="ljspeech", folder="/data/lj", generated=False),
+            "data": DataChoice(name="ljspeech", folder="/data/lj", synthetic=False),
             "limits": Limits(),
         },
         "created": "2026-11-15T22:00:00+00:00",
@@ -235,7 +235,7 @@ def on_a_laptop(run_id: str = "20261116-090000-resnet50-e5f6", **changes: Any) -
         "environment": {"device": {"name": "Example Laptop 7"}, "precision": precision("fp32"), "torch": "2.6.0"},
         "doubts": (
             Doubt(code="small-batch", text="global batch 32 is below the reference recipe's 256"),
-            Doubt(code="generated-data", text="generated data, not the real set: no accuracy claim may rest on it"),
+            Doubt(code="generated-data", text="synthetic data, not the real set: no accuracy claim may rest on it"),
             Doubt(code="foreign-load", text="other programs used 14 % of the machine"),
         ),
     }

@@ -65,7 +65,7 @@ def _of_runs(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Fa
         "item": all_of(lambda record: record.item),
         "topology": plan.topology,
         "precision": all_of(lambda record: record.precision),
-        "data": _data(plan.data.name, generated=plan.data.generated),
+        "data": _data(plan.data.name, synthetic=plan.data.synthetic),
         "coverage": _coverage(full=plan.limits.full),
         **({"workload file": plan.workload_source.sha256[:12]} if plan.workload_source else {}),
         "initial weights": plan.init_sha256[:12] if plan.init_sha256 else "random",
@@ -92,7 +92,7 @@ def _of_row(row: PublishedRow) -> tuple[Facts, Facts]:
         "item": row.item,
         "topology": row.topology,
         "precision": {"amp": "amp-fp16"}.get(row.precision, row.precision),
-        "data": _data(known.data_set if known else "set", generated=False),
+        "data": _data(known.data_set if known else "set", synthetic=False),
         "coverage": _coverage(full=True),
         "batch_per_device": None if row.batch_per_device is None else str(row.batch_per_device),
     }
@@ -107,8 +107,8 @@ def _software(name: str, record: Record) -> str:
     return str(getattr(record.environment, name) or ABSENT)
 
 
-def _data(name: str, *, generated: bool) -> str:
-    return f"{'generated' if generated else 'real'} {name}"
+def _data(name: str, *, synthetic: bool) -> str:
+    return f"{'synthetic' if synthetic else 'real'} {name}"
 
 
 def _coverage(*, full: bool) -> str:

@@ -5,7 +5,7 @@ from trainmark.datasets.data_set import DataSet, Option
 DATA_SET = DataSet(
     name="imagenet",
     title="ImageNet-1k",
-    makes="ImageNet-shaped folders of generated pictures",
+    makes="ImageNet-shaped folders of synthetic pictures",
     prepares="folders of classes from the ILSVRC2012 archives",
     verifies="classes and pictures",
     things="pictures",

@@ -1,4 +1,4 @@
-"""Writes the embedded picture set: an ImageNet-shaped tree of real JPEG files, the same bytes for the same seed."""
+"""Writes the synthetic picture set: an ImageNet-shaped tree of real JPEG files, the same bytes for the same seed."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def class_folder(index: int) -> str:
 
 def _checked(classes: int, train_per_class: int, val_per_class: int, seed: int, long_side: int) -> _Contents:
     if not 1 <= classes <= MAX_CLASSES:
-        raise UsageError(f"a generated set of {classes} classes was asked for; give 1 to {MAX_CLASSES}")
+        raise UsageError(f"a synthetic set of {classes} classes was asked for; give 1 to {MAX_CLASSES}")
     if min(train_per_class, val_per_class) < 1:
-        raise UsageError("a generated set needs at least one picture of each class to train on and one to evaluate on")
+        raise UsageError("a synthetic set needs at least one picture of each class to train on and one to evaluate on")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
     if not 32 <= long_side <= renderer.POOL_SIDE:
@@ -119,7 +119,7 @@ def _checked(classes: int, train_per_class: int, val_per_class: int, seed: int, 
 
 def _plan(contents: _Contents) -> DatasetSpec:
     return DatasetSpec(
-        things="generated pictures",
+        things="synthetic pictures",
         identity={"generator": "trainmark pictures", "version": VERSION, **asdict(contents)},
         notes={
             "about": "Pictures drawn by trainmark; no photographs",

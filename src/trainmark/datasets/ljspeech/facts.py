@@ -5,7 +5,7 @@ from trainmark.datasets.data_set import DataSet, Option
 DATA_SET = DataSet(
     name="ljspeech",
     title="LJSpeech",
-    makes="an LJSpeech-shaped folder of generated speech",
+    makes="an LJSpeech-shaped folder of synthetic speech",
     prepares="texts and sound files from LJSpeech-1.1.tar.bz2",
     verifies="texts and sound files",
     things="clips",

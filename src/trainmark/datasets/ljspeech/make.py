@@ -1,4 +1,4 @@
-"""Writes the embedded speech set: an LJSpeech-shaped corpus read by our own synthesizer, the same for the same seed."""
+"""Writes the synthetic speech set: an LJSpeech-shaped corpus read by our own voice, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def clip_id(number: int) -> str:
 
 def _checked(clips: int, seed: int) -> _Contents:
     if not 1 <= clips <= MAX_CLIPS:
-        raise UsageError(f"a generated set of {clips} clips was asked for; give 1 to {MAX_CLIPS}")
+        raise UsageError(f"a synthetic set of {clips} clips was asked for; give 1 to {MAX_CLIPS}")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
     return _Contents(clips=clips, seed=seed)
@@ -89,7 +89,7 @@ def _checked(clips: int, seed: int) -> _Contents:
 
 def _plan(contents: _Contents) -> DatasetSpec:
     return DatasetSpec(
-        things="generated clips",
+        things="synthetic clips",
         identity={"generator": "trainmark speech", "set": "ljspeech", "version": VERSION, **asdict(contents)},
         notes={
             "about": "Sentences made and read by trainmark; no recordings",

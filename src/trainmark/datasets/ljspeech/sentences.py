@@ -1,4 +1,4 @@
-"""Sentences of our own making for the embedded speech set, each as it is written and as a reader would say it.
+"""Sentences of our own making for the synthetic speech set, each as it is written and as a reader would say it.
 
 The lists and their order are part of the data set's definition.
 """

@@ -56,10 +56,10 @@ def about(job: ClusterJob) -> list[str]:
     """What is trained, for the comment at the top."""
     lines = []
     for plan in job.plans:
-        generated = " (generated)" if plan.data.generated else ""
+        synthetic = " (synthetic)" if plan.data.synthetic else ""
         lines += [
             f"{plan.workload}, recipe {plan.recipe_name}, {plan.topology}, {plan.precision}, platform {plan.platform}",
-            f"  data {plan.data.folder}{generated}",
+            f"  data {plan.data.folder}{synthetic}",
             f"  plan {plan.fingerprint}",
         ]
     return [printable(line) for line in lines]

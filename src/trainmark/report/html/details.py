@@ -117,7 +117,7 @@ def metrics(record: Record, say: Say) -> Markup:
 def plan(record: Record, say: Say) -> Markup:
     """What was asked for, and what differs from the reference recipe."""
     asked = record.plan
-    data = asked.data.name + (f", {say('generated data')}" if asked.data.generated else "")
+    data = asked.data.name + (f", {say('synthetic data')}" if asked.data.synthetic else "")
     pairs: list[tuple[str, Child]] = [
         (say("workload"), asked.workload),
         *([(say("workload from"), str(asked.workload_source))] if asked.workload_source else []),

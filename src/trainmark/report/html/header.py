@@ -45,7 +45,7 @@ def sentence(record: Record, say: Say) -> str:
 def facts(record: Record, say: Say) -> Markup:
     """Where, how and when, in a line of small words."""
     plan = record.plan
-    data = say("generated data") if plan.data.generated else plan.data.name
+    data = say("synthetic data") if plan.data.synthetic else plan.data.name
     words = [
         say("{topology} devices").format(topology=plan.topology),
         record.precision,

@@ -23,7 +23,7 @@ class Tacotron2Recipe(Recipe):
     """On the hidden states of both recurrences, carried on from frame to frame."""
     lead_attention: float = knob(0.0, least=0)
     """How much a training step is told to keep attention near the diagonal; 0, as published, leaves it to find its way.
-    Without it, small networks had not found theirs after 400 steps on made speech; with it, 50 are enough."""
+    Without it, small networks had not found theirs after 400 steps on synthetic speech; with it, 50 are enough."""
     bucket_batches: int = knob(0, least=0)
     """Batches are filled with clips of like length out of this many batches at a time; 0 takes clips as they come."""
     longest_frames: int = knob(0, least=0)
