@@ -12,7 +12,7 @@ from trainmark.spec.recipe import Limits, Recipe, Span, deviations, fix_hp, from
 
 @dataclass(frozen=True, kw_only=True)
 class Dough(Recipe):
-    yeast: str = knob("dry", words=("dry", "fresh"))
+    yeast: str = knob("dry", words=("dry", "fresh"), formerly="leaven")
 
 
 REFERENCE = Dough(batch_per_device=32, learning_rate=0.1, weight_decay=1e-4, epochs=100, target=75.5)
@@ -85,6 +85,12 @@ def test_plans_written_when_only_epochs_were_counted_mean_the_same() -> None:
     for number, word in earlier.items():
         found = from_values(Dough, {**values, "evaluate_every_epochs": 2, "checkpoint_every_epochs": number})
         assert (found.evaluate_every, found.checkpoint_every) == ("2 epochs", word)
+
+
+def test_a_plan_of_before_a_setting_was_renamed_means_the_same() -> None:
+    changed = with_settings(REFERENCE, ["yeast=fresh"])
+    values = to_values(changed)
+    assert from_values(Dough, {"leaven": values.pop("yeast"), **values}) == changed
 
 
 def test_a_recipe_survives_the_way_through_plain_values() -> None:

@@ -295,7 +295,7 @@ def test_attention_is_led_only_where_a_recipe_says_so() -> None:
     text, lengths, mels = some_batch()
     frames = torch.tensor([23, 11, 4])
     assert Tacotron2(SMALL).train()(text, lengths, mels, frames=frames).strayed is None
-    led = Tacotron2(SMALL, lead_attention=2.0)
+    led = Tacotron2(SMALL, guided_attention=2.0)
     assert led.eval()(text, lengths, mels, frames=frames).strayed is None
     strayed = led.train()(text, lengths, mels, frames=frames).strayed
     assert strayed.shape == (3,) and (strayed > 0).all()

@@ -194,12 +194,12 @@ class _Floats:
     """A picture in float32, which holds every number of these operations that should be whole."""
 
     def __init__(self, count: int) -> None:
-        self._picture = torch.empty(count, 3)
+        self._image = torch.empty(count, 3)
         self._other = torch.empty(count, 3)
         self._luma = torch.tensor(_LUMA, dtype=torch.float32) / 65536
 
     def read(self, pixels: Pixels) -> None:
-        self._picture.view(pixels.shape).copy_(torch.from_numpy(pixels))
+        self._image.view(pixels.shape).copy_(torch.from_numpy(pixels))
 
     def other(self, values: npt.NDArray[np.uint16]) -> Tensor:
         """A second picture to blend with."""
@@ -221,13 +221,13 @@ class _Floats:
 
         One rounding after each step, as Pillow has it: a fused multiply-add ends at another level here and there.
         """
-        blended = self._picture.sub_(base).mul_(factor).add_(base)
+        blended = self._image.sub_(base).mul_(factor).add_(base)
         if factor > 1:
             blended.clamp_(0, 255)
         np.copyto(out, blended.view(out.shape).numpy(), casting="unsafe")  # torch takes seven times as long
 
     def _grey_levels(self) -> Tensor:
-        return torch.mv(self._picture, self._luma).add_(0.5).floor_()
+        return torch.mv(self._image, self._luma).add_(0.5).floor_()
 
 
 @functools.lru_cache(maxsize=8)

@@ -59,7 +59,7 @@ def open_split(root: Path, split: Split, *, expected_count: int | None = None) -
             f"{strangers[0]!r}; expected a subset of train's {len(classes)}"
         )
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
-        listings = list(pool.map(_picture_names, [root / split / folder for folder in folders]))
+        listings = list(pool.map(_image_names, [root / split / folder for folder in folders]))
     for folder, listing in zip(folders, listings, strict=True):
         if not listing:
             raise NotReadyError(f"class folder {root / split / folder} holds no pictures; expected files *.JPEG")
@@ -94,7 +94,7 @@ def _class_folders(root: Path, split: Split) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _picture_names(folder: Path) -> list[bytes]:
+def _image_names(folder: Path) -> list[bytes]:
     # no look at each entry's kind: a stat a file would cost minutes on a network file system
     try:
         with os.scandir(folder) as entries:

@@ -172,14 +172,14 @@ def _place(box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
     """Resizes a cut-out box and writes the part that is kept into `out`, upright and mirrored if so asked."""
     resized = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
     # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level
-    picture = F.interpolate(
+    image = F.interpolate(
         torch.from_numpy(box)[None].permute(0, 3, 1, 2), resized, mode="bilinear", align_corners=False, antialias=True
     )
     if turn.swap:
-        picture = picture.transpose(2, 3)
+        image = image.transpose(2, 3)
     top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
     left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
-    square = picture[:, :, top : top + crop.size, left : left + crop.size]
+    square = image[:, :, top : top + crop.size, left : left + crop.size]
     # a mirrored picture that is mirrored again needs no flip at all
     flips = [2] * turn.reverse_rows + [3] * (turn.reverse_columns != crop.flip)
     if flips:
@@ -244,9 +244,9 @@ def _decode_with_pillow(data: bytes) -> Pixels:
         with warnings.catch_warnings():
             # odd metadata and transparency are not the reader's business; size is checked below
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as picture:
-                _check_size(*picture.size)
-                upright = ImageOps.exif_transpose(picture)
+            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+                _check_size(*image.size)
+                upright = ImageOps.exif_transpose(image)
                 return np.array(upright.convert("RGB"))
     except BadImage:
         raise

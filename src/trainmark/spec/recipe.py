@@ -24,10 +24,12 @@ def knob(
     most: float | None = None,
     words: Sequence[str] = (),
     span: bool = False,
+    formerly: str = "",
 ) -> Any:
     """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column. Where `span`
-    is true, a length such as `500 steps` is taken beside the words."""
-    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span}
+    is true, a length such as `500 steps` is taken beside the words. `formerly` is its name in plans of old, which can
+    then be trained again."""
+    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span, "formerly": formerly}
     return field(default=default, metadata=bounds)
 
 
@@ -220,7 +222,8 @@ def to_values(recipe: Recipe) -> dict[str, Value]:
 def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe:
     """A recipe from plain values, checked field by field."""
     known, types = {f.name: f for f in fields(kind)}, _types(kind)
-    values = dict(_with_spans(values))
+    renamed = {f.metadata["formerly"]: f.name for f in known.values() if f.metadata.get("formerly")}
+    values = {renamed.get(name, name): value for name, value in _with_spans(values)}
     for name, value in values.items():
         if name not in known:
             raise UsageError(f"setting {name!r} is not known; {nearest(name, known)}")

@@ -17,6 +17,11 @@ from trainmark.spec.workload_facts import QualityFacts
 from trainmark.workloads.workload import Progress
 
 
+def optimizer_kwargs(recipe: Recipe) -> dict[str, Any]:
+    """What an optimizer of torch is to be told, so that it goes over the parameters in the way the recipe asks for."""
+    return {"fused": recipe.optimizer_kind == "fused", "foreach": recipe.optimizer_kind == "foreach"}
+
+
 class PlainWorkload:
     """Trained to the first of its `qualities`, at a learning rate that stays."""
 

@@ -23,7 +23,7 @@ from trainmark.spec.recipe import Limits, Recipe, knob
 from trainmark.workloads import vision_facts
 from trainmark.workloads.mixing import DRAWS, Mixing, mixed
 from trainmark.workloads.normalise import normalise
-from trainmark.workloads.optimizers import walk
+from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.workload import Share
 
 
@@ -240,5 +240,9 @@ def _inputs(model: nn.Module, batch: ImageBatch) -> Tensor:
 
 def sgd(parameters: Iterable[Tensor], recipe: Recipe, momentum: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(
-        parameters, lr=recipe.learning_rate, momentum=momentum, weight_decay=recipe.weight_decay, **walk(recipe)
+        parameters,
+        lr=recipe.learning_rate,
+        momentum=momentum,
+        weight_decay=recipe.weight_decay,
+        **optimizer_kwargs(recipe),
     )

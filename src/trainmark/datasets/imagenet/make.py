@@ -89,7 +89,7 @@ def make(
         raise UsageError(f"{processes} processes were asked for; give 1 or more")
     if processes is None:
         processes = every_core() if contents.total >= _WORTH_PROCESSES else 1
-    write = partial(_write_pictures, contents=contents, processes=processes, progress=progress)
+    write = partial(_write_images, contents=contents, processes=processes, progress=progress)
     stage(out, _plan(contents), write)
 
 
@@ -136,7 +136,7 @@ def _plan(contents: _Contents) -> DatasetSpec:
 # Drawing
 
 
-def _write_pictures(root: Path, contents: _Contents, processes: int, progress: Progress | None) -> list[WrittenFile]:
+def _write_images(root: Path, contents: _Contents, processes: int, progress: Progress | None) -> list[WrittenFile]:
     for split in SPLITS:
         for index in range(contents.classes):
             (root / split / class_folder(index)).mkdir(parents=True)

@@ -43,9 +43,9 @@ def draw(index: int, rng: Rng, *, long_side: int = 500) -> Pixels:
     _, outline, surface = form(index)
     width_share, height_share, _ = ASPECTS[rng.choice(len(ASPECTS), p=[share for *_, share in ASPECTS])]
     width, height = round(long_side * width_share), round(long_side * height_share)
-    picture = _backdrop(width, height, rng)
-    _add_object(picture, outline, surface, rng)
-    return _develop(picture, rng)
+    image = _backdrop(width, height, rng)
+    _add_object(image, outline, surface, rng)
+    return _develop(image, rng)
 
 
 # The picture's three layers; until developed, a picture is (RGB, height, width)
@@ -67,17 +67,17 @@ def _backdrop(width: int, height: int, rng: Rng) -> Floats:
     canvas = canvas.filter(ImageFilter.BoxBlur(small[0] * rng.uniform(0.003, 0.02)))
     canvas = canvas.resize((width, height), Image.Resampling.BILINEAR)
     relief = 1 + _window(_grain(), width, height, rng) * np.float32(rng.uniform(0.05, 0.18))
-    picture = np.empty((3, height, width), np.float32)
-    for plane, channel in zip(picture, canvas.split(), strict=True):
+    image = np.empty((3, height, width), np.float32)
+    for plane, channel in zip(image, canvas.split(), strict=True):
         np.multiply(_floats(channel), relief, out=plane)
-    return picture
+    return image
 
 
-def _add_object(picture: Floats, outline: Outline, surface: Surface, rng: Rng) -> None:
-    height, width = picture.shape[1:]
+def _add_object(image: Floats, outline: Outline, surface: Surface, rng: Rng) -> None:
+    height, width = image.shape[1:]
     pose = _pose(width, height, rng)
     across, down = _box(pose, width, height)
-    window = picture[:, down, across]
+    window = image[:, down, across]
     size = (across.stop - across.start, down.stop - down.start)
     pose = pose.moved(-across.start, -down.start)
 
@@ -113,9 +113,9 @@ def _add_object(picture: Floats, outline: Outline, surface: Surface, rng: Rng) -
         plane += (paint - plane) * cover
 
 
-def _develop(picture: Floats, rng: Rng) -> Pixels:
+def _develop(image: Floats, rng: Rng) -> Pixels:
     """The camera: light falling off to one side and to the corners, white balance, sensor noise, eight bits."""
-    height, width = picture.shape[1:]
+    height, width = image.shape[1:]
     corner = rng.uniform(0, 0.15)
     x, y = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
     light_x = x * np.float32(rng.uniform(-0.2, 0.2)) - x * x * np.float32(corner) + np.float32(rng.uniform(0.9, 1.2))
@@ -124,7 +124,7 @@ def _develop(picture: Floats, rng: Rng) -> Pixels:
     noise = rng.uniform(3, 9)
     grey_noise = _window(_sensor(), width, height, rng) * np.float32(noise)
     pixels = np.empty((height, width, 3), np.uint8)
-    for channel, plane in enumerate(picture):
+    for channel, plane in enumerate(image):
         plane *= light
         plane *= np.float32(rng.uniform(0.88, 1.12))
         plane += grey_noise

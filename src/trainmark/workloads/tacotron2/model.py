@@ -304,12 +304,12 @@ class Tacotron2(nn.Module):
         hidden_dropout: float = 0.1,
         batch_norm_init: str = "ones",
         mask_padding: bool = False,
-        lead_attention: float = 0.0,
-        mel_start: float = 0.0,
+        guided_attention: float = 0.0,
+        mel_bias_init: float = 0.0,
     ) -> None:
         super().__init__()
         self.mask_padding = mask_padding
-        self.lead_attention = lead_attention
+        self.guided_attention = guided_attention
         self.sizes = sizes = sizes or Sizes()
         self.embedding = nn.Embedding(sizes.symbols, sizes.encoder)
         bound = math.sqrt(3) * math.sqrt(2 / (sizes.symbols + sizes.encoder))
@@ -317,8 +317,8 @@ class Tacotron2(nn.Module):
         self.encoder = TextEncoder(sizes)
         self.decoder = Decoder(sizes, hidden_dropout)
         self.postnet = Postnet(sizes)
-        if mel_start:
-            nn.init.constant_(self.decoder.linear_projection.linear_layer.bias, mel_start)
+        if mel_bias_init:
+            nn.init.constant_(self.decoder.linear_projection.linear_layer.bias, mel_bias_init)
         if batch_norm_init == "uniform":
             for module in self.modules():
                 if isinstance(module, nn.BatchNorm1d):
@@ -346,10 +346,10 @@ class Tacotron2(nn.Module):
         outputs = Outputs(mel.float(), refined.float(), gate.t().float(), alignment.transpose(0, 1))
         if frames is None:
             return outputs
-        if self.lead_attention and self.training:
+        if self.guided_attention and self.training:
             symbols = torch.as_tensor(lengths, device=text.device)
             outputs = outputs._replace(
-                strayed=self.lead_attention * attention_quality.strayed(outputs.alignment, frames, symbols)
+                strayed=self.guided_attention * attention_quality.strayed(outputs.alignment, frames, symbols)
             )
         return masked(outputs, frames) if self.mask_padding else outputs
 

@@ -109,11 +109,11 @@ def _drawn(alignment: Values, mel: Values | None, title: str, letters: str | Non
         scale=(0.0, float(alignment.max())),
     )
     panels.append(attention)
-    picture = Image.new("RGB", (WIDTH_PX, attention.bottom_px + 52), _PAPER)
-    draw = ImageDraw.Draw(picture)
+    image = Image.new("RGB", (WIDTH_PX, attention.bottom_px + 52), _PAPER)
+    draw = ImageDraw.Draw(image)
     _write(draw, (_LEFT_PX, 14), _fitting(title, WIDTH_PX - _LEFT_PX - 20, 17), size_px=17)
     for panel in panels:
-        _paint(picture, draw, panel)
+        _paint(image, draw, panel)
     if mel is not None:
         _count_rows(draw, panels[0])
     if labelled and letters is not None:
@@ -123,10 +123,10 @@ def _drawn(alignment: Values, mel: Values | None, title: str, letters: str | Non
     else:
         _count_rows(draw, attention)
     _seconds(draw, panels, frames)
-    return picture
+    return image
 
 
-def _paint(picture: Image.Image, draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
+def _paint(image: Image.Image, draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
     """The values as colours, a thin frame around them, the caption above and the scale at the right."""
     from PIL import Image
 
@@ -136,14 +136,14 @@ def _paint(picture: Image.Image, draw: ImageDraw.ImageDraw, panel: _Panel) -> No
     # scaled as numbers, before they become colours: a mean of two colours need not be the colour of the mean
     field = Image.fromarray(np.ascontiguousarray(shares[::-1], np.float32))
     field = field.resize((width_px, panel.height_px), Image.Resampling.BOX)
-    picture.paste(Image.fromarray(colored(np.asarray(field).clip(0, 1))), (_LEFT_PX, panel.top_px))
+    image.paste(Image.fromarray(colored(np.asarray(field).clip(0, 1))), (_LEFT_PX, panel.top_px))
     right_px = _LEFT_PX + width_px
     draw.rectangle((_LEFT_PX - 1, panel.top_px - 1, right_px, panel.bottom_px), outline=_FAINT)
     _write(draw, (_LEFT_PX, panel.top_px - 19), panel.caption, size_px=12)
 
     bar_px = right_px + 12
     ramp = np.linspace(1, 0, panel.height_px)[:, None].repeat(10, axis=1)
-    picture.paste(Image.fromarray(colored(ramp)), (bar_px, panel.top_px))
+    image.paste(Image.fromarray(colored(ramp)), (bar_px, panel.top_px))
     draw.rectangle((bar_px - 1, panel.top_px - 1, bar_px + 10, panel.bottom_px), outline=_FAINT)
     _write(draw, (bar_px + 16, panel.top_px), f"{most:.3g}", anchor="lt")
     _write(draw, (bar_px + 16, panel.bottom_px), f"{least:.3g}", anchor="lb")

@@ -16,14 +16,14 @@ class Tacotron2Recipe(Recipe):
     """Count nothing beyond a clip's end into the training loss. The published target was reached without."""
     batch_norm_init: str = knob("uniform", words=("uniform", "ones"))
     """Where the scale of every batch norm starts: drawn from 0 to 1, or at 1. Published models do either."""
-    mel_start: float = knob(0.0)
+    mel_bias_init: float = knob(0.0, formerly="mel_start")
     """Where every mel value starts: the bias of the projection; 0 draws it, as published. The mean of the data saves
     the steps that would only find it."""
     hidden_dropout: float = knob(0.1, least=0)
     """On the hidden states of both recurrences, carried on from frame to frame."""
-    lead_attention: float = knob(0.0, least=0)
-    """How much a training step is told to keep attention near the diagonal; 0, as published, leaves it to find its way.
-    Without it, small networks had not found theirs after 400 steps on synthetic speech; with it, 50 are enough."""
+    guided_attention: float = knob(0.0, least=0, formerly="lead_attention")
+    """Weight of the loss that keeps attention near the diagonal; 0, as published, leaves it to find its way. Without
+    it, small networks had not found theirs after 400 steps on synthetic speech; with it, 50 are enough."""
     bucket_batches: int = knob(0, least=0)
     """Batches are filled with clips of like length out of this many batches at a time; 0 takes clips as they come."""
     longest_frames: int = knob(0, least=0)
@@ -71,8 +71,8 @@ SMOKE = replace(
     evaluate_first=True,
     checkpoint_every="end",
     batch_norm_init="ones",
-    mel_start=-5.5,
-    lead_attention=10.0,
+    mel_bias_init=-5.5,
+    guided_attention=10.0,
     longest_frames=260,
     encoder_width=128,
     prenet_width=64,

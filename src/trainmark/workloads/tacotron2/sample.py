@@ -12,7 +12,7 @@ from trainmark.workloads.tacotron2 import griffin_lim, plot, text
 from trainmark.workloads.tacotron2.batches import Split
 from trainmark.workloads.tacotron2.model import Tacotron2
 
-SOUND, PICTURE = "sample.wav", "alignment.png"
+SOUND, IMAGE = "sample.wav", "alignment.png"
 
 
 def leave(model: Tacotron2, val: Split, folder: Path) -> tuple[Artifact, ...]:
@@ -31,9 +31,9 @@ def leave(model: Tacotron2, val: Split, folder: Path) -> tuple[Artifact, ...]:
     words = text.clean(val.clips[number].text)
     with torch.autocast("cpu", enabled=False):  # whatever the network computes in, the sound is made in float32
         audio.write(folder / SOUND, griffin_lim.wave(mel))
-    plot.save(folder / PICTURE, alignment=alignment.numpy(), mel=mel.numpy(), title=words, letters=words)
+    plot.save(folder / IMAGE, alignment=alignment.numpy(), mel=mel.numpy(), title=words, letters=words)
     ended = "" if spoken.finished[0] else "; it did not find its end and was cut"
     return (
         Artifact(file=SOUND, caption=f"the network speaks (griffin-lim): {words}{ended}"),
-        Artifact(file=PICTURE, caption="the mel it made and where attention looked meanwhile"),
+        Artifact(file=IMAGE, caption="the mel it made and where attention looked meanwhile"),
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe
-from trainmark.workloads.optimizers import walk
+from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.tacotron2 import attention_quality, flops, sample
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
 from trainmark.workloads.tacotron2.facts import FACTS, PUBLISHED
@@ -40,12 +40,14 @@ class Tacotron2OnLJSpeech:
             hidden_dropout=recipe.hidden_dropout,
             batch_norm_init=recipe.batch_norm_init,
             mask_padding=recipe.mask_padding,
-            lead_attention=recipe.lead_attention,
-            mel_start=recipe.mel_start,
+            guided_attention=recipe.guided_attention,
+            mel_bias_init=recipe.mel_bias_init,
         )
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: Tacotron2Recipe) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **walk(recipe))
+        return torch.optim.Adam(
+            parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **optimizer_kwargs(recipe)
+        )
 
     def learning_rate(self, recipe: Tacotron2Recipe, progress: Progress) -> float:
         decays = min(3, int(progress.epoch / recipe.decay_every_epochs))

@@ -34,8 +34,8 @@ class SelfAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        pictures, tokens, _ = x.shape
-        projected = F.linear(x, self.in_proj_weight, self.in_proj_bias).view(pictures, tokens, 3, self.heads, -1)
+        images, tokens, _ = x.shape
+        projected = F.linear(x, self.in_proj_weight, self.in_proj_bias).view(images, tokens, 3, self.heads, -1)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind()
         seen = F.scaled_dot_product_attention(query, key, value)
         return self.out_proj(seen.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]

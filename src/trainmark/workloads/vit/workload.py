@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Recipe, knob
-from trainmark.workloads.optimizers import walk
+from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe
 from trainmark.workloads.vit.facts import FACTS, PUBLISHED
 from trainmark.workloads.vit.model import VisionTransformer
@@ -122,7 +122,9 @@ class ViT(ImageClassifier):
         )
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: ViTRecipe) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **walk(recipe))
+        return torch.optim.AdamW(
+            parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **optimizer_kwargs(recipe)
+        )
 
     def learning_rate(self, recipe: ViTRecipe, progress: Progress) -> float:
         rate, warmup, epoch = recipe.learning_rate, recipe.warmup_epochs, progress.epoch
