@@ -128,9 +128,9 @@ def words(*settings: str, **changes: str) -> RunOptions:
 
 def test_a_batch_that_was_given_is_not_looked_for() -> None:
     plan = planning.decide("resnet50", words())
-    assert fill.wanted(plan, words())
-    assert not fill.wanted(plan, words("momentum=0", "batch_per_device = 4"))
-    assert not fill.wanted(planning.decide("resnet50", words(recipe="quick")), words())
+    assert fill.needs_search(plan, words())
+    assert not fill.needs_search(plan, words("momentum=0", "batch_per_device = 4"))
+    assert not fill.needs_search(planning.decide("resnet50", words(recipe="quick")), words())
 
 
 def test_several_launchers_are_told_to_give_the_batch() -> None:

@@ -12,6 +12,7 @@ import plain_yaml
 import pytest
 
 from trainmark.launch import planning
+from trainmark.launch.options import RunOptions
 from trainmark.launch.render import job as jobs
 from trainmark.launch.render import kubernetes, slurm, ssh
 from trainmark.spec.errors import UsageError
@@ -39,7 +40,7 @@ for word in "$@"; do printf '%s\\0' "$word"; done >> "$SAID"
 
 
 def a_job(topology: str = "2x2", platform: str = "cpu", **words: str) -> jobs.ClusterJob:
-    plan = planning.decide("resnet50", planning.Words(recipe="smoke", topology=topology, platform=platform))
+    plan = planning.decide("resnet50", RunOptions(recipe="smoke", topology=topology, platform=platform))
     said = (("run", "resnet50"), *((f"--{name}", value) for name, value in words.items()))
     return jobs.ClusterJob(plans=(plan,), words=said, name=jobs.name_for([plan]))
 
@@ -250,7 +251,7 @@ def test_a_port_is_a_port() -> None:
 
 
 def test_a_long_name_is_cut_so_that_its_pods_still_have_names() -> None:
-    plans = [planning.decide(name, planning.Words(platform="cpu")) for name in ("resnet50", "tacotron2", "vit")]
+    plans = [planning.decide(name, RunOptions(platform="cpu")) for name in ("resnet50", "tacotron2", "vit")]
     name = jobs.name_for([*plans, replace(plans[0], workload="x" * 60)])
     assert len(name) <= 53
     assert re.fullmatch("[a-z][a-z0-9-]*[a-z0-9]", name)

@@ -67,14 +67,16 @@ TRAINED = {rank: Span(from_ns=15 * S, until_ns=115 * S) for rank in range(4)}
 
 
 def seen(folder: Path, nodes: int = 1, spans: dict[int, Span] | None = None) -> Sensed:
-    return telemetry.sensed(sampled(folder, TRAINED if spans is None else spans), nodes)
+    return telemetry.summarise_sensors(sampled(folder, TRAINED if spans is None else spans), nodes)
 
 
 def told(folder: Path) -> dict[str, str]:
     """The doubts about a run with these samples."""
     machines = sampled(folder, TRAINED)
     record = make_record()
-    measured = Measured(item="images", timeline=record.timeline, sensed=telemetry.sensed(machines, len(machines)))
+    measured = Measured(
+        item="images", timeline=record.timeline, sensed=telemetry.summarise_sensors(machines, len(machines))
+    )
     facts = doubts.Facts(
         plan=make_plan(),
         status="valid",

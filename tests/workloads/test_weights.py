@@ -142,7 +142,7 @@ def test_a_file_changed_after_planning_is_refused_and_a_resumed_run_does_not_nee
 
 def test_resuming_and_beginning_with_weights_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave out --init-from"):
-        planning.resumed(make_plan(), tmp_path, RunOptions(init_from="w.pt"))
+        planning.resume_plan(make_plan(), tmp_path, RunOptions(init_from="w.pt"))
 
 
 def test_a_file_that_does_not_fit_costs_seconds_and_exits_3(

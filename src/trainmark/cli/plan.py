@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         kind = " (synthetic)" if plan.data.synthetic else ""
         print(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
         print(f"  runs until   {plan.limits}")
-        if fill.wanted(plan, options):
+        if fill.needs_search(plan, options):
             print("  batch        found when it runs; the numbers below are the published ones, before the search")
         if plan.init_from:
             print(f"  begins with  {plan.init_from}")

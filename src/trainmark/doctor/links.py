@@ -61,7 +61,7 @@ def _probe_here(plan: Plan, topology: Topology, store: Path, say: Callable[[str]
     if here.kind == "slurm-batch":
         command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
         os.execvp("srun", cluster_env.own_srun(topology, os.environ, command))  # noqa: S606
-    if lifeline_stdin.asked():
+    if lifeline_stdin.is_wanted():
         lifeline_stdin.end_with_stdin()
     if here.launchers == 1:
         return launcher.probe_only(plan, store, interface=network.interface)

@@ -208,7 +208,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
-    def lost(self) -> list[int]:
+    def lost_launchers(self) -> list[int]:
         """Parties not heard from for too long; a follower can lose only the leader."""
         now = time.monotonic()
         if not self._env.leads:

@@ -36,12 +36,12 @@ def of_workers(workers: WorkerProcesses) -> Fault | None:
     told = sorted(((log, log.failed) for log in workers.ranks if log.failed), key=lambda pair: pair[1].at_ns)
     causes = [pair for pair in told if not pair[1].consequence]
     if causes:
-        return _spoken(workers, *causes[0])
+        return _reported_fault(workers, *causes[0])
     if any(log.end is None and not log.failed for log in workers.ranks) or (not told and not workers.ended_well):
         death = workers.death()
         log = next(log for log in workers.ranks if log.rank == death.rank)
         return Fault(exit_code=4, sentence=_with_lines(workers, log, f"{_name(workers, log)} {death.how} {_at(log)}"))
-    return _spoken(workers, *told[0]) if told else None
+    return _reported_fault(workers, *told[0]) if told else None
 
 
 def hang(workers: WorkerProcesses) -> Fault:
@@ -62,7 +62,7 @@ def _causes(faults: Iterable[Fault]) -> list[Fault]:
     return [fault for fault in faults if not fault.consequence]
 
 
-def _spoken(workers: WorkerProcesses, log: RankLog, failed: Failed) -> Fault:
+def _reported_fault(workers: WorkerProcesses, log: RankLog, failed: Failed) -> Fault:
     sentence = failed.sentence
     if Topology.parse(workers.plan.topology).devices > 1:
         sentence = f"{_name(workers, log)} failed {_at(log)}: {sentence}"

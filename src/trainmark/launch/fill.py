@@ -63,7 +63,7 @@ Attempt = Callable[[int, float | None], Try]
 """Trains a few steps with a batch; also given is how long a step may take, where that can be foreseen."""
 
 
-def wanted(plan: Plan, options: RunOptions) -> bool:
+def needs_search(plan: Plan, options: RunOptions) -> bool:
     """True where a plan's batch is still to be found: recipe fill, and no word of the user about it."""
     return kind_of(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
 
@@ -71,7 +71,7 @@ def wanted(plan: Plan, options: RunOptions) -> bool:
 def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
     """Parties of one run must agree on the batch before they meet, and a search would find another on each."""
     for plan in decided:
-        if wanted(plan, options):
+        if needs_search(plan, options):
             raise UsageError(
                 f"recipe fill finds the batch of {plan.workload} where one process starts all ranks, not among several "
                 "nodes or tasks; find it with --topology 1x1, then give it: --set batch_per_device=N"
@@ -85,13 +85,13 @@ def find(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> F
     trial = Trial(plan)
     say(f"{plan.workload}: looking for the largest useful batch, for {trial.bounds.all_s:.0f} s at most")
 
-    def told(batch: int, step_s: float | None) -> Try:
+    def try_and_say(batch: int, step_s: float | None) -> Try:
         done = trial(batch, step_s)
         memory = "" if done.memory_bytes is None else f", {done.memory_bytes / 2**30:.2f} GiB"
         say(f"  batch {batch}: {done.unfit or f'{done.items_per_s:.3g} {trial.item}/s{memory}'}")
         return done
 
-    found = search(told, trial.bounds)
+    found = search(try_and_say, trial.bounds)
     say(f"{plan.workload}: batch_per_device={found.batch_per_device}; {found.reason}")
     return found
 
@@ -129,7 +129,7 @@ class _Search:
         while True:
             larger = 2 * batch
             best = max(done.items_per_s for done in self._fitting)
-            if unfit := self._foreseen(larger) or self._try(larger).unfit:
+            if unfit := self._why_not_try(larger) or self._try(larger).unfit:
                 return batch, None if slow else larger, f"not {larger}: {unfit}"
             batch = larger
             # one batch may meet a slow kernel: only two that gain nothing end the search
@@ -139,12 +139,12 @@ class _Search:
 
     def close_in(self, fits: int, unfit: int) -> str:
         """Halves what lies between a batch that fits and one that does not; returns what stopped the last one."""
-        reason = self._tries[unfit].unfit if unfit in self._tries else self._foreseen(unfit)
+        reason = self._tries[unfit].unfit if unfit in self._tries else self._why_not_try(unfit)
         while unfit - fits > max(1, fits // CLOSE):
             middle = (fits + unfit) // 2
             if unfit - fits > 2 * CLOSE:
                 middle -= middle % CLOSE
-            if why_not := self._foreseen(middle) or self._try(middle).unfit:
+            if why_not := self._why_not_try(middle) or self._try(middle).unfit:
                 unfit, reason = middle, why_not
             else:
                 fits = middle
@@ -169,7 +169,7 @@ class _Search:
         self._tries[batch] = done
         return done
 
-    def _foreseen(self, batch: int) -> str:
+    def _why_not_try(self, batch: int) -> str:
         """Why a batch need not be tried, or nothing."""
         if self._now_s() - self._began_s > self._bounds.all_s:
             return f"the {self._bounds.all_s:.0f} s for the search were over"

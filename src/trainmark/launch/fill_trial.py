@@ -72,7 +72,7 @@ class Trial:
             workers.start(plan_file, Route(), time.perf_counter_ns())
             try:
                 ended = self._watch(workers, steps)
-                return self._judged(batch, steps, workers, ended=ended)
+                return self._result(batch, steps, workers, ended=ended)
             finally:
                 workers.end()
 
@@ -116,7 +116,7 @@ class Trial:
         except ProcessLookupError:
             return
 
-    def _judged(self, batch: int, steps: int, workers: WorkerProcesses, *, ended: bool) -> Try:
+    def _result(self, batch: int, steps: int, workers: WorkerProcesses, *, ended: bool) -> Try:
         [log] = workers.ranks
         if log.failed:
             if log.failed.out_of_memory:

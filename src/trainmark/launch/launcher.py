@@ -17,7 +17,7 @@ from trainmark import workloads
 from trainmark.launch import cluster_env, network
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
 from trainmark.launch.faults import Fault, hang, of_workers
-from trainmark.launch.settlement import Settled, collect_faults, follow, lost_launchers, settle
+from trainmark.launch.settlement import Settled, collect_faults, fault_of_lost, follow, settle
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerProcesses
 from trainmark.spec import endings
@@ -171,9 +171,9 @@ def _supervise(
             failed_at_s = failed_at_s or now
             if now - failed_at_s > AFTER_FAILURE_S:
                 return None
-        if heartbeat and workers.silent_s > heartbeat.lost_after_s and (lost := heartbeat.lost()):
+        if heartbeat and workers.silent_s > heartbeat.lost_after_s and (lost := heartbeat.lost_launchers()):
             workers.dump_stacks()
-            return lost_launchers(workers, heartbeat, lost)
+            return fault_of_lost(workers, heartbeat, lost)
         if workers.silent_s > workers.limit_s:
             workers.dump_stacks()
             return hang(workers)

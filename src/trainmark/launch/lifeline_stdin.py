@@ -9,7 +9,7 @@ import threading
 VARIABLE = "TRAINMARK_END_WITH_STDIN"
 
 
-def asked() -> bool:
+def is_wanted() -> bool:
     return os.environ.get(VARIABLE) == "1"
 
 

@@ -29,18 +29,18 @@ def plans(options: RunOptions) -> list[Plan]:
     return [decide(name, options) for name in names]
 
 
-def decide(name: str, words: RunOptions) -> Plan:
+def decide(name: str, options: RunOptions) -> Plan:
     """The plan for one workload."""
     workload, source = workloads.find(name)
-    topology = Topology.parse(words.topology or "1x1")
-    chosen = detection.chosen() if words.platform in (None, "auto") else str(words.platform)
+    topology = Topology.parse(options.topology or "1x1")
+    chosen = detection.chosen() if options.platform in (None, "auto") else str(options.platform)
     platform = files.load(chosen)
     if topology.devices > 1 and platform.collectives == files.NO_COLLECTIVES:
         raise UsageError(
             f"topology {topology} needs devices that work together, which those of platform {platform.name} cannot; "
             "try --topology 1x1"
         )
-    recipe_name = words.recipe or "quick"
+    recipe_name = options.recipe or "quick"
     if recipe_name not in workload.recipes:
         raise UsageError(f"recipe {recipe_name!r} is not known; {nearest(recipe_name, workload.recipes)}")
     recipe, kind = workload.recipes[recipe_name], kind_of(recipe_name)
@@ -49,19 +49,19 @@ def decide(name: str, words: RunOptions) -> Plan:
         recipe = from_values(type(recipe), {**to_values(recipe), **changes})
     if kind.shares_batch:
         recipe = replace(recipe, batch_per_device=math.ceil(recipe.batch_per_device / topology.devices))
-    seed = [] if words.seed is None else [f"seed={words.seed}"]
-    usual, recipe = recipe, with_settings(recipe, [*seed, *words.settings])
-    if kind.finds_batch and not words.is_set("learning_rate"):
+    seed = [] if options.seed is None else [f"seed={options.seed}"]
+    usual, recipe = recipe, with_settings(recipe, [*seed, *options.settings])
+    if kind.finds_batch and not options.is_set("learning_rate"):
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
-    data = words.data or _site_data(workload.data_set, recipe_name)
+    data = options.data or _site_data(workload.data_set, recipe_name)
     if data:
         folder = str(Path(data).expanduser().absolute())
     elif workload.data_set in datasets.names():
         folder = str(synthetic.folder(workload.data_set))
     else:
         folder = NO_FOLDER
-    init_from, init_sha256 = _initial(words.init_from)
+    init_from, init_sha256 = _initial(options.init_from)
     return Plan(
         workload=workload.name,
         workload_source=source,
@@ -69,31 +69,31 @@ def decide(name: str, words: RunOptions) -> Plan:
         recipe=to_values(recipe),
         deviations=deviations(recipe, workload.recipes["reference"]),
         topology=str(topology),
-        precision=_precision(words.precision, platform).name,
+        precision=_precision(options.precision, platform).name,
         platform=chosen if chosen.endswith(".toml") else platform.name,
         data=DataChoice(
             name=workload.data_set, folder=folder, synthetic=bool(folder) and synthetic.is_synthetic(Path(folder), data)
         ),
-        limits=_limits(words, workload.limits.get(recipe_name, Limits())),
-        skip_bad=words.skip_bad,
-        hang_timeout_s=words.hang_timeout_s,
-        max_restarts=words.max_restarts,
+        limits=_limits(options, workload.limits.get(recipe_name, Limits())),
+        skip_bad=options.skip_bad,
+        hang_timeout_s=options.hang_timeout_s,
+        max_restarts=options.max_restarts,
         init_from=init_from,
         init_sha256=init_sha256,
     )
 
 
-def resumed(plan: Plan, run_folder: Path, words: RunOptions) -> Plan:
+def resume_plan(plan: Plan, run_folder: Path, options: RunOptions) -> Plan:
     """An earlier run's plan, to go on from its last checkpoint; only where it stops and its data may change."""
     said = [
         word.replace("_", "-")
         for word in ("recipe", "topology", "precision", "platform", "seed", "init_from")
-        if getattr(words, word) is not None
+        if getattr(options, word) is not None
     ]
-    if said or words.settings:
+    if said or options.settings:
         raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
-    choice = replace(plan.data, folder=str(Path(words.data).expanduser().absolute())) if words.data else plan.data
-    return replace(plan, data=choice, limits=_limits(words, plan.limits), resume_from=str(run_folder / "checkpoints"))
+    choice = replace(plan.data, folder=str(Path(options.data).expanduser().absolute())) if options.data else plan.data
+    return replace(plan, data=choice, limits=_limits(options, plan.limits), resume_from=str(run_folder / "checkpoints"))
 
 
 def _site_data(data_set: str, recipe_name: str) -> str | None:
@@ -126,10 +126,14 @@ def _precision(word: str | None, platform: files.PlatformFile) -> Precision:
     return precision
 
 
-def _limits(words: RunOptions, usual: Limits) -> Limits:
-    said = {"steps": words.steps, "seconds": words.seconds, "epochs": words.epochs, "items": words.items}
+def _limits(options: RunOptions, usual: Limits) -> Limits:
+    said = {"steps": options.steps, "seconds": options.seconds, "epochs": options.epochs, "items": options.items}
     given = {name: value for name, value in said.items() if value is not None}
     for name, value in given.items():
         if value <= 0:
             raise UsageError(f"--{name} must be more than 0, not {value:g}")
-    return Limits(steps=words.steps, seconds=words.seconds, epochs=words.epochs, items=words.items) if given else usual
+    return (
+        Limits(steps=options.steps, seconds=options.seconds, epochs=options.epochs, items=options.items)
+        if given
+        else usual
+    )

@@ -130,10 +130,10 @@ def _host() -> dict[str, Any]:
 
 
 def _end_when_told(over: threading.Event) -> None:
-    def told(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         over.set()
 
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the launcher's affair
 
 

@@ -35,7 +35,7 @@ Watching = Callable[[Plan], AbstractContextManager[Watcher]]
 def _silence(sentence: str) -> None: ...
 
 
-def _unwatched(plan: Plan) -> AbstractContextManager[Watcher]:
+def _no_watcher(plan: Plan) -> AbstractContextManager[Watcher]:
     return nullcontext(lambda ranks: None)
 
 
@@ -57,7 +57,7 @@ def run(
     *,
     own_command: Sequence[str] | None = None,
     say: Say = _silence,
-    watching: Watching = _unwatched,
+    watching: Watching = _no_watcher,
 ) -> Result:
     """Runs what was asked for, as often as asked, until a run fails.
 
@@ -67,11 +67,11 @@ def run(
     session = _Session(options, say, watching)
     if options.hosts:
         return session.run_on_hosts(options.hosts)
-    decided = [session.resumed(options.resume)] if options.resume else planning.plans(options)
+    decided = [session.resume_plan(options.resume)] if options.resume else planning.plans(options)
     return session.run_here(decided, own_command)
 
 
-def run_plan(plan: Plan, options: RunOptions, *, say: Say = _silence, watching: Watching = _unwatched) -> Result:
+def run_plan(plan: Plan, options: RunOptions, *, say: Say = _silence, watching: Watching = _no_watcher) -> Result:
     """Runs a plan that was decided before on this machine; of the options only how often, where to and how counts."""
     session = _Session(options, say, watching)
     session.get_ready([plan])
@@ -104,12 +104,12 @@ class _Session:
             )
         if here.kind == "slurm-batch":
             os.execvp("srun", cluster_env.own_srun(topology, os.environ, list(own_command or ())))  # noqa: S606
-        if lifeline_stdin.asked():
+        if lifeline_stdin.is_wanted():
             lifeline_stdin.end_with_stdin()
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:
             self.get_ready(decided)
-            return self.run_all([self._filled(plan) for plan in decided])
+            return self.run_all([self._with_found_batch(plan) for plan in decided])
         if not self._options.resume:
             fill.refuse_several_launchers(decided, self._options)
         wait_s = self._options.join_timeout_s
@@ -146,9 +146,9 @@ class _Session:
         over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False)
         records: list[Record] = []
         for name in [workloads.word_of(plan) for plan in decided for _ in range(options.repeat)]:
-            words = [word for group in replace(over_there, workloads=(name,)).to_argv() for word in group]
+            argv = [word for group in replace(over_there, workloads=(name,)).to_argv() for word in group]
             folder = self._store.folder
-            record, code = ssh_run.run_on_hosts(hosts, words, topology, self._site, folder, quiet=options.quiet)
+            record, code = ssh_run.run_on_hosts(hosts, argv, topology, self._site, folder, quiet=options.quiet)
             if record:
                 if not self._store.path(record.run_id).exists():  # the first host may share this store
                     self._store.add(record)
@@ -157,12 +157,12 @@ class _Session:
                 return Result(records=tuple(records), exit_code=code)
         return Result(records=tuple(records))
 
-    def resumed(self, word: str) -> Plan:
+    def resume_plan(self, word: str) -> Plan:
         if self._options.workloads:
             raise UsageError("--resume takes the workload of the run it resumes; leave the workload's name out")
         folder = self._store.run_folder(word)
         plan = Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
-        return planning.resumed(plan, folder, self._options)
+        return planning.resume_plan(plan, folder, self._options)
 
     def get_ready(self, decided: Iterable[Plan]) -> None:
         """Makes the synthetic data where it is missing, and looks the machine over before the first run starts."""
@@ -181,9 +181,9 @@ class _Session:
             settlement.refuse(coordinator, error)
             raise
 
-    def _filled(self, plan: Plan) -> tuple[Plan, FillResult | None]:
+    def _with_found_batch(self, plan: Plan) -> tuple[Plan, FillResult | None]:
         """With recipe fill, the plan for the batch that is found here; any other as it is."""
-        if self._options.resume or not fill.wanted(plan, self._options):
+        if self._options.resume or not fill.needs_search(plan, self._options):
             return plan, None
         found = fill.find(plan, say=self._talk)
         settings = (*self._options.settings, f"batch_per_device={found.batch_per_device}")
@@ -192,7 +192,7 @@ class _Session:
     def _run_once(self, plan: Plan, found: FillResult | None, group: str | None) -> Result:
         coordinator = self._coordinator
         shown = not self._quiet and (coordinator is None or coordinator.env.leads)
-        with (self._watching if shown else _unwatched)(plan) as watch:
+        with (self._watching if shown else _no_watcher)(plan) as watch:
             outcome = launcher.run(
                 plan,
                 self._store,
@@ -212,7 +212,7 @@ class _Session:
             code = 5
         if coordinator:
             coordinator.finish(code)
-        if lifeline_stdin.asked():
+        if lifeline_stdin.is_wanted():
             self._say(f"{ssh_run.FOLDER}{outcome.folder}")
         return Result(records=(outcome.record,), exit_code=code, complaints=complaints)
 

@@ -126,7 +126,7 @@ def _version(plugin: str) -> str:
     return str(getattr(import_module(plugin), "__version__", "?"))
 
 
-def lost_launchers(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
+def fault_of_lost(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
     what = "rank" if workers.env.is_rank else "node"
     who = f"{what} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
     return Fault(
@@ -140,7 +140,7 @@ def follow(
     workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, settled: Settled, fault: Fault | None
 ) -> Fault | None:
     """The end of a run on a follower: what is known goes to the leader, whose word is then everybody's."""
-    if not heartbeat.lost():
+    if not heartbeat.lost_launchers():
         with suppress(LostLeaderError):
             if fault:
                 coordinator.report(fault.to_json())
@@ -160,7 +160,11 @@ def collect_faults(coordinator: Coordinator, heartbeat: Heartbeat, folder: Path,
         coordinator.report(own.to_json())
     gone = []
     for launcher in range(1, coordinator.env.launchers):
-        if not coordinator.receive_files(launcher, folder, lambda launcher=launcher: launcher not in heartbeat.lost()):  # type: ignore[misc]
+
+        def is_there(launcher: int = launcher) -> bool:
+            return launcher not in heartbeat.lost_launchers()
+
+        if not coordinator.receive_files(launcher, folder, is_there):
             gone.append(launcher)
     faults = [Fault.from_json(document) for document in coordinator.faults()]
     if gone and all(fault.consequence for fault in faults):

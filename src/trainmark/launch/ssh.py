@@ -99,7 +99,7 @@ def ssh_command(target: Host, remote: Remote, command: str | None = None) -> lis
     return [*argv, "--", target.host, command] if command is not None else [*argv, "-G", "--", target.host]
 
 
-def remote_command(words: Sequence[str], node: int, topology: Topology, leader_address: str, site: Site) -> str:
+def remote_command(argv: Sequence[str], node: int, topology: Topology, leader_address: str, site: Site) -> str:
     """One line for the shell over there, every word of it quoted; plain enough for any shell a user may have."""
     variables = {
         "PET_NNODES": topology.nodes,
@@ -110,14 +110,14 @@ def remote_command(words: Sequence[str], node: int, topology: Topology, leader_a
         lifeline_stdin.VARIABLE: 1,
     }
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
-    spoken = shlex.join(["-m", "trainmark", *_words_over_there(words), "--json"])
+    spoken = shlex.join(["-m", "trainmark", *_argv_over_there(argv), "--json"])
     python, folder = _quoted(site.remote.python), _quoted(site.remote.folder)
     return f"cd {folder} && echo {ARRIVED} && exec env {settings} {python} {spoken}"
 
 
-def _words_over_there(words: Sequence[str]) -> Iterator[str]:
-    """The user's words without those that are about this machine."""
-    left = iter(words)
+def _argv_over_there(argv: Sequence[str]) -> Iterator[str]:
+    """What the user typed without what is about this machine."""
+    left = iter(argv)
     for word in left:
         if word in _NOT_HERE:
             next(left, None)
@@ -135,7 +135,7 @@ def _quoted(path: str) -> str:
 def look_up(targets: Sequence[Host], remote: Remote) -> str:
     """Asks ssh's own settings who would go where; refuses root, and gives the first host's real name or address."""
     for number, target in enumerate(targets):
-        said = _asked(ssh_command(target, remote))
+        said = _answer_of(ssh_command(target, remote))
         found = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
         if found.get("user") == "root" and not remote.allow_root:
             raise UsageError(
@@ -147,7 +147,7 @@ def look_up(targets: Sequence[Host], remote: Remote) -> str:
     return address
 
 
-def _asked(argv: list[str]) -> str:
+def _answer_of(argv: list[str]) -> str:
     try:
         said = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     except FileNotFoundError:

@@ -56,11 +56,11 @@ class Answer:
 
 
 def run_on_hosts(
-    hosts: str, words: Sequence[str], topology: Topology, site: Site, store: Path, *, quiet: bool
+    hosts: str, argv: Sequence[str], topology: Topology, site: Site, store: Path, *, quiet: bool
 ) -> tuple[Record | None, int]:
     """Runs `trainmark run WORDS` on the hosts as one run; its record, unless we were interrupted, and the exit code."""
     targets = ssh.parse_hosts(hosts, topology)
-    answer = _ask(targets, ["run", *words], topology, site, quiet=quiet)
+    answer = _ask(targets, ["run", *argv], topology, site, quiet=quiet)
     if answer.document is None:
         return None, answer.exit_code
     try:
@@ -73,17 +73,17 @@ def run_on_hosts(
 
 
 def ask_hosts(
-    hosts: str, words: Sequence[str], topology: Topology, site: Site, *, quiet: bool
+    hosts: str, argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
 ) -> tuple[dict[str, Any] | None, int]:
     """Runs `trainmark WORDS` on the hosts; the document the first one wrote, unless we were interrupted before."""
-    answer = _ask(ssh.parse_hosts(hosts, topology), words, topology, site, quiet=quiet)
+    answer = _ask(ssh.parse_hosts(hosts, topology), argv, topology, site, quiet=quiet)
     return answer.document, answer.exit_code
 
 
-def _ask(targets: Sequence[Host], words: Sequence[str], topology: Topology, site: Site, *, quiet: bool) -> Answer:
+def _ask(targets: Sequence[Host], argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool) -> Answer:
     leader_address = ssh.look_up(targets, site.remote)
     commands = [
-        ssh.ssh_command(target, site.remote, ssh.remote_command(words, node, topology, leader_address, site))
+        ssh.ssh_command(target, site.remote, ssh.remote_command(argv, node, topology, leader_address, site))
         for node, target in enumerate(targets)
     ]
     with catching_signals() as signals, contextlib.ExitStack() as started:

@@ -68,16 +68,16 @@ class Timeline:
     @cached_property
     def step_items(self) -> Floats:
         """Items of each counted step, summed over ranks."""
-        return np.asarray(sum(self._counted(trace.items) for trace in self.ranks))
+        return np.asarray(sum(self._after_warmup(trace.items) for trace in self.ranks))
 
     @cached_property
     def compute_s(self) -> Floats:
-        return self._counted(self.slowest.compute_ns) / 1e9
+        return self._after_warmup(self.slowest.compute_ns) / 1e9
 
     @cached_property
     def step_s(self) -> Floats:
         """Each counted step with its data wait."""
-        return (self._counted(self.slowest.wait_ns) + self._counted(self.slowest.compute_ns)) / 1e9
+        return (self._after_warmup(self.slowest.wait_ns) + self._after_warmup(self.slowest.compute_ns)) / 1e9
 
     @property
     def items(self) -> int:
@@ -90,7 +90,7 @@ class Timeline:
     @cached_property
     def exchange_s(self) -> Floats:
         """Of each counted step, the exchange with other ranks that computing did not hide."""
-        return self._counted(self.slowest.exchange_ns) / 1e9
+        return self._after_warmup(self.slowest.exchange_ns) / 1e9
 
     @cached_property
     def skew(self) -> Skew | None:
@@ -102,7 +102,7 @@ class Timeline:
         if len(self.ranks) < 2:
             return None
         own = np.array([self.own_ns(trace) for trace in self.ranks])
-        items = np.array([self._counted(trace.items).sum() for trace in self.ranks])
+        items = np.array([self._after_warmup(trace.items).sum() for trace in self.ranks])
         if own.min() <= 0 or items.min() <= 0:
             return None
         factors = own[:, None] / own / np.maximum(1.0, items[:, None] / items)
@@ -111,8 +111,8 @@ class Timeline:
 
     def own_ns(self, trace: RankTrace) -> float:
         """A rank's computing in the counted steps, without the exchange in which it waits for slower ranks."""
-        own = self._counted(trace.compute_ns).sum()
-        return float(own - self._counted(trace.exchange_ns).sum() if self.exchange_known else own)
+        own = self._after_warmup(trace.compute_ns).sum()
+        return float(own - self._after_warmup(trace.exchange_ns).sum() if self.exchange_known else own)
 
     @cached_property
     def phases_ns(self) -> dict[str, int]:
@@ -132,5 +132,5 @@ class Timeline:
         """The steady part of a series of counted steps."""
         return counted[self.steady_from - self.warmup_steps :]
 
-    def _counted(self, values: Sequence[int]) -> Floats:
+    def _after_warmup(self, values: Sequence[int]) -> Floats:
         return np.asarray(values[self.warmup_steps : self.steps], dtype=np.float64)

@@ -60,7 +60,7 @@ def gather(folder: RunFolder) -> Record:
         memory_capacity_bytes=environment.device.memory_bytes,
         steps_planned=_planned(plan, first, reached=quality.reached),
         target_reached_ns=_reached_ns(head.target, plan, first),
-        sensed=samplers.sensed(nodes, Topology.parse(plan.topology).nodes),
+        sensed=samplers.summarise_sensors(nodes, Topology.parse(plan.topology).nodes),
         flops_per_item=flops.per_item if flops else None,
         peak_tflops=flops.peak_tflops if flops else None,
         peak_source=flops.peak_source if flops else None,

@@ -82,7 +82,7 @@ def _node(samples: NodeSamples, ranks: Mapping[int, RankLog]) -> Node | None:
     return replace(node, from_ns=log.trained_from_ns, until_ns=log.trained_until_ns or node.last_ns)
 
 
-def sensed(machines: Sequence[Node], nodes: int) -> Sensed:
+def summarise_sensors(machines: Sequence[Node], nodes: int) -> Sensed:
     """All devices' sensors over the training part. A field that any device lacks is not known of the run."""
     if len(machines) < nodes:
         missing = NOTHING_SAMPLED if not machines else f"of {nodes} machines {len(machines)} sent their samples"

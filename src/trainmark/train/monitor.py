@@ -141,12 +141,12 @@ class Monitor:
         if (
             self._limits.half_width is not None
             and self._collectives.rank == 0
-            and self._settled(self._limits.half_width)
+            and self._is_settled(self._limits.half_width)
         ):
             return SETTLED
         return 0
 
-    def _settled(self, half_width: float) -> bool:
+    def _is_settled(self, half_width: float) -> bool:
         if len(self._compute_s) < self._settled_look:
             return False
         self._settled_look = math.ceil(len(self._compute_s) * 1.1)

@@ -104,7 +104,7 @@ class DataParallel(OneDevice):
         self._replica = DistributedDataParallel(ready, device_ids=indices, gradient_as_bucket_view=True)
         # a lambda: torch compares a hook's annotations with types, and ours are strings
         self._replica.register_comm_hook(
-            distributed.group.WORLD, lambda group, bucket: allreduce_hook(group, self._announced(bucket))
+            distributed.group.WORLD, lambda group, bucket: allreduce_hook(group, self._announce(bucket))
         )
         return self._replica
 
@@ -126,7 +126,7 @@ class DataParallel(OneDevice):
         ):
             buffer.copy_(values.view_as(buffer))
 
-    def _announced(self, bucket: Any) -> Any:
+    def _announce(self, bucket: Any) -> Any:
         if self._timer and bucket.is_last():
             self._timer.exchange_begins()
         return bucket

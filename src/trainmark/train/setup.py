@@ -180,15 +180,17 @@ def starting_point(plan: Plan, own: Path, stepper: Stepper, events: EventWriter,
     """Where this worker begins. A run that has checkpoints of its own was restarted, and goes on from them."""
     [restarted] = collectives.largest(collectives.rank == 0 and bool(weights.checkpoints(own)))
     if restarted:
-        return resumed(str(own), stepper, events, collectives)
+        return resume_from_checkpoint(str(own), stepper, events, collectives)
     if plan.resume_from is None:
         return Position()
-    position = resumed(plan.resume_from, stepper, events, collectives)
+    position = resume_from_checkpoint(plan.resume_from, stepper, events, collectives)
     position.began_step, position.trained_s = position.step, 0.0
     return position
 
 
-def resumed(checkpoints: str, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
+def resume_from_checkpoint(
+    checkpoints: str, stepper: Stepper, events: EventWriter, collectives: Collectives
+) -> Position:
     """Loads the newest whole checkpoint and says where it stood."""
     state, damaged = newest_checkpoint(Path(checkpoints), collectives)
     for sentence in damaged:

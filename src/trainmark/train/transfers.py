@@ -17,25 +17,25 @@ MOST_KEPT = 4096
 def on_device(batches: Iterable[Any], device: Device) -> Iterable[Any]:
     """The same batches with every tensor on the device. The host is ahead of the device by a step or more, so a copy
     in a queue of its own is hidden behind the computation; what is not hidden counts as data wait."""
-    return batches if device.is_cpu else (moved(batch, device) for batch in batches)
+    return batches if device.is_cpu else (move_to_device(batch, device) for batch in batches)
 
 
-def moved(value: Any, device: Device) -> Any:
+def move_to_device(value: Any, device: Device) -> Any:
     """A batch, or a part of one: its tensors are moved wherever they stand, and all else is handed on as it is."""
     if isinstance(value, torch.Tensor):
         return device.take(value)
     if is_dataclass(value) and not isinstance(value, type):
         before = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-        after = {name: moved(part, device) for name, part in before.items()}
+        after = {name: move_to_device(part, device) for name, part in before.items()}
         changes = {name: part for name, part in after.items() if part is not before[name]}
         return replace(value, **changes) if changes else value
     if isinstance(value, dict):
-        return {name: moved(part, device) for name, part in value.items()}
+        return {name: move_to_device(part, device) for name, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(moved(part, device) for part in value))
+        return type(value)(*(move_to_device(part, device) for part in value))
     # the lengths of many samples are a tuple too, and looking at each would cost every step
     if isinstance(value, (tuple, list)) and value and not isinstance(value[0], (int, float, str)):
-        return type(value)(moved(part, device) for part in value)
+        return type(value)(move_to_device(part, device) for part in value)
     return value
 
 

@@ -70,12 +70,12 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def activated(venv: str) -> str:
+def activation_line(venv: str) -> str:
     """The shell line that enters a virtual environment."""
     return f". {shlex.quote(str(PurePosixPath(venv) / 'bin' / 'activate'))}"
 
 
-def checked(option: str, text: str, pattern: str, wanted: str) -> str:
+def check_option(option: str, text: str, pattern: str, wanted: str) -> str:
     """The value of an option that becomes part of a line of the rendering, if it looks as it must."""
     if not re.fullmatch(pattern, text):
         raise UsageError(f"{option} {text!r} is not {wanted}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from trainmark.launch.render.job import LONGEST_NAME, ClusterJob, about, checked
+from trainmark.launch.render.job import LONGEST_NAME, ClusterJob, about, check_option
 from trainmark.spec.errors import UsageError
 
 API = "trainer.kubeflow.org/v1alpha1"
@@ -144,7 +144,7 @@ def _indented(width: int, lines: Iterable[str]) -> list[str]:
 
 def _check(job: ClusterJob, request: KubernetesRequest) -> None:
     a_name = "a name of Kubernetes: small letters, digits, '-'"
-    checked("--name", job.name, _LABEL, f"{a_name}, beginning with a letter")
+    check_option("--name", job.name, _LABEL, f"{a_name}, beginning with a letter")
     if len(job.name) > LONGEST_NAME:
         raise UsageError(f"--name {job.name!r} has {len(job.name)} letters; a job's name may have {LONGEST_NAME}")
     for option, text in (
@@ -153,17 +153,17 @@ def _check(job: ClusterJob, request: KubernetesRequest) -> None:
         ("--data-claim", request.claim),
     ):
         if text is not None:
-            checked(option, text, _NAME, a_name)
-    checked("--image", request.image, r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}", "the name of a container image")
+            check_option(option, text, _NAME, a_name)
+    check_option("--image", request.image, r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}", "the name of a container image")
     if request.resource is not None:
         a_resource = "a resource such as example.com/gpu"
-        checked("--device-resource", request.resource, rf"{_NAME}/[A-Za-z0-9._-]+", a_resource)
+        check_option("--device-resource", request.resource, rf"{_NAME}/[A-Za-z0-9._-]+", a_resource)
     elif not job.on_cpu:
         raise UsageError(
             f"platform {job.plans[0].platform} does not say what a cluster calls its devices; say --device-resource"
         )
     if request.mount is not None:
-        checked("--mount", request.mount, r"/[^:]+", "a folder from the root on, without ':'")
+        check_option("--mount", request.mount, r"/[^:]+", "a folder from the root on, without ':'")
 
 
 def _quoted(text: str) -> str:

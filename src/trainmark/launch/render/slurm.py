@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmark.launch.render.job import ClusterJob, about, activated, checked
+from trainmark.launch.render.job import ClusterJob, about, activation_line, check_option
 from trainmark.spec.errors import UsageError
 
 WARNING_S = 60
@@ -34,7 +34,7 @@ def script(job: ClusterJob, request: SlurmRequest) -> str:
     lines = ["#!/bin/bash", *(f"# {line}" for line in about(job)), *_HEAD, "", *_directives(job, request), ""]
     if request.venv is not None:
         lines += ["# the virtual environment trainmark is installed in; every node must see it at this path", "set -e"]
-        lines += [activated(request.venv), ""]
+        lines += [activation_line(request.venv), ""]
     step = [f"--nodes={job.topology.nodes}", f"--ntasks={job.topology.nodes}", "--ntasks-per-node=1"]
     if request.cpus_per_task is not None:
         step.append(f"--cpus-per-task={request.cpus_per_task}")
@@ -66,10 +66,10 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
     for option, count, least in (("--gpus-per-node", gpus, 0), ("--cpus-per-task", request.cpus_per_task, 1)):
         if count is not None and count < least:
             raise UsageError(f"{option} must be at least {least}, not {count}")
-    name = checked("--name", job.name, _NAME, "a job name: letters, digits, '.', '_' and '-'")
-    time = _named("--time", request.time, _TIME, "a time such as 30, 2:00:00 or 1-12:00:00")
-    partition = _named("--partition", request.partition, _NAMES, "the name of a partition")
-    account = _named("--account", request.account, _NAMES, "the name of an account")
+    name = check_option("--name", job.name, _NAME, "a job name: letters, digits, '.', '_' and '-'")
+    time = _check_optional("--time", request.time, _TIME, "a time such as 30, 2:00:00 or 1-12:00:00")
+    partition = _check_optional("--partition", request.partition, _NAMES, "the name of a partition")
+    account = _check_optional("--account", request.account, _NAMES, "the name of an account")
     cpus = None if request.cpus_per_task is None else str(request.cpus_per_task)
     blocks = [
         ("the name squeue shows", _on("job-name", name)),
@@ -97,8 +97,8 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
     return [line for comment, directive in blocks for line in (f"# {comment}", directive)]
 
 
-def _named(option: str, text: str | None, pattern: str, wanted: str) -> str | None:
-    return None if text is None else checked(option, text, pattern, wanted)
+def _check_optional(option: str, text: str | None, pattern: str, wanted: str) -> str | None:
+    return None if text is None else check_option(option, text, pattern, wanted)
 
 
 def _on(option: str, value: str) -> str:

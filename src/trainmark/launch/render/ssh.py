@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from trainmark.launch.cluster_env import PORT
-from trainmark.launch.render.job import ClusterJob, about, activated
+from trainmark.launch.render.job import ClusterJob, about, activation_line
 from trainmark.launch.ssh import parse_hosts
 from trainmark.spec.errors import UsageError
 
@@ -34,7 +34,7 @@ def commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None 
         width = max(len(f"{name}={value}") for name, value, _ in variables)
         remote = [
             "",
-            *([f"{activated(venv)} || exit  # where trainmark is installed"] if venv is not None else []),
+            *([f"{activation_line(venv)} || exit  # where trainmark is installed"] if venv is not None else []),
             *(f"export {f'{name}={shlex.quote(value)}':{width}}  # {meaning}" for name, value, meaning in variables),
             f"exec {job.shell_command()}",
             "",
