@@ -230,3 +230,21 @@ def test_a_class_name_means_one_thing() -> None:
                 homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     several = {name: places for name, places in homes.items() if len(places) > 1}
     assert not several, "name the lesser one by what it is"
+
+
+TOUR = SOURCE.parents[1] / "docs" / "tour.md"
+MOST_CORE_LINES = 2_500
+
+
+def test_the_core_the_tour_names_is_read_in_an_hour() -> None:
+    core = re.findall(r"^\d+\. `([a-z_0-9/]+\.py)`", TOUR.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(core) >= 12
+    lines = sum(len((SOURCE / name).read_text(encoding="utf-8").splitlines()) for name in core)
+    assert lines <= MOST_CORE_LINES, f"the core has {lines} lines"
+
+
+def test_every_file_the_tour_names_is_there() -> None:
+    named = re.findall(r"`([a-z_0-9]+/[a-z_0-9/]+\.py)`", TOUR.read_text(encoding="utf-8"))
+    assert named
+    roots = (SOURCE, SOURCE.parents[1])
+    assert [name for name in named if not any((root / name).is_file() for root in roots)] == []
