@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from records import make_record
 
+import trainmark
 from trainmark.analysis.audit.records import audit_document
 from trainmark.report.describe import describe
 from trainmark.spec.errors import UsageError
@@ -88,3 +89,15 @@ def test_what_a_newer_version_wrote_is_kept_and_shown() -> None:
 def test_a_schema_that_this_version_cannot_know_is_refused_in_a_sentence(schema: object) -> None:
     with pytest.raises(UsageError, match="not a trainmark record of schema"):
         Record.from_json({**make_record().to_json(), "schema": schema})
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.name.partition("-")[0])
+def test_an_old_record_is_compared_and_reported_beside_a_new_one(path: Path, tmp_path: Path) -> None:
+    old = trainmark.load(path)
+    new = Record.from_json({**json.loads(old.dumps()), "run_id": "again", "created": "2026-11-17T00:00:00Z"})
+    assert trainmark.compare(old, new).word in ("same", "inconclusive")
+    page = trainmark.report([old, new])
+    assert page.startswith("<!doctype html>")
+    assert old.run_id in page
+    for form in ("csv", "json", "junit"):
+        assert old.run_id in trainmark.report([old, new], format=form)
