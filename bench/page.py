@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from trainmark.analysis.audit.records import audit_record
+from trainmark.analysis.audit_record import audit_record
 from trainmark.published import library
 from trainmark.report.html.document import render
 from trainmark.report.html.inputs import ReportInputs

@@ -262,7 +262,7 @@ def _warm_up() -> None:
     import torch.utils.flop_counter  # noqa: F401
 
     from trainmark import workloads
-    from trainmark.analysis.audit import records  # noqa: F401
+    from trainmark.analysis import audit_record  # noqa: F401
     from trainmark.cli import main, progress, report  # noqa: F401
     from trainmark.report import describe, table  # noqa: F401
     from trainmark.report.html import document  # noqa: F401

@@ -46,8 +46,8 @@ def test_the_newest_run_is_audited_with_its_events(cli: Cli, record: Record) -> 
     assert " 0 failed" in ended.stdout
     everything = cli("audit", record.run_id, "--all").stdout
     assert "passed: p" in everything
+    assert "passed: the record is what its events make of it" in everything
     assert "rank1.jsonl" in everything
-    assert "not checked:" in everything
 
 
 def test_a_record_file_that_was_changed_exits_5_and_says_what_is_wrong(
@@ -66,12 +66,22 @@ def test_a_record_file_that_was_changed_exits_5_and_says_what_is_wrong(
     assert "metrics" in {finding["code"] for finding in document["findings"]}
 
 
+def test_a_record_file_from_elsewhere_says_that_its_events_were_not_at_hand(
+    cli: Cli, record: Record, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.json"
+    copy.write_text(record.dumps(), encoding="utf-8")
+    ended = cli("audit", copy, "--all")
+    assert ended.returncode == 0
+    assert "not checked: the record is what its events make of it (the run's events are not at hand)" in ended.stdout
+
+
 def test_a_store_that_was_rewritten_does_not_agree_with_its_events(cli: Cli, tmp_path: Path) -> None:
     honest = QUICK.leave(tmp_path / "store")
     Store(tmp_path / "store").add(replace(QUICK, step_ms=100.0).leave(tmp_path / "elsewhere"))
     ended = cli("audit", honest.run_id)
     assert ended.returncode == 5
-    assert "in the log" in ended.stdout
+    assert "by its events" in ended.stdout
 
 
 def test_a_published_page_is_read_and_audited(cli: Cli, tmp_path: Path) -> None:
@@ -99,10 +109,14 @@ def test_event_logs_and_run_folders_are_audited(cli: Cli, record: Record, tmp_pa
     folder = tmp_path / "store" / "runs" / record.run_id
     assert cli("audit", folder).returncode == 0
     log = folder / "rank0.jsonl"
-    log.write_text(log.read_text().replace('"first": 31', '"first": 32'), encoding="utf-8")
-    ended = cli("audit", log)
-    assert ended.returncode == 5
-    assert "which lines were taken out" in ended.stdout
+    text = log.read_text(encoding="utf-8")
+    assert '"first":31' in text
+    log.write_text(text.replace('"first":31', '"first":32'), encoding="utf-8")
+    for word in (log, folder, record.run_id):
+        ended = cli("audit", word)
+        assert ended.returncode == 5
+        assert "which lines were taken out" in ended.stdout
+        assert "SHA-256" in ended.stdout
 
 
 def test_a_run_that_left_no_record_is_audited_by_its_events(cli: Cli, tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_nothing_that_was_planted_is_in_a_published_report(
 
 
 def test_a_copy_holds_in_an_audit_as_its_original_does() -> None:
-    from trainmark.analysis.audit.records import audit_record
+    from trainmark.analysis.audit_record import audit_record
 
     originals = [make_record(), a_vocoder_record()]
     for original, copy in zip(originals, publishable(originals, environment={}).records, strict=True):

@@ -11,7 +11,7 @@ import pytest
 from records import make_record
 
 from trainmark import workloads
-from trainmark.analysis.audit.records import CHECKS
+from trainmark.analysis.audit_record import CHECKS
 from trainmark.spec import metrics
 from trainmark.spec.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
 from trainmark.spec.language import by_locale, catalogue, read_po, speaker, unwrapped

@@ -10,7 +10,7 @@ import pytest
 from records import make_record
 
 import trainmark
-from trainmark.analysis.audit.records import audit_document
+from trainmark.analysis.audit_record import audit_document
 from trainmark.report.describe import describe
 from trainmark.spec.errors import UsageError
 from trainmark.spec.metrics import METRICS

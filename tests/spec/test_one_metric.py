@@ -14,7 +14,7 @@ import pytest
 from analysis.audit.clean_records import EVERY_KIND
 from records import make_record
 
-from trainmark.analysis.audit.records import audit_record
+from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.compare.comparison import compare
 from trainmark.published.lookup import of_records
 from trainmark.report import formats
@@ -49,7 +49,7 @@ def bare() -> Iterator[None]:
 
 
 def wrong(record: Record) -> list[str]:
-    return [f.code for found in audit_record(record) for f in found.findings if f.severity == "wrong"]
+    return [f.name for found in audit_record(record) for f in found.findings if f.verdict == "failed"]
 
 
 @pytest.mark.usefixtures("slowest_step")

@@ -70,7 +70,7 @@ def test_the_other_example_runs_from_its_file_and_every_command_reads_its_record
 def test_commands_that_read_a_record_from_outside_need_no_torch(cli: Cli, tmp_path: Path) -> None:
     code = (
         "import sys, json; from trainmark.spec.record import Record; from trainmark import workloads; "
-        "from trainmark.analysis.audit.records import audit_document; import trainmark.workloads.outside; "
+        "from trainmark.analysis.audit_record import audit_document; import trainmark.workloads.outside; "
         "print(sorted({'torch'} & set(sys.modules)))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainmark.spec.audit import Audit
+    from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
 HELP = "Hold runs, published pages and event logs against everything known about them: a lie detector."
 EXAMPLES = """\
-  trainmark audit                         the newest run, recomputed from its raw series and its events
+  trainmark audit                         the newest run, gathered anew from its events
   trainmark audit 7d00aa record.json      runs by id, and record files
   trainmark audit README.md               a published page
   trainmark audit published:vit --all     published rows, with what passed and what could not be checked
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _audited(word: str, store: Store) -> Iterator[Audit]:
-    from trainmark.analysis.audit.logs import audit_log, audit_run_folder
+    from trainmark.analysis.audit_events import audit_log, audit_logs
     from trainmark.spec.errors import UsageError
 
     path = Path(word)
@@ -63,9 +64,10 @@ def _audited(word: str, store: Store) -> Iterator[Audit]:
     elif path.suffix.lower() in (".md", ".markdown", ".txt"):
         yield _page(path)
     elif path.suffix == ".jsonl":
-        yield audit_log(path, _record_beside(path.absolute().parent))
+        yield audit_log(path, _record_of(path.absolute().parent))
     elif path.is_dir():
-        yield from audit_run_folder(path, _record_beside(path.absolute()))
+        file = _record_file(path.absolute())
+        yield from _record(file) if file.is_file() else audit_logs(path)
     else:
         try:
             file = store.find(None if word == "last" else word)
@@ -73,22 +75,24 @@ def _audited(word: str, store: Store) -> Iterator[Audit]:
             # a run that was cut off leaves events and no record
             if word == "last" or not (folder := _run_folder(store, word)):
                 raise
-            yield from audit_run_folder(folder)
+            yield from audit_logs(folder)
             return
         yield from _record(file)
 
 
 def _record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
-    from trainmark.analysis.audit.logs import audit_run_folder
-    from trainmark.analysis.audit.records import audit_document
+    from trainmark.analysis.audit_events import audit_logs
+    from trainmark.analysis.audit_record import audit_document
     from trainmark.spec.audit import Audit
 
-    for document in _documents(file):
-        yield Audit(title=str(document.get("run_id") or file.name), checks=audit_document(document, file.name))
     folder = file.absolute().parent.parent / "runs" / file.stem
-    if file.parent.name == "records" and (folder / "rank0.jsonl").is_file() and (record := _record_beside(folder)):
-        yield from audit_run_folder(folder, record)
+    has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
+    for document in _documents(file):
+        checks = audit_document(document, file.name, folder if has_events else None)
+        yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
+    if has_events:
+        yield from audit_logs(folder, recorded=True)
 
 
 def _documents(file: Path) -> list[dict[str, Any]]:
@@ -110,12 +114,17 @@ def _documents(file: Path) -> list[dict[str, Any]]:
     return documents
 
 
-def _record_beside(folder: Path) -> Any:
-    """The record of a run folder in a store, if it can be read; its own audit says so if it cannot."""
+def _record_file(folder: Path) -> Path:
+    """Where the record of a run folder lies in a store."""
+    return folder.parent.parent / "records" / f"{folder.name}.json"
+
+
+def _record_of(folder: Path) -> Record | None:
+    """The record of a run folder, if it can be read; its own audit says so if it cannot."""
     from trainmark.spec.errors import TrainmarkError
     from trainmark.store.store import read_record
 
-    file = folder.parent.parent / "records" / f"{folder.name}.json"
+    file = _record_file(folder)
     try:
         return read_record(file) if file.is_file() else None
     except TrainmarkError:

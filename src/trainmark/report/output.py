@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from trainmark import __version__
-from trainmark.analysis.audit.records import audit_record
+from trainmark.analysis.audit_record import audit_record
 from trainmark.published.lookup import published_rows
 from trainmark.report import FORMATS
 from trainmark.spec.errors import NotReadyError, UsageError, nearest

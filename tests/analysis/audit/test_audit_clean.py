@@ -8,27 +8,30 @@ from pathlib import Path
 import pytest
 from analysis.audit.clean_records import EVERY_KIND, OUTSIDE
 
-from trainmark.analysis.audit.logs import audit_run_folder
-from trainmark.analysis.audit.records import audit_document, audit_record
+from trainmark.analysis.audit_events import audit_logs
+from trainmark.analysis.audit_record import audit_document, audit_record
 
 ALL = {**EVERY_KIND, **OUTSIDE}
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_clean_record_passes_every_check(kind: str, tmp_path: Path) -> None:
+def test_a_clean_record_passes_every_check_with_and_without_its_events(kind: str, tmp_path: Path) -> None:
     record = ALL[kind].leave(tmp_path)
-    checked = audit_document(json.loads(record.dumps()), "record.json")
-    assert [finding for entry in checked for finding in entry.findings] == []
-    assert sum(entry.verdict == "ok" for entry in checked) >= 25
-    assert all(entry.sentence for entry in checked if entry.verdict == "unknown")
+    for folder, least in ((tmp_path / "runs" / record.run_id, 15), (None, 13)):
+        checked = audit_document(json.loads(record.dumps()), "record.json", folder)
+        assert [finding for entry in checked for finding in entry.findings] == []
+        assert sum(entry.verdict == "ok" for entry in checked) >= least
+        assert all(entry.sentence for entry in checked if entry.verdict == "unknown")
+        unseen = {entry.name for entry in checked if entry.verdict == "unknown"}
+        assert (unseen >= {"hashes", "events"}) == (folder is None)
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_clean_runs_events_pass_and_agree_with_its_record(kind: str, tmp_path: Path) -> None:
+def test_a_clean_runs_event_files_pass(kind: str, tmp_path: Path) -> None:
     record = ALL[kind].leave(tmp_path)
     found = [
         finding
-        for audit in audit_run_folder(tmp_path / "runs" / record.run_id, record)
+        for audit in audit_logs(tmp_path / "runs" / record.run_id)
         for entry in audit.checks
         for finding in entry.findings
         if finding.verdict != "note"  # a run that was cut off says so
@@ -36,7 +39,7 @@ def test_a_clean_runs_events_pass_and_agree_with_its_record(kind: str, tmp_path:
     assert found == []
 
 
-def test_a_record_without_its_file_is_audited_as_far_as_it_goes(tmp_path: Path) -> None:
-    checked = audit_record(EVERY_KIND["quick"].leave(tmp_path))
-    assert not any(entry.findings for entry in checked)
-    assert {entry.name for entry in checked if entry.verdict == "unknown"} >= {"document"}
+def test_a_record_that_was_read_from_no_file_is_audited_too(tmp_path: Path) -> None:
+    record = EVERY_KIND["quick"].leave(tmp_path)
+    for folder in (None, tmp_path / "runs" / record.run_id):
+        assert not any(entry.findings for entry in audit_record(record, folder))

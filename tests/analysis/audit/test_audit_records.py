@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.audit.clean_records import ON_A_CARD, PIXELS, QUICK, SPEAKING, TOKENS, TWO_RANKS
+from analysis.audit.clean_records import CUT_OFF, ON_A_CARD, PIXELS, QUICK, SPEAKING, TOKENS, TWO_RANKS
 
-from trainmark.analysis.audit.logs import audit_log, audit_run_folder
-from trainmark.analysis.audit.records import audit_document, audit_record
+from trainmark.analysis.audit_events import audit_log, audit_logs
+from trainmark.analysis.audit_record import audit_document, audit_record
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.record import Doubt, Record
 
@@ -84,21 +84,6 @@ def test_energy_that_is_not_power_by_time_is_wrong(tmp_path: Path) -> None:
     assert "sensed" in found(document)
 
 
-def test_a_sampler_whose_clock_goes_back_is_wrong(quick: dict[str, Any]) -> None:
-    at_s = quick["telemetry"]["machines"][0]["host_series"]["load"]["at_s"]
-    at_s[3], at_s[4] = at_s[4], at_s[3]
-    assert "goes back" in found(quick)["sample-clock"].sentence
-
-
-def test_a_gap_in_the_samples_is_told_to_the_reader(quick: dict[str, Any]) -> None:
-    machine = quick["telemetry"]["machines"][0]
-    for series in machine["host_series"].values():
-        for values in series.values():
-            del values[8:16]
-    machine["samples"] -= 8
-    assert found(quick)["sample-gaps"].verdict == "note"
-
-
 def test_a_file_that_is_no_record_is_wrong_and_breaks_nothing() -> None:
     for document in ({}, {"kind": "trainmark record", "schema": 1}, {"kind": "x"}):
         assert found(document)["readable"].verdict == "failed"  # type: ignore[arg-type]
@@ -112,12 +97,71 @@ def log_findings(path: Path, record: Record | None = None) -> dict[str, CheckRes
     return {finding.name: finding for entry in audit_log(path, record).checks for finding in entry.findings}
 
 
+def by_events(record: Record, folder: Path) -> dict[str, CheckResult]:
+    return {finding.name: finding for entry in audit_record(record, folder) for finding in entry.findings}
+
+
 def test_a_record_rewritten_as_a_whole_is_betrayed_by_its_events(tmp_path: Path) -> None:
     record = QUICK.leave(tmp_path / "honest")
     faster = replace(QUICK, step_ms=160.0).leave(tmp_path / "faster")
     assert not any(entry.findings for entry in audit_record(faster))  # every figure of it agrees with every other
-    finding = log_findings(events(tmp_path / "honest", record), faster)["log-record"]
-    assert "in the log" in finding.evidence
+    folder = events(tmp_path / "honest", record).parent
+    for rewritten in (faster, replace(faster, event_files=record.event_files)):
+        honest, said = record.metrics["e2e_time"].value, faster.metrics["e2e_time"].value
+        told = [one.evidence for entry in audit_record(rewritten, folder) for one in entry.findings]
+        assert any(f"e2e_time.value is {said!r} on the record, {honest!r} by its events" in line for line in told)
+    assert log_findings(folder / "rank0.jsonl", faster)["log-record"].verdict == "failed"
+
+
+def test_an_event_file_changed_after_the_record_is_known_by_its_hash(tmp_path: Path) -> None:
+    record = QUICK.leave(tmp_path)
+    path = events(tmp_path, record)
+    path.write_text(path.read_text().replace('"host":"node-a"', '"host":"node-b"', 1))
+    told = by_events(record, path.parent)
+    assert (told["hashes"].verdict, told["events"].verdict) == ("failed", "failed")
+    assert told["hashes"].evidence.startswith("rank0.jsonl: SHA-256 ")
+    path.write_bytes(path.read_bytes() + b"\n")  # nothing a reader would notice
+    assert by_events(record, path.parent)["hashes"].verdict == "failed"
+
+
+def test_an_event_file_taken_away_or_put_there_is_wrong(tmp_path: Path) -> None:
+    record = QUICK.leave(tmp_path)
+    folder = events(tmp_path, record).parent
+    (folder / "telemetry0.jsonl").rename(folder / "telemetry1.jsonl")
+    told = [one for entry in audit_record(record, folder) for one in entry.findings if one.name == "hashes"]
+    assert [one.evidence.split()[0] for one in told] == ["telemetry0.jsonl:", "telemetry1.jsonl:"]
+
+
+def test_events_that_came_after_the_record_of_a_run_cut_off_are_doubtful_and_not_wrong(tmp_path: Path) -> None:
+    record = CUT_OFF.leave(tmp_path)
+    path = events(tmp_path, record).parent / "rank1.jsonl"
+    path.write_text(path.read_text() + '{"event":"end","ended":"interrupted"}\n')
+    assert by_events(record, path.parent)["hashes"].verdict == "doubt"
+
+
+def test_a_record_of_schema_1_is_gathered_anew_and_its_lack_of_hashes_is_not_wrong(tmp_path: Path) -> None:
+    record = QUICK.leave(tmp_path)
+    old = {key: value for key, value in json.loads(record.dumps()).items() if key not in ("event_files", "revision")}
+    checked = {
+        entry.name: entry for entry in audit_document({**old, "schema": 1}, "x", events(tmp_path, record).parent)
+    }
+    assert (checked["events"].verdict, checked["hashes"].verdict) == ("ok", "unknown")
+
+
+def test_a_metric_that_the_record_does_not_have_is_a_note_where_the_events_give_it(tmp_path: Path) -> None:
+    record = QUICK.leave(tmp_path)
+    fewer = {alias: quantity for alias, quantity in record.metrics.items() if alias != "step_spread"}
+    [finding] = by_events(replace(record, metrics=fewer), events(tmp_path, record).parent).values()
+    assert (finding.verdict, finding.evidence) == ("note", "step_spread")
+
+
+def test_a_folder_that_cannot_be_read_as_a_run_is_said_and_not_called_wrong(tmp_path: Path) -> None:
+    record = QUICK.leave(tmp_path)
+    folder = events(tmp_path, record).parent
+    (folder / "plan.json").unlink()
+    checked = {entry.name: entry for entry in audit_record(record, folder)}
+    assert checked["events"].verdict == "unknown"
+    assert "is not a run folder" in checked["events"].sentence
 
 
 def test_lines_taken_out_of_a_log_leave_a_gap_in_its_steps(tmp_path: Path) -> None:
@@ -155,9 +199,14 @@ def test_a_clock_that_goes_back_in_a_log_is_wrong(tmp_path: Path) -> None:
 
 
 def test_all_logs_of_a_run_folder_are_audited(tmp_path: Path) -> None:
-    record = TWO_RANKS.leave(tmp_path)
-    audits = audit_run_folder(events(tmp_path, record).parent, record)
+    audits = audit_logs(events(tmp_path, TWO_RANKS.leave(tmp_path)).parent)
     assert [audit.title.rpartition("/")[2] for audit in audits] == ["rank0.jsonl", "rank1.jsonl", "telemetry0.jsonl"]
+
+
+def test_an_event_of_a_newer_version_is_a_note(tmp_path: Path) -> None:
+    path = events(tmp_path, QUICK.leave(tmp_path))
+    path.write_text(path.read_text() + '{"event":"applause","hands":2}\n')
+    assert log_findings(path)["lines"].verdict == "note"
 
 
 def test_a_workload_from_outside_is_held_to_what_its_record_says_of_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from trainmark.analysis.audit.records import audit_record
+from trainmark.analysis.audit_record import audit_record
 from trainmark.report.html import header, validity, waterfall
 from trainmark.report.html.element import el, raw
 from trainmark.spec.language import by_locale, speaker
