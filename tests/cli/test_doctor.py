@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import Cli
 from rich.cells import cell_len
@@ -48,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
 
     def probe_only(plan: Plan, store: Path, **coordinator: object) -> tuple[list[links.AllReduce], int, str]:
         plans.append((plan, store))
-        return links.read(rows()), 0, ""
+        return msgspec.convert(rows(), list[links.AllReduce]), 0, ""
 
     monkeypatch.setattr(launcher, "probe_only", probe_only)
     return plans
@@ -84,7 +85,9 @@ def test_json_holds_every_section_with_its_verdict(capsys: pytest.CaptureFixture
 def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: (links.read(rows(3)), 0, ""))
+    monkeypatch.setattr(
+        launcher, "probe_only", lambda *words, **more: (msgspec.convert(rows(3), list[links.AllReduce]), 0, "")
+    )
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
     assert out.startswith("links: doubt\n")

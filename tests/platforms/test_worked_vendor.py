@@ -19,7 +19,7 @@ SAID = "index, power.draw [W], temp.core, memory.used\n0, 431.5, 61, 2048\n1, 90
 @pytest.fixture
 def example(tmp_path: Path) -> Path:
     """The file a reader would have after pasting the page's block."""
-    [block] = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    block, *_ = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     path = tmp_path / "lumen.toml"
     path.write_text(block, encoding="utf-8")
     return path

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark.spec import escape
 
-    speak = _speech_module(_trained(args.checkpoint, args.store))
+    speak = _speech_module(args.checkpoint, args.store)
     settings = _settings(args, speak)
     texts = _texts(args, speak)
     targets = _targets(args, len(texts))
@@ -177,15 +177,18 @@ def _trained(word: str, store: Path | None) -> str | None:
     return None
 
 
-def _speech_module(trained: str | None) -> Any:
+def _speech_module(word: str, store: Path | None) -> Any:
     """The `speak` of the workload that was trained, or of the one that speaks; another's run is refused."""
     from importlib import import_module
 
     from trainmark import workloads
 
+    trained = _trained(word, store)
     speaking = [facts.name for facts in workloads.all_facts() if facts.speaks]
     if trained not in (None, *speaking):
-        raise UsageError(f"that run trained {trained}, which does not speak; give a run of {' or '.join(speaking)}")
+        raise UsageError(
+            f"run {_checkpoint(word, store).name} trained {trained}, which does not speak; give a run of {' or '.join(speaking)}"
+        )
     return import_module(f"trainmark.workloads.{trained or speaking[0]}.speak")
 
 
