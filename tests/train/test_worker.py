@@ -1,15 +1,18 @@
-"""What a worker says when the machine has not enough memory, and how batches get to a device."""
+"""What a worker says when the machine has not enough memory, which threads it takes, how batches get to a device."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from records import make_plan
 from torch import Tensor
 
-from trainmark.train import transfers
+from trainmark.train import setup, transfers
+from trainmark.train.ranks import Ranks
 from trainmark.train.worker import is_out_of_memory, out_of_memory_sentence
 
 
@@ -108,3 +111,17 @@ def test_tensors_are_found_wherever_they_stand_in_a_batch() -> None:
     assert not {tensor.data_ptr() for tensor in found} & {tensor.data_ptr() for tensor in one}
     assert (moved.pairs[0].weight, moved.lengths, moved.name, moved.count) == (0.5, (3, 4), "shard 7", 2)
     assert moved.lengths is batch.lengths
+
+
+@pytest.mark.parametrize(("asked", "local_ranks", "threads"), [("3", 1, 3), ("", 1, 8), ("4,2", 1, 8), ("1", 2, 4)])
+def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_cores(
+    asked: str, local_ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among several, 1 is what torchrun says where the user says nothing."""
+    told: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    ranks = Ranks(rank=0, world=local_ranks, local_rank=0, local_ranks=local_ranks)
+    setup.open_device(make_plan(platform="cpu", precision="fp32"), ranks)
+    assert told == [threads]

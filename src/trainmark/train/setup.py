@@ -113,11 +113,19 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
     platform = Platform(files.load(plan.platform))
     device = platform.open(ranks.local_rank)
     if device.is_cpu:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks.local_ranks))
+        torch.set_num_threads(_threads(ranks.local_ranks))
     elif device.is_stand_in:
         torch.set_num_threads(1)  # several would fall asleep between two launches, and waking them takes longer
     device.set_precision(Precision.parse(plan.precision))
     return device
+
+
+def _threads(local_ranks: int) -> int:
+    """As many as a user who sets OMP_NUM_THREADS says, else a rank's part of the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if local_ranks == 1 and asked.isdigit() and int(asked) > 0:  # for several, torchrun sets it to 1 unasked
+        return int(asked)
+    return max(1, len(os.sched_getaffinity(0)) // local_ranks)
 
 
 def join(device: Device, ranks: Ranks) -> Collectives:
