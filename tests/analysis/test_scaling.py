@@ -269,5 +269,8 @@ def test_what_is_not_published_has_no_efficiency() -> None:
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_tables_can_be_drawn_in_ascii_at_any_width(width: int) -> None:
     runs = scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(150, 1))])
-    render([runs], width=width, encoding="ascii").encode("ascii")
-    render_published(published_scalings(rows()), width=width, encoding="ascii").encode("ascii")
+    ours = render([runs], width=width, encoding="ascii")
+    theirs = render_published(published_scalings(rows()), width=width, encoding="ascii")
+    assert ours.isascii() and theirs.isascii()
+    assert "Weak scaling by p_core" in " ".join(ours.split())
+    assert "1x1" in ours and "1x2" in ours and "1x8" in theirs

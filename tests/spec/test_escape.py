@@ -37,8 +37,12 @@ def test_no_text_reaches_a_terminal_with_a_control_character(text: str) -> None:
 
 @given(ANY_TEXT, st.sampled_from(["ascii", "latin-1", "gbk", "utf-8", "no-such-encoding"]))
 def test_text_is_fitted_to_any_encoding(text: str, encoding: str) -> None:
-    shown = fitted(terminal(text), encoding)
-    shown.encode("ascii" if encoding == "no-such-encoding" else encoding)
+    safe, codec = terminal(text), "ascii" if encoding == "no-such-encoding" else encoding
+    shown = fitted(safe, encoding)
+    assert shown.encode(codec).decode(codec) == shown
+    assert all(sign in shown for sign in safe if sign.isascii())
+    if safe.encode(codec, "ignore").decode(codec) == safe:
+        assert shown == safe, "what the encoding has is left alone"
 
 
 def test_our_own_signs_have_a_plain_spelling() -> None:

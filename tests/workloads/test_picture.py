@@ -79,7 +79,10 @@ def test_any_title_is_drawn_on_its_one_line(title: str, tmp_path: Path) -> None:
 
 
 def test_odd_letters_are_drawn_too(tmp_path: Path) -> None:
-    drawn(tmp_path / "x.png", np.eye(5), letters="é两\n\ud800 ")
+    odd = drawn(tmp_path / "x.png", np.eye(5), letters="é两\n\ud800 ")
+    plain, none = (drawn(tmp_path / "x.png", np.eye(5), letters=letters) for letters in ("abcde", "     "))
+    assert odd.shape == plain.shape
+    assert (odd != none).any(), "no ink where the letters are"
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 60), (700, 1), (2500, 400)])
