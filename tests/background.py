@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import warm_start
 from conftest import TINY_RUN
+from hosts import Host
 
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.run_folder import RunFolder
@@ -38,15 +39,20 @@ class Started:
     """A run in the background, with its store."""
 
     def __init__(
-        self, environment: Mapping[str, str], *words: str | Path, popen: Callable[..., Any] | None = None
+        self,
+        environment: Mapping[str, str],
+        *words: str | Path,
+        popen: Callable[..., Any] | None = None,
+        host: Host | None = None,
     ) -> None:
-        """`popen` starts it with pipes, or somewhere else than on this machine."""
+        """`popen` starts it with pipes; `host` is where, if not on this machine."""
         self.store = Path(environment["TRAINMARK_STORE"])
         server = warm_start.SERVER
         if popen is None and server is not None and server.serves(environment):
-            self.process: Any = server.start([*map(str, words)], environment)
+            like = None if host is None else host.holder_pid
+            self.process: Any = server.start([*map(str, words)], environment, like)
             return
-        popen = popen or subprocess.Popen
+        popen = popen or (subprocess.Popen if host is None else host.popen)
         self.process = popen(
             [sys.executable, "-m", "trainmark", *map(str, words)],
             env=environment,

@@ -91,6 +91,13 @@ def cli(environment: dict[str, str], warm_server: WarmStart) -> Cli:
     return call
 
 
+STARTS_PROCESSES = {"warm_server", "browser", "cluster"}
+"""Fixtures whose tests are slow; others are marked so one by one."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole runs first: at the end, a long one would keep one core waiting for the other."""
+    for item in items:
+        if STARTS_PROCESSES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: (item.path.parent.name != "tests", not item.path.name.startswith("test_whole_")))

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
+from torch.multiprocessing import start_processes
+
+# ranks are forked off one process that has imported what they need, which takes longer than what most of them do
+multiprocessing.set_forkserver_preload(
+    ["pytest", "torch._dynamo", "torch.multiprocessing", "trainmark.train.setup", "trainmark.train.stepper"]
+)
 
 
 def on_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `function(*arguments)` returned on every rank: tensors and plain values. It must be importable."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_rank, (world, Path(folder), function, arguments), nprocs=world)
+        start_processes(_rank, (world, Path(folder), function, arguments), nprocs=world, start_method="forkserver")
         return [torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True) for rank in range(world)]
 
 

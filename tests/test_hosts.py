@@ -20,7 +20,7 @@ from conftest import TINY_RUN
 from hosts import Host, Hosts, Sshd
 from records import make_record
 
-pytestmark = pytest.mark.skipif(making.missing() is not None, reason=str(making.missing()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(making.missing() is not None, reason=str(making.missing()))]
 
 LISTEN = "import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c = s.accept()[0]; n = 0\n"
 RECEIVE = LISTEN + "while d := c.recv(65536): n += len(d)\nprint(n)"

@@ -17,7 +17,7 @@ import pytest
 import slurm
 from conftest import TINY_RUN, Cli
 
-pytestmark = pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))]
 
 PICTURES = 48
 """How many the set has for training."""
@@ -40,9 +40,9 @@ class Jobs:
         here = str(Path(sys.executable).parent)  # where `trainmark` was installed, too
         self.environment = {**environment, "PATH": f"{here}:{environment['PATH']}", "OMP_NUM_THREADS": "1"}
 
-    def submit(self, *words: str | Path) -> str:
+    def submit(self, topology: str, *words: str | Path) -> str:
         _, *plan_words = TINY_RUN
-        said = self.cli("launch", "render", "slurm", *plan_words, "--topology", "2x2", "--name", "tiny", *words)
+        said = self.cli("launch", "render", "slurm", *plan_words, "--topology", topology, "--name", "tiny", *words)
         assert said.returncode == 0, said.stderr
         (self.folder / "job.sh").write_text(said.stdout)
         return self.cluster.submit(f"--chdir={self.folder}", self.folder / "job.sh", environment=self.environment)
@@ -76,7 +76,7 @@ def test_the_cluster_runs_a_task_on_each_of_two_nodes(cluster: slurm.Slurm) -> N
 
 
 def test_the_rendered_script_leaves_one_valid_record_of_four_ranks(jobs: Jobs, pictures: Path) -> None:
-    number = jobs.submit("--data", pictures, "--epochs", "2", "--set", "target=101")
+    number = jobs.submit("2x2", "--data", pictures, "--epochs", "2", "--set", "target=101")
     ended = jobs.cluster.wait(number)
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), jobs.output(number)
     record = jobs.record()
@@ -100,24 +100,24 @@ def test_inside_an_allocation_a_run_calls_srun_itself(jobs: Jobs, pictures: Path
 
 
 def test_a_rank_killed_in_the_job_is_named_and_the_job_fails(jobs: Jobs, pictures: Path) -> None:
-    number = jobs.submit("--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every=end")
-    pid = until(lambda: rank_that_has_made_steps(jobs.store, 3), "rank 3 to make steps")
+    number = jobs.submit("2x1", "--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every=end")
+    pid = until(lambda: rank_that_has_made_steps(jobs.store, 1), "rank 1 to make steps")
     os.kill(pid, signal.SIGKILL)
     ended = jobs.cluster.wait(number)
     output = jobs.output(number)
     assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "4:0"), output
-    assert re.search(r"rank 3\b.*\btm2\b.*SIGKILL", jobs.record()["ended"]), output
-    assert re.search(r"rank 3\b", " ".join(output.split())), output
+    assert re.search(r"rank 1\b.*\btm2\b.*SIGKILL", jobs.record()["ended"]), output
+    assert re.search(r"rank 1\b", " ".join(output.split())), output
     assert not psutil.pid_exists(pid)
 
 
 def test_a_cancelled_job_keeps_what_was_measured(jobs: Jobs, pictures: Path) -> None:
-    number = jobs.submit("--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every=end")
+    number = jobs.submit("2x1", "--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every=end")
     until(lambda: rank_that_has_made_steps(jobs.store, 0), "rank 0 to make steps")
     jobs.cluster.call("scancel", "--signal=TERM", number)
     ended = jobs.cluster.wait(number)
     assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "143:0"), jobs.output(number)
-    assert len(jobs.record()["series"]["ranks"]) == 4, jobs.output(number)
+    assert len(jobs.record()["series"]["ranks"]) == 2, jobs.output(number)
 
 
 def rank_that_has_made_steps(store: Path, rank: int) -> int | None:

@@ -1,13 +1,14 @@
 """Starts `trainmark` and its ranks as processes of their own from one that has imported torch already.
 
 Importing it takes longer than most commands do, and the tests start hundreds of processes. One that is forked off gets
-its own words, variables and streams, and ends like any other. Tests of nodes, hosts, Slurm and Kubernetes start every
-process from nothing, as users do.
+its own words, variables and streams, its own network and name where it is to run on another host, and ends like any
+other. Tests of ssh, Slurm and Kubernetes start every process from nothing, as users do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -49,12 +50,17 @@ class WarmStart:
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         def early(variables: Mapping[str, str]) -> dict[str, str]:
-            return {name: value for name, value in variables.items() if name.startswith(DECIDED_AT_START)}
+            return {
+                name: value
+                for name, value in variables.items()
+                if name.startswith(DECIDED_AT_START) and name != "PYTHONPATH"
+            }
 
         return early(environment) == {**early(os.environ), "PYTHONWARNINGS": ""}
 
-    def start(self, words: Sequence[str], environment: Mapping[str, str]) -> Warm:
-        return Warm(self._address, words, environment)
+    def start(self, words: Sequence[str], environment: Mapping[str, str], like: int | None = None) -> Warm:
+        """`like` is a process whose network, name and mounts it shall have."""
+        return Warm(self._address, words, environment, like)
 
     def close(self) -> None:
         self._server.terminate()
@@ -68,13 +74,15 @@ SERVER: WarmStart | None = None
 class Warm:
     """A command that was forked off, with as much of `subprocess.Popen` as tests need."""
 
-    def __init__(self, address: Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, address: Path, words: Sequence[str], environment: Mapping[str, str], like: int | None = None
+    ) -> None:
         self.args = list(words)
         self.returncode: int | None = None
         self._streams: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed in the end
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(str(address))
-        asked = {"words": self.args, "environment": dict(environment), "folder": str(Path.cwd())}
+        asked = {"words": self.args, "environment": dict(environment), "folder": str(Path.cwd()), "like": like}
         _send(self._line, asked, [stream.fileno() for stream in self._streams])
         self.pid = int(_exactly(self._line, 8))
 
@@ -169,11 +177,22 @@ def _command(asked: Mapping[str, Any], streams: Sequence[int]) -> int:
     from trainmark.cli.main import main
 
     os.setsid()
+    if asked["like"] is not None:
+        _enter(asked["like"])
     _move_in(asked, [os.open(os.devnull, os.O_RDONLY), *streams])
     if asked["words"][:1] in (["run"], ["reproduce"], ["doctor"]):
         _hold_ready(WAITING)
     sys.argv = ["trainmark", *asked["words"]]
     return main()
+
+
+def _enter(pid: int) -> None:
+    """Moves this process to the host that another one is on."""
+    kernel = ctypes.CDLL(None, use_errno=True)
+    for kind in ("net", "uts", "mnt"):
+        with Path(f"/proc/{pid}/ns/{kind}").open("rb") as space:
+            if kernel.setns(space.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace of process {pid}")
 
 
 def _move_in(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
@@ -188,6 +207,10 @@ def _move_in(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        sys.path.insert(0, folder)
+        if (Path(folder) / "sitecustomize.py").exists():  # what a Python that starts would run
+            runpy.run_path(str(Path(folder) / "sitecustomize.py"))
 
 
 def _hold_ready(count: int) -> None:

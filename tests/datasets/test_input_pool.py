@@ -374,6 +374,7 @@ def test_shared_memory_has_no_name_that_could_stay_behind(root: Path) -> None:
         assert "/dev/shm" not in Path("/proc/self/maps").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["os.kill(os.getpid(), signal.SIGKILL)", "pass"])
 def test_workers_end_with_their_trainer_however_it_ends(root: Path, ending: str) -> None:
     script = f"""

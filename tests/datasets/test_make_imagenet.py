@@ -325,6 +325,7 @@ def file_size(path: Path) -> Features:
     return np.array([size, size * size, np.log(size)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("features", "most"), [(colours, 0.30), (thumbnail, 0.45), (grey_thumbnail, 0.45), (file_size, 0.30)]
 )

@@ -282,6 +282,7 @@ def start(code: str, wavs: Path, cache: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_two_processes_fill_one_cache_at_once_and_agree(tmp_path: Path) -> None:
     wavs = make_wavs(tmp_path / "wavs", 40)
     both = [start(FILL, tmp_path / "wavs", tmp_path / "cache") for _ in range(2)]
@@ -302,6 +303,7 @@ def test_two_processes_fill_one_cache_at_once_and_agree(tmp_path: Path) -> None:
     assert len(entries(tmp_path)) == 40 and not unfinished(tmp_path)
 
 
+@pytest.mark.slow
 def test_another_process_completes_what_a_killed_one_began(tmp_path: Path) -> None:
     wavs = make_wavs(tmp_path / "wavs", 6)
     code = FILL.replace('print("ready", flush=True)\nsys.stdin.readline()\n', STOP_BEFORE_THE_FOURTH_IS_IN_PLACE)

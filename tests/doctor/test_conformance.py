@@ -133,6 +133,7 @@ def test_a_tool_that_is_not_there_is_unavailable_with_its_reason(device: Device)
     assert conformance.NO_PROGRAM in found.sentence
 
 
+@pytest.mark.slow
 def test_host_settings_under_which_torch_complains_fail(device: Device) -> None:
     changed = with_file(device, host_settings={"LD_PRELOAD": "/nowhere/lib.so"})
     found = conformance.host_settings_valid(changed)
@@ -152,6 +153,7 @@ def test_a_device_without_a_peak_is_told_where_to_add_one(device: Device, monkey
     assert conformance.peak_known(known).sentence == "fp16 312 TFLOP/s (a sheet)"
 
 
+@pytest.mark.slow
 def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,13 +91,13 @@ def test_when_the_launcher_is_killed_the_ranks_go_and_the_events_stay_readable(
 
 
 def test_a_rank_that_stands_still_ends_the_run_at_the_limit(environment: dict[str, str], pictures: Path) -> None:
-    run = Started(environment, *LONG, "--data", pictures, "--hang-timeout", "12")
+    run = Started(environment, *LONG, "--data", pictures, "--hang-timeout", "3")
     worker = run.wait_for_steps(3).pid
     assert worker is not None
     os.kill(worker, signal.SIGSTOP)
     code, _, err = run.end()
     assert code == 124
-    assert "no progress for 12 s: rank 0 was last seen in train at step" in err
+    assert "no progress for 3 s: rank 0 was last seen in train at step" in err
     assert gone(worker)
     assert record_of(run.store)["status"] == "incomplete"
 

@@ -36,6 +36,7 @@ def _agree() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_every_rank_gets_the_bytes_of_rank_0_the_largest_and_the_total() -> None:
     expected = {"heard": [list(message) for message in MESSAGES], "largest": [2, 0], "total": {"a": 3, "b": 3}}
     assert on_ranks(3, _agree) == [expected] * 3
@@ -52,6 +53,7 @@ def _resume(whole: Path, empty: Path, nowhere: Path) -> dict[str, Any]:
     return {"state": state, "damaged": damaged, "refusal": refusal}
 
 
+@pytest.mark.slow
 def test_all_ranks_resume_from_what_rank_0_finds_or_fail_with_its_sentence(tmp_path: Path) -> None:
     whole, empty = tmp_path / "whole", tmp_path / "empty"
     empty.mkdir()

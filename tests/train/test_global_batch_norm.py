@@ -132,6 +132,7 @@ def ranks(request: pytest.FixtureRequest) -> list[dict[str, dict[str, Any]]]:
     return on_ranks(request.param, _all_cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_with_unlike_shares_compute_what_one_norm_does_on_all_samples(
     ranks: list[dict[str, dict[str, Any]]], name: str
@@ -154,6 +155,7 @@ def test_ranks_with_unlike_shares_compute_what_one_norm_does_on_all_samples(
                 torch.testing.assert_close(rank[key].double(), exact[key].double(), rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_channels_that_came_last_stay_last(ranks: list[dict[str, dict[str, Any]]]) -> None:
     for rank in ranks:
         for key in ("y", "of x"):
@@ -161,6 +163,7 @@ def test_channels_that_came_last_stay_last(ranks: list[dict[str, dict[str, Any]]
             assert shape.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.slow
 def test_a_small_variance_far_from_zero_is_not_lost(ranks: list[dict[str, dict[str, Any]]]) -> None:
     case = CASES["a mean a thousand times the spread"]
     variance = case.batches()[0].double().var((0, 2, 3))
@@ -169,6 +172,7 @@ def test_a_small_variance_far_from_zero_is_not_lost(ranks: list[dict[str, dict[s
         torch.testing.assert_close((found - 0.81) / 0.19, variance, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_ranks_whose_samples_are_of_unlike_length_are_weighed_by_what_they_hold(
     ranks: list[dict[str, dict[str, Any]]],
 ) -> None:
@@ -187,6 +191,7 @@ def test_ranks_whose_samples_are_of_unlike_length_are_weighed_by_what_they_hold(
     torch.testing.assert_close(found[-1]["running_var"].double(), exact["running_var"])
 
 
+@pytest.mark.slow
 def test_a_network_trained_on_several_ranks_is_the_one_trained_on_one(ranks: list[dict[str, dict[str, Any]]]) -> None:
     alone = _trained()
     for rank in ranks:

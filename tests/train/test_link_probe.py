@@ -32,6 +32,7 @@ def measured(paces: list[float]) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_two_real_ranks_measure_every_size_and_know_the_same() -> None:
     told = on_ranks(2, measured, [1.0, 1.0])
     assert told[0] == told[1]
@@ -43,6 +44,7 @@ def test_two_real_ranks_measure_every_size_and_know_the_same() -> None:
         assert row.bus_gigabytes_per_s == pytest.approx(row.size_bytes / row.best_s / 1e9)
 
 
+@pytest.mark.slow
 def test_three_real_ranks_stop_together_when_the_clock_of_one_says_so() -> None:
     told = on_ranks(3, measured, [1.0, 1e9, 1.0])
     assert told[0] == told[1] == told[2]

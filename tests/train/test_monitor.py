@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from standin import HandClock, StandIn
 from tiny import RECIPE
@@ -68,6 +69,7 @@ class Course:
         return list(EventTail(self.path).new_events())
 
 
+@pytest.mark.slow
 def test_steps_are_written_in_lots_not_one_by_one(tmp_path: Path) -> None:
     course = Course(tmp_path, Limits())
     assert course.run([1] * 10_000) == (10_000, 0)

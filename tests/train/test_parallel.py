@@ -84,6 +84,7 @@ def train_share(data: dict[str, Tensor], ends: list[int]) -> dict[str, Any]:
     return {"losses": torch.stack(losses), "weight": stepper.bare_model.state_dict()["0.weight"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [[5, 8], [1, 3, 8]])
 def test_ranks_train_as_one_would_on_all_samples_and_the_mean_of_their_losses_is_its_loss(ends: list[int]) -> None:
     x = torch.linspace(-1, 1, 8).unsqueeze(1)
@@ -129,6 +130,7 @@ def one_step_with_a_slow_rank() -> int:
     return step.exchange_ns
 
 
+@pytest.mark.slow
 def test_the_wait_for_a_slow_rank_is_in_the_exchange_of_the_others() -> None:
     waited_ns, _ = on_ranks(2, one_step_with_a_slow_rank)
     assert waited_ns >= 1e9 * HELD_BACK_S

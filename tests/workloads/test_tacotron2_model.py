@@ -303,6 +303,7 @@ def test_attention_is_led_only_where_a_recipe_says_so() -> None:
     assert led.decoder.attention_layer.query_layer.linear_layer.weight.grad.abs().max() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "amp-bf16", "amp-fp16"])
 def test_every_precision_trains_and_evaluates(precision: str) -> None:
     torch.manual_seed(3)
