@@ -186,9 +186,8 @@ def _speech_module(word: str, store: Path | None) -> Any:
     trained = _trained(word, store)
     speaking = [facts.name for facts in workloads.all_facts() if facts.speaks]
     if trained not in (None, *speaking):
-        raise UsageError(
-            f"run {_checkpoint(word, store).name} trained {trained}, which does not speak; give a run of {' or '.join(speaking)}"
-        )
+        run, others = _checkpoint(word, store).name, " or ".join(speaking)
+        raise UsageError(f"run {run} trained {trained}, which does not speak; give a run of {others}")
     return import_module(f"trainmark.workloads.{trained or speaking[0]}.speak")
 
 
