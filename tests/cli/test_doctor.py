@@ -85,8 +85,9 @@ def test_json_holds_every_section_with_its_verdict(capsys: pytest.CaptureFixture
 def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured = msgspec.convert(rows(3), list[links.AllReduce])
-    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: (measured, 0, ""))
+    monkeypatch.setattr(
+        launcher, "probe_only", lambda *words, **more: (msgspec.convert(rows(3), list[links.AllReduce]), 0, "")
+    )
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
     assert out.startswith("links: doubt\n")

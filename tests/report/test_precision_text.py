@@ -89,7 +89,7 @@ def test_the_page_of_a_run_shows_what_its_first_step_was_computed_in() -> None:
 
 def test_the_page_of_a_run_shows_every_batch_that_was_tried() -> None:
     page = describe(record(fill=FILL), width=100)
-    assert "16 per device; not 24: out of memory" in page
+    assert "16 per device was chosen; not 24: out of memory" in page
     assert "out of memory" in page.partition("not 24")[2].partition("\n")[2]
 
 

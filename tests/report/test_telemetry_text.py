@@ -57,10 +57,10 @@ def test_the_table_has_a_column_for_power_only_where_some_device_said_it() -> No
 
 def test_a_record_is_shown_with_its_series_and_what_could_not_be_read() -> None:
     shown = describe.describe(make_record(telemetry={"machines": [machine()]}), width=100)
-    assert "node-a, 40 samples, one every 0.500 s" in shown
-    assert "device power" in shown
-    assert "mean 120, from 100 to 139 W" in shown
-    assert "energy, clock: no counter" in " ".join(shown.split())
+    assert "node-a: 40 samples, one every 0.500 s" in shown
+    assert "Power" in shown
+    assert "Mean 120, from 100 to 139 W" in shown
+    assert "Energy, Clock: no counter" in " ".join(shown.split())
     assert "ended early" not in shown
 
 
@@ -69,8 +69,8 @@ def test_a_sampler_that_ended_early_and_many_devices_are_said() -> None:
     devices = [{**one["devices"][0], "device": number} for number in range(10)]
     shown = describe.describe(make_record(telemetry={"machines": [machine(devices=devices, ended_early=True)]}))
     assert "the sampler ended early" in " ".join(shown.split())
-    assert "device 7 power" in shown
-    assert "device 8 power" not in shown
+    assert "Power, device 7" in shown
+    assert "Power, device 8" not in shown
     assert "and 2 more devices" in shown
 
 
@@ -81,4 +81,4 @@ def test_a_record_without_telemetry_has_no_such_section() -> None:
 def test_a_terminal_without_block_signs_gets_plain_ones() -> None:
     shown = describe.describe(make_record(telemetry={"machines": [machine()]}), encoding="ascii")
     assert "▁" not in shown
-    assert "device power" in shown
+    assert "Power" in shown

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainmark.report import links_text, precision_text, telemetry_text
+from trainmark.report import facts
+from trainmark.report.facts import FactSection
 from trainmark.report.terminal import TerminalWriter
-from trainmark.spec import escape, links
+from trainmark.spec import escape
 from trainmark.spec.format import (
     NOTHING,
     VERDICT_STYLES,
     device_name,
     goal,
-    half_width_percent,
     number,
     shown_quality,
     verdict,
 )
-from trainmark.spec.topology import Topology
+from trainmark.spec.language import speaker
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
-    from trainmark.spec.machine import FlopsFacts
-    from trainmark.spec.metrics import Quantity
     from trainmark.spec.record import Evaluation, Record
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -35,8 +33,8 @@ _SPARK_COLUMNS = 64
 _BAR_COLUMNS = 24
 _MOST_EVALUATIONS = 12
 _MOST_RANKS = 16
-_MOST_FILES = 10
 _MOST_MACHINES = 4
+_say = speaker("en")
 
 
 def describe(
@@ -51,18 +49,15 @@ def describe(
     """The whole record as text of the given width. `path` is where its file lies, `run_folder` where its run worked."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     _draw_identity(writer, record)
-    _draw_plan(writer, record)
-    _draw_metrics(writer, record)
-    _draw_precision(writer, record)
-    _draw_fill(writer, record)
+    for section in (facts.plan, facts.metrics, facts.precision, facts.fill):
+        draw_section(writer, section(record, _say))
     _draw_phases(writer, record)
     _draw_steps(writer, record)
     _draw_telemetry(writer, record)
     _draw_quality(writer, record)
     _draw_artifacts(writer, record, run_folder)
-    _draw_links(writer, record)
-    _draw_environment(writer, record)
-    _draw_unknown(writer, record)
+    for section in (facts.restarts, facts.data, facts.network, facts.environment, facts.unknown):
+        draw_section(writer, section(record, _say))
     _draw_doubts(writer, record)
     writer.put("", "What a word means: trainmark explain p_core")
     if path is not None:
@@ -108,72 +103,6 @@ def _draw_identity(writer: TerminalWriter, record: Record) -> None:
         ],
         indent=0,
     )
-
-
-def _draw_plan(writer: TerminalWriter, record: Record) -> None:
-    plan = record.plan
-    _title(writer, "Plan")
-    data = f"{plan.data.name}, synthetic" if plan.data.synthetic else plan.data.name
-    pairs = [
-        ("workload", f"{plan.workload}, counted in {record.item}"),
-        *([("workload from", str(plan.workload_source))] if plan.workload_source else []),
-        ("recipe", plan.recipe_name),
-        ("topology", plan.topology),
-        ("precision", plan.precision),
-        ("platform", plan.platform),
-        ("data", f"{data}, in {plan.data.folder}" if plan.data.folder else f"{data}, made by the workload"),
-        ("runs until", str(plan.limits)),
-        ("fingerprint", plan.fingerprint[:16]),
-        *([("begins with", plan.init_from)] if plan.init_from else []),
-        *([("resumed from", plan.resume_from)] if plan.resume_from else []),
-    ]
-    if not plan.deviations:
-        pairs.append(("fix_hp", "/ (as the reference recipe)"))
-    _draw_pairs(writer, pairs)
-    if plan.deviations:
-        writer.put("fix_hp, reference → this run:", indent=2)
-        changes = [(change.name, f"{_plain(change.reference)} → {_plain(change.actual)}") for change in plan.deviations]
-        _draw_pairs(writer, changes, indent=4)
-
-
-def _draw_metrics(writer: TerminalWriter, record: Record) -> None:
-    from trainmark.spec.metrics import METRICS
-
-    _title(writer, "Metrics", f"throughputs cover {record.coverage}")
-    drawn = writer.table(heads=False)
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(no_wrap=True, justify="right")
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(overflow="fold", style="dim")
-    for alias in [*METRICS, *(alias for alias in record.metrics if alias not in METRICS)]:
-        quantity = record.metrics.get(alias)
-        if quantity is None:
-            continue
-        known = METRICS.get(alias)
-        value, unit, remark = _measured(quantity)
-        formula = known.formula if known and quantity.value is not None else ""
-        if alias == "mfu" and formula:
-            formula += _peak(record.environment.flops)
-        drawn.add_row(
-            writer.text(alias, "bold" if alias == "p_core" else ""),
-            writer.text(value, "bold" if alias == "p_core" else ""),
-            writer.text(unit),
-            writer.text(f"{remark}; {formula}" if remark and formula else remark or formula),
-        )
-    writer.put(drawn, indent=2)
-
-
-def _peak(flops: FlopsFacts | None) -> str:
-    if flops is None or not flops.peak_tflops:
-        return ""
-    return f"; the peak is {number(flops.peak_tflops)} TFLOP/s, {flops.peak_source}"
-
-
-def _measured(quantity: Quantity) -> tuple[str, str, str]:
-    if quantity.value is None:
-        return NOTHING, "", quantity.unavailable or "not available"
-    half = half_width_percent(quantity)
-    return number(quantity.value), quantity.unit, f"±{number(half, 2)} %" if half is not None else ""
 
 
 def _draw_phases(writer: TerminalWriter, record: Record) -> None:
@@ -223,10 +152,6 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
         median = number(float(np.median(timeline.step_items)), 4)
         ends = f"from {number(float(held[0]), 4)} to {number(float(held[-1]), 4)}"
         pairs.append(("items", f"median {median} {record.item} a step, {ends}"))
-    pairs += [
-        (f"data: {name}", f"{value:g}" if value == int(value) else number(value, 4))
-        for name, value in record.data_facts.items()
-    ]
     loss = [float(value) for value in record.loss if value is not None and value == value]
     if loss:
         pairs += [("loss", spark(loss, columns, heights)), ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}")]
@@ -261,10 +186,16 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
     columns = min(_SPARK_COLUMNS, writer.width - 26)
     heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
     for machine in record.telemetry.machines[:_MOST_MACHINES]:
-        _title(writer, "Telemetry", telemetry_text.remark(machine))
-        _draw_pairs(
-            writer, list(telemetry_text.pairs(machine, lambda values: spark(values, columns, heights, low=0.0)))
-        )
+        _title(writer, "Telemetry", facts.telemetry_remark(machine, _say))
+        pairs = []
+        for curve in facts.telemetry_curves(machine, _say):
+            several = f", device {curve.device}" if curve.device is not None and len(machine.devices) > 1 else ""
+            pairs.append((curve.word + several, spark(curve.values, columns, heights, low=0.0)))
+            pairs.append(("", facts.telemetry_summary(curve.values, curve.unit, _say)))
+        if (more := len(machine.devices) - facts.MOST_DEVICES) > 0:
+            pairs.append(("", f"and {more} more devices"))
+        missing = facts.telemetry_missing(machine, _say)
+        _draw_pairs(writer, pairs + [("Unavailable", f"{', '.join(names)}: {why}") for why, names in missing.items()])
     if (left := len(record.telemetry.machines) - _MOST_MACHINES) > 0:
         writer.put(f"and {left} more machines", indent=2)
 
@@ -310,62 +241,23 @@ def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | N
         writer.put_unbroken(f"    {run_folder / artifact.file if run_folder else artifact.file}")
 
 
-def _draw_precision(writer: TerminalWriter, record: Record) -> None:
-    if pairs := precision_text.precision(record.environment.precision):
-        _title(writer, "Precision", "as the first step was really computed")
-        _draw_pairs(writer, pairs)
-
-
-def _draw_fill(writer: TerminalWriter, record: Record) -> None:
-    if found := record.environment.fill:
-        _title(writer, "Batch", "the largest useful one, found on one device")
-        writer.put(f"{found.batch_per_device} per device; {found.reason}", "", indent=2)
-        writer.put(precision_text.table(writer, found.curve, record.item), indent=2)
-
-
-def _draw_links(writer: TerminalWriter, record: Record) -> None:
-    if not (measured := record.environment.link):
-        return
-    topology = Topology.parse(record.plan.topology)
-    _title(writer, "Links", "measured before training")
-    writer.put(links.summary(measured, ranks=topology.devices, hosts=topology.nodes), "", indent=2)
-    writer.put(links_text.table(writer, measured), indent=2)
-
-
-def _draw_environment(writer: TerminalWriter, record: Record) -> None:
-    drawn = ("link", "precision", "fill")
-    plain = record.environment.to_json()
-    pairs = list(_flat({name: value for name, value in plain.items() if name not in drawn}))
-    if pairs:
-        _title(writer, "Environment")
-        _draw_pairs(writer, pairs)
-
-
-def _draw_unknown(writer: TerminalWriter, record: Record) -> None:
-    if pairs := list(_flat(record.unknown)):
-        _title(writer, "Unknown here", "written by a newer trainmark, and kept")
-        _draw_pairs(writer, pairs)
-
-
-def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    for name, entry in value.items():
-        if isinstance(entry, Mapping):
-            yield from _flat(entry, f"{before}{name}.")
-        elif isinstance(entry, (list, tuple)):
-            yield f"{before}{name}", ", ".join(_plain(item) for item in entry) or NOTHING
-        else:
-            yield f"{before}{name}", _plain(entry)
-
-
 def _draw_doubts(writer: TerminalWriter, record: Record) -> None:
     _title(writer, "Doubts", "" if record.doubts else "none")
     if record.doubts:
         writer.put(writer.numbered(doubt.text for doubt in record.doubts), indent=2)
-    if record.skipped_files:
-        _title(writer, "Files left out", f"{len(record.skipped_files)} could not be read")
-        writer.put(*record.skipped_files[:_MOST_FILES], indent=2)
-        if len(record.skipped_files) > _MOST_FILES:
-            writer.put(f"and {len(record.skipped_files) - _MOST_FILES} more", indent=2)
+
+
+def draw_section(writer: TerminalWriter, section: FactSection | None, *, indent: int = 2) -> None:
+    """Title, sentence, named values and table, of what there is of them."""
+    if section is None:
+        return
+    _title(writer, section.title, section.remark)
+    if section.sentence:
+        writer.put(section.sentence, "", indent=indent)
+    if section.facts:
+        _draw_pairs(writer, [(fact.name, fact.value) for fact in section.facts], indent=indent)
+    if section.rows:
+        writer.put(writer.grid(section.heads, section.rows, section.left), indent=indent)
 
 
 def _title(writer: TerminalWriter, title: str, remark: str = "") -> None:
@@ -381,11 +273,3 @@ def _draw_pairs(writer: TerminalWriter, pairs: Sequence[tuple[str, str]], *, ind
     for name, value in pairs:
         drawn.add_row(writer.text(name), writer.text(value))
     writer.put(drawn, indent=indent)
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return NOTHING
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

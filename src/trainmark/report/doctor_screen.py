@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from trainmark.report import links_text
+from trainmark.report import facts
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.language import speaker
 
 STYLES = {"ok": "green", "doubt": "bold yellow", "failed": "bold red", "unknown": "cyan"}
 
@@ -36,7 +37,8 @@ def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
         writer.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
         if measured := result.facts.get("results"):
             writer.put("")
-            writer.put(links_text.table(writer, measured), indent=_INDENT)
+            table = facts.link_table(measured, speaker("en"))
+            writer.put(writer.grid(table.heads, table.rows), indent=_INDENT)
     return writer.drawn()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -67,6 +67,19 @@ class TerminalWriter:
             pad_edge=framed,
             header_style="bold",
         )
+
+    def grid(self, heads: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = ()) -> Table:
+        """A table whose numbers stand at the right, its `left` columns of words at the left; a last one of words may
+        take several lines."""
+        drawn = self.table()
+        for place, head in enumerate(heads):
+            folds = place in left and place == len(heads) - 1
+            justify: Literal["left", "right"] = "left" if place in left else "right"
+            style = "dim" if folds else ""
+            drawn.add_column(self.text(head), justify=justify, no_wrap=not folds, overflow="fold", style=style)
+        for row in rows:
+            drawn.add_row(*map(self.text, row))
+        return drawn
 
     def numbered(self, sentences: Iterable[str]) -> Table:
         drawn = self.table(heads=False)

@@ -150,7 +150,7 @@ def _run(
         ),
         artifacts.draw(record.artifacts, contents.folders.get(record.run_id), room, say),
         machine.draw(record, say, drawn.columns),
-        el("div", details.metrics(record, say), details.plan(record, say), details.environment(record, say)),
+        el("div", details.folded(record, say)),
     ]
     if drawn.folded:
         # as a script's text a browser passes over it, and makes a table and charts of it only when the run is opened

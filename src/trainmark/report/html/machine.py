@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmark.report import telemetry_text
+from trainmark.report import facts
 from trainmark.report.html import axis, line_chart
-from trainmark.report.html.axis import Point
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.format import number
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
-from trainmark.spec.telemetry import MachineTelemetry, Series
+from trainmark.spec.telemetry import MachineTelemetry
 
 _MOST_MACHINES = 4
 _SIZE = (320, 170)
@@ -23,12 +22,7 @@ def draw(record: Record, say: Say, columns: int) -> Markup | None:
         return None
     shown: list[Child] = [el("h3", say("Machine"))]
     for machine in machines[:_MOST_MACHINES]:
-        remark = say("{host}: {samples} samples, one every {every} s").format(
-            host=machine.host, samples=machine.samples, every=number(machine.every_s)
-        )
-        if machine.ended_early:
-            remark += say("; the sampler ended early")
-        shown.append(el("p", remark, class_="note"))
+        shown.append(el("p", facts.telemetry_remark(machine, say), class_="note"))
         shown.append(el("div", _charts(machine, say, columns), class_="charts three"))
         shown.append(_unavailable(machine, say))
     if len(machines) > _MOST_MACHINES:
@@ -38,37 +32,16 @@ def draw(record: Record, say: Say, columns: int) -> Markup | None:
 
 
 def _charts(machine: MachineTelemetry, say: Say, columns: int) -> list[Markup]:
-    devices = machine.devices[: telemetry_text.MOST_DEVICES]
-    words = _words(say)
-    found = []
-    for name, (_, unit, size) in telemetry_text.DEVICE_SERIES.items():
-        drawn = []
-        for index, device in enumerate(devices):
-            if points := _points(device.series.get(name), size):
-                label = say("device {number}").format(number=device.device)
-                drawn.append(line_chart.Line(name=label, points=points, color=index))
-        if drawn:
-            found.append(_chart(words[name], unit, drawn, machine, say, columns))
-    for name, (_, unit, size) in telemetry_text.HOST_SERIES.items():
-        # what is left of shared memory is for the terminal: on a page it is one chart too many
-        if name != "shm_free_bytes" and (points := _points(machine.host_series.get(name), size)):
-            line = line_chart.Line(name="", points=points, color=1)
-            found.append(_chart(words[f"host {name}"], unit, [line], machine, say, columns))
-    return found
-
-
-def _words(say: Say) -> dict[str, str]:
-    return {
-        "power_w": say("Power"),
-        "temperature_c": say("Temperature"),
-        "memory_used_bytes": say("Device memory"),
-        "utilisation_percent": say("Device use"),
-        "clock_mhz": say("Clock"),
-        "host cpu_percent": say("Host processors"),
-        "host foreign_percent": say("Other programs"),
-        "host memory_used_bytes": say("Host memory"),
-        "host load": say("Load average"),
-    }
+    """One for each kind of sensor, with a line for each device."""
+    charts: dict[str, tuple[str, list[line_chart.Line]]] = {}
+    for curve in facts.telemetry_curves(machine, say):
+        if curve.key == "shm_free_bytes":  # for the terminal: on a page it is one chart too many
+            continue
+        _, drawn = charts.setdefault(curve.word, (curve.unit, []))
+        label = "" if curve.device is None else say("device {number}").format(number=curve.device)
+        points = list(zip(curve.at_s, curve.values, strict=False))
+        drawn.append(line_chart.Line(name=label, points=points, color=1 if curve.device is None else len(drawn)))
+    return [_chart(word, unit, drawn, machine, say, columns) for word, (unit, drawn) in charts.items()]
 
 
 def _chart(
@@ -76,8 +49,7 @@ def _chart(
 ) -> Markup:
     values = [value for line in drawn for _, value in line.points]
     last = max(point[0] for line in drawn for point in line.points)
-    mean, low, high = (number(value) for value in (sum(values) / len(values), min(values), max(values)))
-    said = say("Mean {mean}, from {low} to {high} {unit}").format(mean=mean, low=low, high=high, unit=unit).rstrip()
+    said = facts.telemetry_summary(values, unit, say)
     bands = []
     if len(machine.training_s) == 2:
         start, end = machine.training_s
@@ -107,22 +79,8 @@ def _chart(
     )
 
 
-def _points(series: Series | None, size: float) -> list[Point]:
-    if not series:
-        return []
-    return [(at_s, value / size) for at_s, value in zip(series.at_s, series.values, strict=False)]
-
-
 def _unavailable(machine: MachineTelemetry, say: Say) -> Markup | None:
-    missing: dict[str, list[str]] = {}
-    words = _words(say) | {
-        "energy_j": say("Energy"),
-        "memory_total_bytes": say("Memory capacity"),
-        "throttled": say("Throttling"),
-        "ecc_errors": say("Memory errors"),
-    }
-    for name, reason in machine.unavailable.items():
-        missing.setdefault(reason, []).append(words.get(name, name))
+    missing = facts.telemetry_missing(machine, say)
     if not missing:
         return None
     return el(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from trainmark.report import links_text
+from trainmark.report import facts
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import links
 
@@ -24,7 +24,8 @@ def test_latency_and_bandwidth_are_told_in_a_sentence() -> None:
 
 def test_the_table_has_a_row_for_each_message_size() -> None:
     writer = TerminalWriter(width=60)
-    writer.put(links_text.table(writer, FOUND))
+    table = facts.link_table(FOUND, str)
+    writer.put(writer.grid(table.heads, table.rows))
     lines = [line.split() for line in writer.drawn().splitlines()]
     assert lines[0] == ["message", "median", "ms", "bus", "GB/s"]
     assert lines[2:] == [
