@@ -13,51 +13,23 @@ import trainmark.report  # noqa: F401 - see below
 if TYPE_CHECKING:
     from trainmark.api import (
         Moment as Moment,
-    )
-    from trainmark.api import (
         Records as Records,
-    )
-    from trainmark.api import (
         Verdict as Verdict,
-    )
-    from trainmark.api import (
         compare as compare,
-    )
-    from trainmark.api import (
         load as load,
-    )
-    from trainmark.api import (
         plan as plan,
-    )
-    from trainmark.api import (
         records as records,
-    )
-    from trainmark.api import (
         report as report,
-    )
-    from trainmark.api import (
         run as run,
-    )
-    from trainmark.api import (
         run_all as run_all,
     )
     from trainmark.launch.options import RunOptions as RunOptions
     from trainmark.spec.errors import (
         HangError as HangError,
-    )
-    from trainmark.spec.errors import (
         InvalidResultError as InvalidResultError,
-    )
-    from trainmark.spec.errors import (
         NotReadyError as NotReadyError,
-    )
-    from trainmark.spec.errors import (
         TrainmarkError as TrainmarkError,
-    )
-    from trainmark.spec.errors import (
         UsageError as UsageError,
-    )
-    from trainmark.spec.errors import (
         WorkloadError as WorkloadError,
     )
     from trainmark.spec.plan import Plan as Plan

@@ -13,8 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from records import a_vocoder_record, make_record, renamed
 
-from trainmark.cli import report
-from trainmark.cli import run as run_command
+from trainmark.cli import report, run as run_command
 from trainmark.launch.session import Result
 from trainmark.report import output
 from trainmark.spec.artifact import Artifact

@@ -4,8 +4,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from trainmark.datasets.crops import Crop, eval_crop, train_crop
 

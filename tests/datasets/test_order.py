@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from trainmark.datasets.order import BatchShare, epoch_order, largest_share, rank_batches, rank_share, steps_per_epoch
 from trainmark.spec.errors import NotReadyError

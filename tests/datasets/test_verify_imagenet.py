@@ -13,8 +13,7 @@ import simplejpeg
 from PIL import Image
 from privileges import ordinary_permissions
 
-from trainmark.datasets.imagenet import counts
-from trainmark.datasets.imagenet import verify as verify_module
+from trainmark.datasets.imagenet import counts, verify as verify_module
 from trainmark.datasets.imagenet.counts import IMAGENET_1K, Counts
 from trainmark.datasets.imagenet.verify import Decode, Report, verify
 from trainmark.spec.errors import NotReadyError

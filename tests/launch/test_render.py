@@ -13,8 +13,7 @@ import pytest
 
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
-from trainmark.launch.render import job as jobs
-from trainmark.launch.render import kubernetes, slurm, ssh
+from trainmark.launch.render import job as jobs, kubernetes, slurm, ssh
 from trainmark.spec.errors import UsageError
 
 HOSTILE = (

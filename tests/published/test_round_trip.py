@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from records import make_plan, make_quality, make_record, make_timeline
 
 from trainmark.published import read, write_deepspark, write_flagperf

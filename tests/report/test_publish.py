@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from analysis.audit.clean_records import EVERY_KIND
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from records import a_vocoder_record, make_record, make_timeline, typed
 
 from trainmark.cli import report

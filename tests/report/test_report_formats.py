@@ -10,8 +10,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from records import a_vocoder_record, make_record
 
 from trainmark.published import library

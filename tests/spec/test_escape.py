@@ -4,8 +4,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trainmark.spec.escape import csv_cell, fitted, markdown_cell, terminal
 

@@ -6,8 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trainmark.spec.errors import UsageError
 from trainmark.spec.plan import DataChoice, Plan

@@ -6,8 +6,7 @@ import re
 import string
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from trainmark.spec.errors import UsageError
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids

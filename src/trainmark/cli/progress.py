@@ -40,8 +40,7 @@ class ProgressLine:
 
     def __enter__(self) -> ProgressLine:
         if not self._quiet and sys.stderr.isatty():
-            from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Live
+            from rich.progress import BarColumn, Progress as Live, SpinnerColumn, TextColumn, TimeRemainingColumn
 
             self._live = Live(
                 SpinnerColumn(),

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import shown
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from records import make_record, make_timeline
 
 from trainmark.published import library
