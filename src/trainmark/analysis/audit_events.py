@@ -23,6 +23,8 @@ from trainmark.store.gather import gather
 
 MOST_SHOWN = 3
 """Of one part of a record, as many differences are told."""
+OUR_WORDS = re.compile(r"coverage|doubts\[\d+\]\.text|metrics\.\w+\.unavailable")
+"""Sentences that are put together when a record is gathered: another source may say the same in other words."""
 NOT_COMPARED = ("schema", "kind", "event_files")
 """What says how a record is written; the hashes have a check of their own."""
 
@@ -82,11 +84,12 @@ def made_of_events(case: Case) -> Iterator[CheckResult]:
     said, wrote = upgrade(case.document), case.told["environment"].get("trainmark") or case.record.trainmark
     told = {**case.told, "trainmark": wrote}
     late = case.record.status == "incomplete" and "event_files" in case.document and case.changed
+    words: list[str] = []
     for part in dict.fromkeys((*told, *said)):
         if part in NOT_COMPARED:
             continue
         one, other = ({part: document[part]} if part in document else {} for document in (said, told))
-        unlike = list(_unlike(one, other, "", alike=wrote == trainmark.__version__))
+        unlike = list(_unlike(one, other, "", words, alike=wrote == trainmark.__version__))
         more = f" and {len(unlike) - MOST_SHOWN} more" if len(unlike) > MOST_SHOWN else ""
         if unlike:
             yield (doubtful if late else wrong)(
@@ -94,25 +97,34 @@ def made_of_events(case: Case) -> Iterator[CheckResult]:
                 "gathered anew from the run's events it is another",
                 "whether the record or its events were changed",
             )
+    if words:
+        yield note("; ".join(words[:MOST_SHOWN]), "it says the same in other words", "which source gathered the record")
     if missing := sorted(told["metrics"].keys() - said["metrics"].keys()):
         yield note(", ".join(missing), "it is not on the record, and its events give it", "which version wrote it")
 
 
-def _unlike(said: Any, told: Any, place: str, *, alike: bool) -> Iterator[str]:
-    """Where two documents differ. Unless one version wrote both (`alike`), one may know more than the other."""
+def _unlike(said: Any, told: Any, place: str, words: list[str], *, alike: bool) -> Iterator[str]:
+    """Where two documents differ; `words` takes what differs in nothing but our own words.
+
+    Unless one version wrote both (`alike`), one may know more than the other.
+    """
     if isinstance(said, Mapping) and isinstance(told, Mapping):
         for name in dict.fromkeys((*said, *told)):
             where = f"{place}.{name}".lstrip(".")
             if name in said and name in told:
-                yield from _unlike(said[name], told[name], where, alike=alike)
+                yield from _unlike(said[name], told[name], where, words, alike=alike)
             elif alike and (name in said or place != "metrics"):
                 yield f"{where} is {'not in the events' if name in said else 'not on the record'}"
     elif isinstance(said, list) and isinstance(told, list) and len(said) == len(told):
         if said != told:
             for index, (one, other) in enumerate(zip(said, told, strict=True)):
-                yield from _unlike(one, other, f"{place}[{index}]", alike=alike)
-    elif not (same(said, told) or (not alike and isinstance(said, str) and figures(said) == figures(str(told)))):
-        yield f"{place} is {_short(said)} on the record, {_short(told)} by its events"
+                yield from _unlike(one, other, f"{place}[{index}]", words, alike=alike)
+    elif not same(said, told):
+        shown = f"{place} is {_short(said)} on the record, {_short(told)} by its events"
+        if OUR_WORDS.fullmatch(place) and figures(str(said)) == figures(str(told)):
+            words.append(shown)
+        else:
+            yield shown
 
 
 def _short(value: Any) -> str:

@@ -155,6 +155,17 @@ def test_a_metric_that_the_record_does_not_have_is_a_note_where_the_events_give_
     assert (finding.verdict, finding.evidence) == ("note", "step_spread")
 
 
+def test_a_doubt_in_the_words_of_another_source_is_a_note_and_one_with_other_figures_is_wrong(tmp_path: Path) -> None:
+    record = QUICK.leave(tmp_path)
+    folder, said = (
+        events(tmp_path, record).parent,
+        next(doubt for doubt in record.doubts if doubt.code == "small-batch"),
+    )
+    for text, verdict in ((f"here the {said.text}", "note"), (f"{said.text}0", "failed")):
+        reworded = tuple(replace(doubt, text=text) if doubt is said else doubt for doubt in record.doubts)
+        assert by_events(replace(record, doubts=reworded), folder)["events"].verdict == verdict
+
+
 def test_a_folder_that_cannot_be_read_as_a_run_is_said_and_not_called_wrong(tmp_path: Path) -> None:
     record = QUICK.leave(tmp_path)
     folder = events(tmp_path, record).parent
