@@ -62,7 +62,7 @@ def jobs(cluster: slurm.Slurm, cli: Cli, environment: dict[str, str], tmp_path: 
     return Jobs(cluster, cli, environment, tmp_path)
 
 
-def until(done: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def until(done: Callable[[], Any], what: str, seconds: float = 180) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := done()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
