@@ -303,7 +303,7 @@ def report(
 
         shown = list(publishable(shown).records)
     folders = output.run_folders(chosen, kept)
-    text = output.render(format, shown, store=kept, language=language, folders=folders)
+    text = output.render(format, shown, store=kept, language=language, folders=folders, published=publish)
     if path is not None:
         output.write(Path(path), text, kept)
     return text

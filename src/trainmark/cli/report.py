@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         records = _published(records)
     if rows and form not in WITH_ROWS:
         say(f"{len(rows)} published rows are left out: {form} is about runs")
-    text = output.render(form, records, rows, store=store, language=args.lang, folders=folders)
+    text = output.render(form, records, rows, store=store, language=args.lang, folders=folders, published=args.publish)
     if form == "html":
         out = out or store.folder / "reports" / f"report-{records[0].run_id if records else 'published'}.html"
     if out is not None:

@@ -10,6 +10,7 @@ from trainmark import __version__
 from trainmark.analysis.audit_record import audit_record
 from trainmark.published.lookup import published_rows
 from trainmark.report import FORMATS
+from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError, UsageError, nearest
 from trainmark.spec.language import by_locale
 from trainmark.spec.published_row import PublishedRow
@@ -26,24 +27,33 @@ def render(
     store: Store,
     language: str | None = None,
     folders: Mapping[str, Path] | None = None,
+    published: bool = False,
 ) -> str:
-    """The report as text; `folders` are the runs' own by their ids, where their pictures and sounds are to be shown."""
-    language = language or by_locale()
+    """The report as text; `folders` are the runs' own by their ids, where their artifacts and events lie.
+
+    The records of a `published` copy say other hosts than the events do, and are audited alone.
+    """
+    language, folders = language or by_locale(), folders or {}
+
+    def audited(record: Record) -> tuple[CheckResult, ...]:
+        folder = None if published else folders.get(record.run_id)
+        return audit_record(record, folder if folder and folder.is_dir() else None)
+
     if form == "html":
-        return _page(records, rows, store, language, folders or {})
+        return _page(records, rows, store, language, folders, {record.run_id: audited(record) for record in records})
     from trainmark.report import formats
 
     with_rows = {"markdown": formats.to_markdown, "csv": formats.to_csv, "json": formats.to_json}
     if form in with_rows:
         return with_rows[form](records, rows)
     if form == "junit":
-        return formats.to_junit(records, audit_record)
+        return formats.to_junit(records, audited)
     from trainmark.published import write_deepspark, write_flagperf
 
-    published = {"flagperf": write_flagperf.write, "deepspark": write_deepspark.write}
-    if form not in published:
+    written = {"flagperf": write_flagperf.write, "deepspark": write_deepspark.write}
+    if form not in written:
         raise UsageError(f"report format {form!r} is not known; {nearest(form, FORMATS)}")
-    return published[form](records, lang=language)
+    return written[form](records, lang=language)
 
 
 def leave_page(records: Sequence[Record], store: Store) -> Path:
@@ -80,6 +90,7 @@ def _page(
     store: Store,
     language: str,
     folders: Mapping[str, Path],
+    checks: Mapping[str, tuple[CheckResult, ...]],
 ) -> str:
     from trainmark.report.html.document import render as draw
     from trainmark.report.html.inputs import ReportInputs
@@ -89,7 +100,7 @@ def _page(
             records=tuple(records),
             rows=tuple(rows),
             beside=tuple(rows_beside(records, store)),
-            checks={record.run_id: audit_record(record) for record in records},
+            checks=checks,
             folders=folders,
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             trainmark=__version__,
