@@ -20,9 +20,9 @@ from scipy.io import savemat
 
 from trainmark.datasets.imagenet.prepare import (
     ILSVRC2012,
+    ArchiveProgress,
     ArchiveSet,
     PreparedImages,
-    Progress,
     prepare,
     read_devkit_labels,
     read_val_labels,
@@ -119,7 +119,7 @@ def test_prepared_twice_nothing_is_written_and_no_archive_is_read_through_again(
 
 
 def test_progress_ends_where_the_archive_does(archives: Archives, tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[ArchiveProgress] = []
     run(archives, tmp_path / "out", progress=seen.append)
     checksums = [at for at in seen if at.phase == "checksum"]
     assert [at.done_bytes for at in checksums] == [at.total_bytes for at in checksums]

@@ -213,7 +213,7 @@ def test_a_record_holds_what_the_sampler_saw_of_the_host(cli: Cli, pictures: Pat
     assert 0 <= document["environment"]["foreign_load"] <= 1
     shown = cli("show")
     assert "Telemetry" in shown.stdout
-    assert "host processors" in shown.stdout
+    assert "Host processors" in shown.stdout
 
 
 def test_power_of_scripted_devices_is_on_the_record_and_in_the_table(cli: Cli, pictures: Path, tmp_path: Path) -> None:
