@@ -441,8 +441,11 @@ def number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float
 
 def _head(text: str) -> tuple[str, str, str]:
     """A column's name as it stands, without its unit in brackets, and that unit."""
-    match = re.fullmatch(r"(.*?)\s*[\[(]([^\])]*)[\])]", text)
-    return (text, match[1], match[2]) if match else (text, text, "")
+    if text.endswith(("]", ")")):
+        before = max(text.rfind(sign, 0, -1) for sign in "])") + 1
+        if opening := re.compile(r"[\[(]").search(text, before, len(text) - 1):
+            return text, text[: opening.start()].rstrip(), text[opening.end() : -1]
+    return text, text, ""
 
 
 def _group_of(match: re.Match[str]) -> Callable[[Source], OutputCell | None]:
