@@ -38,10 +38,16 @@ PLATFORM_FILES = {"trainmark.platforms.files", "trainmark.platforms.files.Peak"}
 WITHOUT_TORCH = ("spec", "store", "analysis", "published", "report")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Every module a file imports, at its top or inside a function."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -122,10 +128,10 @@ def decisions(tree: ast.AST) -> Iterator[ast.AST]:
             yield from node.args
 
 
-def special_vendors(code: str) -> list[int]:
+def special_vendors(code: ast.Module) -> list[int]:
     """Lines that decide something by a vendor's word."""
     lines = set()
-    for node in decisions(ast.parse(code)):
+    for node in decisions(code):
         words = {
             part.value.lower() for part in ast.walk(node) if isinstance(part, ast.Constant) and type(part.value) is str
         }
@@ -136,7 +142,7 @@ def special_vendors(code: str) -> list[int]:
 
 def test_no_vendor_is_treated_specially_in_code() -> None:
     for path in SOURCE.rglob("*.py"):
-        lines = special_vendors(path.read_text(encoding="utf-8"))
+        lines = special_vendors(parsed(path))
         assert not lines, f"{path.relative_to(SOURCE)}:{lines[0]} decides by a vendor's name"
 
 
@@ -155,7 +161,7 @@ def test_no_vendor_is_treated_specially_in_code() -> None:
     ],
 )
 def test_code_that_treats_a_vendor_specially_would_be_found(code: str) -> None:
-    assert special_vendors(code)
+    assert special_vendors(ast.parse(code))
 
 
 def test_the_names_of_all_vendors_are_looked_for() -> None:
@@ -192,7 +198,7 @@ def test_help_needs_neither_torch_nor_numpy() -> None:
 
 def test_every_module_opens_with_a_sentence() -> None:
     for path in SOURCE.rglob("*.py"):
-        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        text = ast.get_docstring(parsed(path))
         assert text, f"{path.relative_to(SOURCE)} does not say what it is"
         assert text.split("\n")[0].endswith((".", ":")), f"{path.relative_to(SOURCE)}: {text!r}"
 
@@ -225,7 +231,7 @@ def test_no_room_names_a_workload_or_a_data_set_that_is_not_its_own(word: str) -
 def test_a_class_name_means_one_thing() -> None:
     homes: dict[str, list[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     several = {name: places for name, places in homes.items() if len(places) > 1}
