@@ -99,7 +99,7 @@ def test_programs_get_one_document(page: Path, tmp_path: Path, capsys: pytest.Ca
     assert call(page, "--store", tmp_path, "--json") == 0
     (found,) = json.loads(capsys.readouterr().out)["pages"]
     assert found["rows"][0]["p_core"] == 12345
-    assert found["rows"][0]["peak_tflops"] is None
+    assert found["rows"][0]["remark"] is None
     assert found["unread"] == ["line 3: column 'mood' is not known"]
     assert found["new"] is True
     assert Path(found["kept"]).exists()

@@ -38,7 +38,6 @@ HONEST = replace(
     VIT.rows[0],
     name="honest-1x8",
     precision="amp",
-    peak_tflops=312.0,
     e2e_time_s=73258.0,
     p_whole=7000.0,
     p_train=7300.0,

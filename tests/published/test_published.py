@@ -36,7 +36,7 @@ def test_the_figures_are_those_of_the_pages() -> None:
 
 def test_what_a_page_leaves_out_is_none_and_never_0() -> None:
     silent = named("flagperf-r300-vit-1x8-fp32-bs128")
-    assert silent.p_whole is silent.p_train is silent.p_core is silent.e2e_time_s is silent.peak_tflops is None
+    assert silent.p_whole is silent.p_train is silent.p_core is silent.e2e_time_s is None
     for row in rows():
         for field in fields(row):
             value = getattr(row, field.name)
@@ -55,7 +55,6 @@ def test_every_row_is_whole_enough_to_stand_beside_a_run() -> None:
         assert row.workload in row.name
         assert row.source.address.startswith("https://")
         assert (row.quality_name is None) == (row.target is None) == (row.better is None)
-        assert (row.peak_tflops is None) == (row.peak_source is None)
         if row.p_whole and row.p_train and row.p_core:
             assert row.p_whole <= row.p_train <= row.p_core
 
@@ -69,8 +68,7 @@ def test_a_batch_named_in_fix_hp_is_the_batch_of_the_row() -> None:
 def test_every_source_is_used() -> None:
     with (FOLDER / "published_sources.csv").open(encoding="utf-8", newline="") as stream:
         titles = {entry["title"] for entry in csv.DictReader(stream)}
-    used = [source for row in rows() for source in (row.source, row.peak_source) if source is not None]
-    assert {source.title for source in used} == titles
+    assert {row.source.title for row in rows()} == titles
 
 
 def test_rows_are_found_by_workload() -> None:

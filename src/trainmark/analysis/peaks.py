@@ -76,17 +76,14 @@ def use(row: PublishedRow) -> Use | None:
     if rate is None or flops is None or label is None:
         return None
     known = card(row.device)
-    peaks = dict(known.tflops) if known else {}
-    if row.peak_tflops is not None:
-        peaks[label] = row.peak_tflops
-    if label not in peaks:
+    if known is None or label not in known.tflops:
         return None
     tflops = rate * flops / Topology.parse(row.topology).devices / 1e12
     return Use(
         label=label,
         tflops=tflops,
-        percent={name: 100 * tflops / peaks[name] for name in FAMILIES if name in peaks},
-        source=known.source if known else row.peak_source.title if row.peak_source else "the row itself",
+        percent={name: 100 * tflops / known.tflops[name] for name in FAMILIES if name in known.tflops},
+        source=known.source,
     )
 
 
@@ -101,10 +98,8 @@ def mfu(row: PublishedRow) -> float | None:
 
     Above 100 the row cannot have run in the precision its label says.
     """
-    rate, flops = row.p_core or row.p_train, flops_per_item(row.workload)
-    if rate is None or flops is None or row.peak_tflops is None:
-        return None
-    return 100 * rate * flops / (Topology.parse(row.topology).devices * row.peak_tflops * 1e12)
+    used = use(row)
+    return used.percent[used.label] if used else None
 
 
 def _patterns(sheet: Peak) -> list[set[str]]:

@@ -47,7 +47,7 @@ def possible_values(page: PublishedPage) -> Iterator[CheckResult]:
     for row in page.rows:
         if devices(row) is None:
             yield wrong(f"configuration {row.topology!r}", "it is not nodes x devices", "the page's own line", row.name)
-        for name in ("e2e_time_s", *THROUGHPUTS, "mem_used_gib", "mem_total_gib", "batch_per_device", "peak_tflops"):
+        for name in ("e2e_time_s", *THROUGHPUTS, "mem_used_gib", "mem_total_gib", "batch_per_device"):
             value = getattr(row, name)
             if value is not None and not 0 < value < float("inf"):
                 yield wrong(
@@ -204,7 +204,7 @@ def item(page: PublishedPage) -> Iterator[CheckResult]:
             continue
         counted += 1
         card = peaks.card(row.device)
-        able = max(card.tflops.values()) if card else row.peak_tflops
+        able = max(card.tflops.values()) if card else None
         if known.flops_per_item is None or able is None or (known.items_per_sample or 1) <= 1:
             continue
         needed = rate / each * known.flops_per_item * (known.items_per_sample or 1) / 1e12

@@ -130,18 +130,11 @@ def _read(document: Mapping[str, Any]) -> list[PublishedRow]:
 
 
 def _row(entry: Mapping[str, Any], day: str) -> PublishedRow:
-    row = _built(
-        PublishedRow,
-        {**entry, "source": _source(entry["source"]), "peak_source": _source(entry["peak_source"])},
-    )
+    row = _built(PublishedRow, {**entry, "source": _built(Source, entry["source"])})
     Topology.parse(row.topology)
     if not row.name.startswith(PREFIX):
         raise ValueError(f"name is {row.name!r}")
     return replace(row, source=replace(row.source, date=f"{_IMPORTED}{day}"))
-
-
-def _source(entry: Mapping[str, Any] | None) -> Source | None:
-    return None if entry is None else _built(Source, entry)
 
 
 def _built(kind: type[_T], values: Mapping[str, Any]) -> _T:

@@ -61,8 +61,6 @@ def _row(entry: Mapping[str, str], sources: Mapping[str, Source]) -> PublishedRo
         better=entry["better"] or None,
         mem_used_gib=number("mem_used_gib"),
         mem_total_gib=number("mem_total_gib"),
-        peak_tflops=number("peak_tflops"),
-        peak_source=sources[entry["peak_source"]] if entry["peak_source"] else None,
         remark=entry["remark"] or None,
     )
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from trainmark import workloads
 from trainmark.published import library
 from trainmark.published.cells import key, tidy
-from trainmark.spec.published_row import PREFIX, PublishedRow, Source
+from trainmark.spec.published_row import PREFIX, PublishedRow
 
 UNKNOWN = "unknown"
 
@@ -59,22 +59,6 @@ def quality(workload: str, name: str) -> PublishedQuality:
         if row.workload == workload and row.quality_name is not None and key(row.quality_name) == key(name):
             return PublishedQuality(unit=row.quality_unit, target=row.target, better=row.better)
     return PublishedQuality(unit=None, target=None, better=None)
-
-
-@lru_cache(maxsize=1000)
-def peak(device: str, precision: str) -> tuple[float | None, Source | None]:
-    """What one device could reach in a precision, where the library knows it, and who says so."""
-    wanted = key(short_device(device)), family(precision)
-    for row in library.rows():
-        if row.peak_tflops is not None and (key(short_device(row.device)), family(row.precision)) == wanted:
-            return row.peak_tflops, row.peak_source
-    return None, None
-
-
-def family(precision: str) -> str:
-    """What the arithmetic is called on data sheets; `amp` alone has always meant fp16."""
-    word = precision.lower().removeprefix("amp-")
-    return "fp16" if word == "amp" else word
 
 
 def short_device(name: str) -> str:

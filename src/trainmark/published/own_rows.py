@@ -23,7 +23,6 @@ def own_row(record: Record) -> PublishedRow:
     if device.casefold().startswith(f"{vendor.casefold()} "):
         device = device[len(vendor) :].strip()
     device = names.device(device.rstrip(" ,") or vendor).name
-    peak, peak_source = names.peak(device, record.precision)
     goal = quality.goal
     value = quality.value if plan.limits.full else None
     return PublishedRow(
@@ -48,8 +47,6 @@ def own_row(record: Record) -> PublishedRow:
         better=quality.better,
         mem_used_gib=_memory(record, "mem"),
         mem_total_gib=_memory(record, "mem_total"),
-        peak_tflops=peak,
-        peak_source=peak_source,
         remark=None,
     )
 

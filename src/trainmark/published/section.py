@@ -157,7 +157,6 @@ class Section:
         name, unit, value = quality
         name = quality_name(name) if name else None
         known = names.quality(workload, name) if name else None
-        peak, peak_source = names.peak(device.name, precision)
         goal, better = target if target[0] is not None else (self.target, self.better)
         if known and goal is None:
             goal, better = known.target, known.better
@@ -184,8 +183,6 @@ class Section:
                 better=(better or (known.better if known else None)) if name else None,
                 mem_used_gib=memory[0],
                 mem_total_gib=memory[1],
-                peak_tflops=peak,
-                peak_source=peak_source,
                 remark=remark,
             )
         )

@@ -95,7 +95,7 @@ def to_json(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str
 def _published_document(row: PublishedRow) -> dict[str, Any]:
     """Told apart from a record by its kind; null is what was not published."""
     source = {"source": row.source.title, "date": row.source.date}
-    values = {name: value for name, value in asdict(row).items() if name not in ("source", "peak_source")}
+    values = {name: value for name, value in asdict(row).items() if name != "source"}
     return {"kind": "published row", **values, **source, "mfu": mfu(row)}
 
 

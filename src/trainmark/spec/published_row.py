@@ -49,8 +49,5 @@ class PublishedRow:
     """Whether a `higher` or a `lower` quality is better."""
     mem_used_gib: float | None
     mem_total_gib: float | None
-    peak_tflops: float | None
-    """What one device could reach in the labelled precision, dense; `amp` is taken as fp16."""
-    peak_source: Source | None
     remark: str | None
     """What a reader has to know that no column says."""
