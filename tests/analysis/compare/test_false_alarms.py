@@ -95,6 +95,7 @@ def trained(folder: Path, run_id: str) -> Record:
     return make_record(run_id=run_id, timeline=timeline)
 
 
+@pytest.mark.slow
 def test_real_repeats_are_told_apart_at_most_once_in_twenty(tmp_path: Path) -> None:
     runs = [trained(tmp_path / str(number), f"real-{number}") for number in range(10)]
     found = false_alarms.measure(of_records("real", runs), threshold=0.03)
