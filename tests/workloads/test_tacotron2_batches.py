@@ -13,9 +13,10 @@ import pytest
 import torch
 from tiny import at_epoch
 
+from trainmark.datasets.ahead import ahead
 from trainmark.datasets.ljspeech import make, reader
 from trainmark.spec.errors import NotReadyError, WorkloadError
-from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, ahead
+from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
 from trainmark.workloads.tacotron2.model import Outputs
 from trainmark.workloads.tacotron2.recipes import SMOKE, Tacotron2Recipe
 from trainmark.workloads.tacotron2.workload import WORKLOAD

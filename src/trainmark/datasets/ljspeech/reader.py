@@ -112,6 +112,16 @@ def expected(root: Path) -> int | None:
     return LJSPEECH_CLIPS if like_ljspeech and len(metadata.clips) > _SURELY_LJSPEECH else None
 
 
+def check_whole(root: Path) -> None:
+    """Refuses a set of which clips are known to be missing."""
+    wanted, found = expected(root), len(read_metadata(root))
+    if wanted not in (None, found):
+        raise NotReadyError(
+            f"{root} is not whole: expected {wanted:,} clips, found {found:,}; `trainmark data verify ljspeech` "
+            "says more, --set whole_set=false trains on it as it is"
+        )
+
+
 def parse_metadata(root: Path) -> Metadata:
     """Reads metadata.csv: columns between bars, without any quoting, because the texts have quotation marks."""
     folder = _folder(root)

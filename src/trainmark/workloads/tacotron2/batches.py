@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,17 +12,15 @@ import torch
 from torch import Tensor
 
 from trainmark.datasets import audio, mel, order, synthetic
-from trainmark.datasets.audio import BadAudioError
+from trainmark.datasets.ahead import ahead
 from trainmark.datasets.ljspeech import reader
+from trainmark.datasets.ljspeech.analysed import analysed
 from trainmark.datasets.ljspeech.reader import Clip
 from trainmark.datasets.mel_cache import MelCache
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.workloads.tacotron2 import text
 from trainmark.workloads.tacotron2.recipes import Tacotron2Recipe
 from trainmark.workloads.workload import Share
-
-AHEAD = 2
-"""Batches made ready while the trainer computes: copying mels takes far less time than training on them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,10 +119,11 @@ class SpeechData:
     def __init__(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
         splits = reader.open_splits(folder, recipe.file_lists)
-        self._check_whole(folder, recipe)
+        if recipe.whole_set:
+            reader.check_whole(folder)
         cache = MelCache(synthetic.cache_folder() / "mels")
-        self.skipped: list[tuple[str, str]] = []
-        train, val = (self._usable(clips, cache, skip_bad) for clips in (splits.train, splits.val))
+        first = share.rank % share.local_ranks / share.local_ranks
+        (train, val), self.skipped = analysed((splits.train, splits.val), cache, skip_bad, first=first)
         self._train, self.val = Split(train, cache).up_to(recipe.longest_frames), Split(val, cache)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
@@ -171,58 +168,6 @@ class SpeechData:
 
     def close(self) -> None:
         pass
-
-    def _check_whole(self, folder: Path, recipe: Tacotron2Recipe) -> None:
-        wanted, found = reader.expected(folder), len(reader.read_metadata(folder))
-        if recipe.whole_set and wanted not in (None, found):
-            raise NotReadyError(
-                f"{folder} is not whole: expected {wanted:,} clips, found {found:,}; `trainmark data verify ljspeech` "
-                "says more, --set whole_set=false trains on it as it is"
-            )
-
-    def _usable(self, clips: Sequence[Clip], cache: MelCache, skip_bad: int) -> list[Clip]:
-        """The clips that can be read. All ranks find the same ones, because each looks at every clip; the mels missing
-        from the cache are shared out by starting at different places."""
-        local, ranks = self._share.rank % self._share.local_ranks, self._share.local_ranks
-        start = len(clips) * local // ranks
-        bad = dict(cache.fill([clip.path for clip in (*clips[start:], *clips[:start])]))
-        for clip in clips:
-            if clip.path in bad:
-                self.skipped.append((str(clip.path), bad[clip.path]))
-                if len(self.skipped) > skip_bad:
-                    allowed = f" (--skip-bad allows {skip_bad}, and all are used up)" if skip_bad else ""
-                    raise BadAudioError(clip.path, bad[clip.path] + allowed)
-        return [clip for clip in clips if clip.path not in bad]
-
-
-def ahead(batches: Iterable[SpeechBatch]) -> Iterator[SpeechBatch]:
-    """The same batches, made in a thread while those before are in use; what goes wrong there is raised here."""
-    ready: queue.Queue[SpeechBatch | BaseException | None] = queue.Queue(AHEAD)
-    abandoned = threading.Event()
-
-    def make() -> None:
-        last: BaseException | None = None
-        try:
-            for batch in batches:
-                ready.put(batch)
-                if abandoned.is_set():
-                    return
-        except BaseException as error:
-            last = error
-        ready.put(last)
-
-    maker = threading.Thread(target=make, name="batches", daemon=True)
-    maker.start()
-    try:
-        while (made := ready.get()) is not None:
-            if isinstance(made, BaseException):
-                raise made
-            yield made
-    finally:
-        abandoned.set()
-        while not ready.empty():  # room for what the maker is about to hand over, so that it can end
-            ready.get_nowait()
-        maker.join()
 
 
 def _ids(clip: Clip) -> list[int]:
