@@ -212,15 +212,17 @@ def test_the_energy_counter_grows_by_the_power_of_each_second() -> None:
         ("slowdwn = 2\n", "key 'slowdwn' is not known; did you mean 'slowdown'?"),
         ("slowdown = 'much'\n", "slowdown must be a number of 0 or more, not 'much'"),
         ("latency_us = -1\n", "latency_us must be a number of 0 or more, not -1"),
-        ("power_w = []\n", "power_w must hold a number at least"),
-        ("power_w = [1, true]\n", "power_w must be a number of 0 or more, not True"),
-        ("hang_after = 1.5\n", "hang_after must be a whole number, not 1.5"),
+        ("power_w = []\n", "power_w must be a number of 0 or more, or a list of such, not []"),
+        ("power_w = [1, true]\n", "power_w must be a number of 0 or more, or a list of such, not [1, True]"),
+        ("hang_after = 1.5\n", "hang_after must be a whole number of 0 or more, not 1.5"),
+        ("float32_inside = 'bf16'\n", "float32_inside 'bf16' is not known; did you mean 'bfloat16'?"),
+        ("exchanges = 1\n", "exchanges must be true or false, not 1"),
         ("throttled = 'thermal'\n", "throttled must be a list of reasons, not 'thermal'"),
         ("devices = 0\n", "devices must be 1 or more, not 0"),
         ("[[device]]\nindex = 2\n", "[[device]] needs an index of its own from 0 to 1, not 2"),
-        ("[[device]]\nslowdown = 2\n", "[[device]] needs an index of its own from 0 to 1, not None"),
+        ("[[device]]\nslowdown = 2\n", "device, entry 1: key 'index' is missing"),
         ("[[device]]\nindex = 0\n[[device]]\nindex = 0\n", "[[device]] needs an index of its own from 0 to 1, not 0"),
-        ("[[device]]\nindex = 0\ndevices = 2\n", "[[device]]: key 'devices' is not known"),
+        ("[[device]]\nindex = 0\ndevices = 2\n", "device, entry 1: key 'devices' is not known"),
         ("[device]\nindex = 0\n", "device must be written as [[device]] tables, each with its index"),
         ("slowdown = ", "is not valid TOML"),
     ],
@@ -231,6 +233,57 @@ def test_a_wrong_script_is_refused_in_a_sentence(
     with pytest.raises(UsageError) as refused:
         scripted(text, tmp_path, monkeypatch)
     assert sentence in str(refused.value)
+
+
+def test_events_count_as_the_script_says(opened: Opened) -> None:
+    device = opened("operation_us = 1000\nevent_clock = 0.5\nlatency_us = 0\n")
+    first = device.marks.mark()
+    work(device, 40)
+    last = device.marks.mark()
+    device.synchronize()
+    honest_ns = last._recorded.due_ns - first._recorded.due_ns
+    assert honest_ns >= 40_000_000
+    assert device.marks.between_ns(first, last) == round(honest_ns / 2)
+
+
+@pytest.mark.parametrize(("inside", "product"), [("bfloat16", 1.0), ("float16", 1.0), ("tf32", 1.0), ("float32", None)])
+def test_float32_may_be_multiplied_as_something_narrower(inside: str, product: float | None, opened: Opened) -> None:
+    device = opened(f"float32_inside = '{inside}'\n")
+    left, right = torch.tensor([[1 + 2**-12]]), torch.tensor([[1 + 2**-12]])
+    with device.arithmetic(FP32):
+        found = torch.mm(left, right)
+    assert found.dtype == torch.float32
+    assert float(found) == (float(left * right) if product is None else product)
+
+
+def test_an_operator_may_be_wrong_lose_what_it_writes_or_not_be_there(opened: Opened) -> None:
+    norm = nn.BatchNorm1d(3)
+    with opened("wrong_operators = ['exp']\n").arithmetic(FP32):
+        assert torch.zeros(1).exp().item() == pytest.approx(1.1)
+    with opened("unwritten_operators = ['native_batch_norm']\n").arithmetic(FP32):
+        norm(torch.randn(8, 3))
+    assert torch.equal(norm.running_mean, torch.zeros(3))
+    with opened("missing_operators = ['exp']\n").arithmetic(FP32):
+        with pytest.raises(NotImplementedError, match="Could not run 'aten::exp' with arguments from the 'StandIn'"):
+            torch.zeros(1).exp()
+        assert torch.zeros(1).sin().item() == 0
+
+
+def test_memory_that_ends_may_be_said_in_words_of_a_vendors_own(opened: Opened) -> None:
+    device = opened("memory_mib = 1\nplain_memory_error = true\n")
+    with device.arithmetic(FP32), pytest.raises(RuntimeError, match="standinMalloc returned 2") as failed:
+        torch.ones(400_000)
+    assert type(failed.value) is RuntimeError
+
+
+@pytest.mark.parametrize(("told_by", "known"), [("module", True), ("accelerator", True), ("nobody", False)])
+def test_memory_is_told_by_the_devices_module_or_by_torch_accelerator(
+    told_by: str, known: bool, opened: Opened
+) -> None:
+    device = opened(f"memory_mib = 16\nmemory_told_by = '{told_by}'\n")
+    work(device)
+    assert device.memory_capacity_bytes() == (16 << 20 if known else None)
+    assert bool(device.peak_memory_bytes()) is known
 
 
 def test_a_script_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,8 @@ class Device:
         new_event = partial(torch.Event, self.torch, enable_timing=True)
         self.marks: Marks = HostMarks() if self.is_cpu else EventMarks(new_event)
         self._module: Any = torch.get_device_module(self.torch)
+        self._accelerator: Any = getattr(torch, "accelerator", None)
+        """What tells of a device's memory where its own module does not."""
         self._copies: Any = self._module.Stream() if not self.is_cpu and hasattr(self._module, "Stream") else None
 
     def synchronize(self) -> None:
@@ -101,26 +103,33 @@ class Device:
     def name(self) -> str:
         if self.is_cpu:
             return cpu_name()
-        return (
-            str(self._module.get_device_name(self.torch))
-            if hasattr(self._module, "get_device_name")
-            else str(self.torch)
-        )
+        # without an index where torch has no name: devices that are alike are called alike
+        told = getattr(self._module, "get_device_name", None)
+        return self.torch.type if told is None else str(told(self.torch))
 
     def peak_memory_bytes(self) -> int | None:
         if self.is_cpu:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             return int(peak if sys.platform == "darwin" else peak * 1024)
-        return (
-            int(self._module.max_memory_allocated(self.torch))
-            if hasattr(self._module, "max_memory_allocated")
-            else None
-        )
+        peak = self._memory("max_memory_allocated", "max_memory_allocated")
+        return None if peak is None else int(peak)
 
     def memory_capacity_bytes(self) -> int | None:
         if self.is_cpu:
             return int(psutil.virtual_memory().total)
-        return int(self._module.mem_get_info(self.torch)[1]) if hasattr(self._module, "mem_get_info") else None
+        free_and_total = self._memory("mem_get_info", "get_memory_info")
+        return None if free_and_total is None else int(free_and_total[1])
+
+    def _memory(self, of_module: str, of_accelerator: str) -> Any:
+        """What the device's own module tells of its memory, else torch.accelerator, else None."""
+        if (asked := getattr(self._module, of_module, None)) is not None:
+            return asked(self.torch)
+        if (asked := getattr(self._accelerator, of_accelerator, None)) is None:
+            return None
+        try:
+            return asked(self.torch)
+        except (RuntimeError, NotImplementedError):  # the function is torch's, and not every device stands behind it
+            return None
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on this device; the copy runs beside the computation where the device can do that."""

@@ -1,4 +1,4 @@
-"""What the devices of the stand-in do, by a script: how many they are, how slow, how hot, and when they fail.
+"""What the devices of the stand-in do, by a script: how many they are, how slow, how hot, when they fail, how they lie.
 
 The stand-in shows how a run fares on an accelerator that is not here. The variable TRAINMARK_STANDIN names a TOML
 file; its keys are the fields of `Script`, for all devices, beside `devices`, their number. A `[[device]]` table says
@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from trainmark.spec.errors import UsageError, nearest
+import msgspec
+from msgspec import Meta
+
+from trainmark.spec import tables
+from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:  # the sampler, which only wants readings, must not have to load torch
     from trainmark.platforms.platform import OwnDevices
@@ -28,39 +30,75 @@ else:
 
 VARIABLE = "TRAINMARK_STANDIN"
 DEVICES = 2
-Values = tuple[float, ...]
+_Number = Annotated[float, Meta(ge=0, le=sys.float_info.max, description="a number of 0 or more")]
+_Count = Annotated[int, Meta(ge=0, description="a whole number of 0 or more")]
+Values = Annotated[
+    _Number | Annotated[tuple[_Number, ...], Meta(min_length=1)],
+    Meta(description="a number of 0 or more, or a list of such"),
+]
 """What a sensor shows: one value a second, and again from the first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Script:
+class Script(msgspec.Struct, frozen=True, kw_only=True):
     """What one device does."""
 
-    memory_mib: float = 8192.0
-    latency_us: float = 200.0
+    memory_mib: _Number = 8192.0
+    latency_us: _Number = 200.0
     """From an operation's launch to its beginning, if nothing is before it in the queue."""
-    operation_us: float | None = None
+    operation_us: _Number | None = None
     """How long each operation takes; otherwise as long as the CPU needs for it."""
-    slowdown: float = 1.0
+    slowdown: _Number = 1.0
     """Times as long as that."""
-    hang_after: int | None = None
+    hang_after: _Count | None = None
     """Operations after which nothing ends any more."""
-    lost_after: int | None = None
+    lost_after: _Count | None = None
     """Operations after which every call fails."""
     power_w: Values | None = None
     temperature_c: Values | None = None
     utilisation_percent: Values | None = None
     clock_mhz: Values | None = None
     memory_used_mib: Values | None = None
-    throttled: tuple[str, ...] = ()
+    throttled: Annotated[tuple[str, ...], Meta(description="a list of reasons")] = ()
     """Reasons the device gives for running slower than it could."""
-    ecc_errors_per_s: float = 0.0
+    ecc_errors_per_s: _Number = 0.0
     """How fast the count of memory errors grows, which began at 0 with the machine."""
 
+    event_clock: _Number = 1.0
+    """Times as much as really passed is what the device's events count."""
+    float32_inside: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"
+    """What factors of float32 are rounded to, unasked, before they are multiplied."""
+    exchanges: bool = True
+    """False: collectives end without an error and exchange nothing."""
+    wrong_operators: tuple[str, ...] = ()
+    """Operators, as `aten::relu` without its first word, whose results come out a tenth too large."""
+    unwritten_operators: tuple[str, ...] = ()
+    """Operators that lose what they write into tensors they are given, such as running statistics."""
+    missing_operators: tuple[str, ...] = ()
+    """Operators the device does not have."""
+    plain_memory_error: bool = False
+    """Memory that ends is said as a plain RuntimeError, in words of the vendor's own."""
+    memory_told_by: Literal["module", "accelerator", "nobody"] = "module"
+    """Whose functions tell how much memory is there and used: torch's module for the device, torch.accelerator."""
 
-_SENSORS = ("power_w", "temperature_c", "utilisation_percent", "clock_mhz", "memory_used_mib")
-_COUNTS = ("devices", "hang_after", "lost_after", "index")
-_KEYS = [field.name for field in fields(Script)]
+
+class _DeviceScript(Script, frozen=True, kw_only=True):
+    index: _Count
+
+
+class _ScriptFile(Script, frozen=True, kw_only=True):
+    devices: Annotated[int, Meta(ge=1, description="1 or more")] = DEVICES
+    device: Annotated[
+        tuple[_DeviceScript, ...], Meta(description="written as [[device]] tables, each with its index")
+    ] = ()
+
+    def __post_init__(self) -> None:
+        own: set[int] = set()
+        for entry in self.device:
+            if entry.index >= self.devices or entry.index in own:
+                raise ValueError(
+                    f"[[device]] needs an index of its own from 0 to {self.devices - 1}, not {entry.index}"
+                )
+            own.add(entry.index)
 
 
 def scripts() -> list[Script]:
@@ -77,21 +115,15 @@ def read(path: Path) -> list[Script]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{VARIABLE} names {path}, which is not valid TOML: {error}") from None
     where = f"stand-in script {path}"
-    tables = document.pop("device", [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UsageError(f"{where}: device must be written as [[device]] tables, each with its index")
-    general = _checked(where, document, "devices")
-    count = general.pop("devices", DEVICES)
-    if count < 1:
-        raise UsageError(f"{where}: devices must be 1 or more, not {count}")
-    own: dict[int, dict[str, Any]] = {}
-    for table in tables:
-        values = _checked(f"{where}: [[device]]", table, "index")
-        index = values.pop("index", None)
-        if index is None or not 0 <= index < count or index in own:
-            raise UsageError(f"{where}: [[device]] needs an index of its own from 0 to {count - 1}, not {index!r}")
-        own[index] = values
-    return [Script(**{**general, **own.get(index, {})}) for index in range(count)]
+    found = tables.read(_ScriptFile, document, where)
+    own: dict[int, dict[str, Any]] = {table["index"]: table for table in document.get("device", ())}
+    return [
+        tables.read(Script, _of_a_device({**document, **own.get(index, {})}), where) for index in range(found.devices)
+    ]
+
+
+def _of_a_device(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key in Script.__struct_fields__}
 
 
 def readings() -> list[Reading]:
@@ -116,8 +148,9 @@ def readings() -> list[Reading]:
     ]
 
 
-def energy_j(power_w: Values, until_s: float) -> float:
+def energy_j(power: float | tuple[float, ...], until_s: float) -> float:
     """What a device with this power has used when its clock, which began at 0, shows so many seconds."""
+    power_w = _series(power)
     rounds, rest_s = divmod(until_s, len(power_w))
     whole_s = int(rest_s)
     return rounds * sum(power_w) + sum(power_w[:whole_s]) + (rest_s - whole_s) * power_w[whole_s]
@@ -129,40 +162,13 @@ def devices() -> OwnDevices:
     return StandInDevices(scripts())
 
 
-def _now(values: Values | None, now_s: float) -> float | None:
-    return None if values is None else values[int(now_s) % len(values)]
+def _now(values: float | tuple[float, ...] | None, now_s: float) -> float | None:
+    return None if values is None else _series(values)[int(now_s) % len(_series(values))]
+
+
+def _series(values: float | tuple[float, ...]) -> tuple[float, ...]:
+    return values if isinstance(values, tuple) else (values,)
 
 
 def _bytes(mib: float | None) -> int | None:
     return None if mib is None else round(mib * 2**20)
-
-
-def _checked(where: str, table: Mapping[str, Any], also: str) -> dict[str, Any]:
-    """The table's values, each of the type that its key wants."""
-    known = [also, *_KEYS]
-    for key in table:
-        if key not in known:
-            raise UsageError(f"{where}: key {key!r} is not known; {nearest(key, known)}")
-    return {key: _value(f"{where}: {key}", key, value) for key, value in table.items()}
-
-
-def _value(where: str, key: str, value: object) -> object:
-    if key == "throttled":
-        if not isinstance(value, list) or not all(isinstance(reason, str) for reason in value):
-            raise UsageError(f"{where} must be a list of reasons, not {value!r}")
-        return tuple(value)
-    if key in _SENSORS:
-        values = value if isinstance(value, list) else [value]
-        if not values:
-            raise UsageError(f"{where} must hold a number at least")
-        return tuple(_number(where, one) for one in values)
-    if key in _COUNTS and not isinstance(value, int):
-        raise UsageError(f"{where} must be a whole number, not {value!r}")
-    number = _number(where, value)
-    return int(number) if key in _COUNTS else number
-
-
-def _number(where: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise UsageError(f"{where} must be a number of 0 or more, not {value!r}")
-    return float(value)

@@ -3,7 +3,8 @@
 The arithmetic itself is done at once, by the CPU, inside the launch. What is late is everything a host can see of a
 device's work: marks are reached, waits end, and numbers arrive in host memory only when the queue gets there, as on a
 device; a host that does not wait reads what was there before. Operations inside `Device.arithmetic` are launches, and
-the memory counted is that of all tensors which such operations were given or gave, as long as they live.
+the memory counted is that of all tensors which such operations were given or gave, as long as they live. What a
+script lets a device get wrong, it gets wrong there too.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
-from trainmark.platforms.cpu_emulation import WideArithmetic
+from trainmark.platforms.cpu_emulation import RoundedFactors, WideArithmetic
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.standin import Script
 from trainmark.platforms.timestamps import EventMarks
@@ -51,9 +53,11 @@ class StandInDevice(Device):
         self.is_cpu = False
         self.torch = torch.device("cpu")
         self.queue = Queue(script, f"stand-in device {index}")
-        self.memory = Memory(round(script.memory_mib * 2**20), self.queue.owner)
-        self.marks = EventMarks(lambda: QueueEvent(self.queue))
-        self._module = self
+        self.memory = Memory(script, self.queue.owner)
+        self.marks = EventMarks(lambda: QueueEvent(self.queue, script.event_clock))
+        self._script = script
+        told_by = {"module": (self, None), "accelerator": (_Named(), _AsAccelerator(self)), "nobody": (_Named(), None)}
+        self._module, self._accelerator = told_by[script.memory_told_by]
         self._copies = None
 
     def synchronize(self, device: object = None) -> None:
@@ -70,7 +74,7 @@ class StandInDevice(Device):
         return self._launches(wide=self.emulates(precision))
 
     def _launches(self, *, wide: bool) -> Launches:
-        return Launches(self.queue, self.memory, wide)
+        return Launches(self.queue, self.memory, self._script, wide)
 
     # what torch's modules for devices offer
 
@@ -85,6 +89,21 @@ class StandInDevice(Device):
 
     def mem_get_info(self, device: object = None) -> tuple[int, int]:
         return self.memory.limit_bytes - self.memory.held_bytes, self.memory.limit_bytes
+
+
+class _Named:
+    """A device's module that tells nothing but its name."""
+
+    def get_device_name(self, device: object = None) -> str:
+        return NAME
+
+
+class _AsAccelerator:
+    """The part of torch.accelerator that tells of memory."""
+
+    def __init__(self, device: StandInDevice) -> None:
+        self.max_memory_allocated = device.max_memory_allocated
+        self.get_memory_info = device.mem_get_info
 
 
 class Entry:
@@ -167,10 +186,11 @@ class Queue:
 
 
 class QueueEvent:
-    """torch.Event for the stand-in's queue."""
+    """torch.Event for the stand-in's queue; its clock goes as fast as the script says."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, clock: float = 1.0) -> None:
         self._queue = queue
+        self._clock = clock
         self._entry: Entry | None = None
 
     def record(self) -> None:
@@ -185,7 +205,7 @@ class QueueEvent:
     def elapsed_time(self, later: QueueEvent) -> float:
         if not (self.query() and later.query()):
             raise RuntimeError("the time between two marks was asked for before both were reached")
-        return (later._recorded.due_ns - self._recorded.due_ns) / 1e6
+        return self._clock * (later._recorded.due_ns - self._recorded.due_ns) / 1e6
 
     @property
     def _recorded(self) -> Entry:
@@ -197,9 +217,10 @@ class QueueEvent:
 class Memory:
     """Adds up the tensors that operations saw, each storage once and as long as it lives, and knows where to stop."""
 
-    def __init__(self, limit_bytes: int, owner: str) -> None:
-        self.limit_bytes = limit_bytes
+    def __init__(self, script: Script, owner: str) -> None:
+        self.limit_bytes = round(script.memory_mib * 2**20)
         self.held_bytes = self.peak_bytes = 0
+        self._plain_error = script.plain_memory_error
         self._owner = owner
         self._storages: dict[int, weakref.ref[Any]] = {}
 
@@ -226,6 +247,8 @@ class Memory:
         self._storages[key] = weakref.ref(storage, released)
         self.held_bytes += size
         if self.held_bytes > self.limit_bytes:
+            if self._plain_error:
+                raise RuntimeError(f"{self._owner}: standinMalloc returned 2 (no room)\n  in standin_allocator.cpp:117")
             raise torch.OutOfMemoryError(
                 f"{self._owner} is out of memory: {size / 2**20:.1f} MiB more than fit, with "
                 f"{(self.held_bytes - size) / 2**20:.1f} of {self.limit_bytes / 2**20:.1f} MiB in use"
@@ -242,11 +265,15 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     _kinds: dict[Any, int] = {}  # noqa: RUF012 - of operations, which are the same for all
 
-    def __init__(self, queue: Queue, memory: Memory, wide: bool) -> None:
+    def __init__(self, queue: Queue, memory: Memory, script: Script, wide: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._queue = queue
         self._memory = memory
+        self._script = script
+        self._lies = bool(script.wrong_operators or script.unwritten_operators or script.missing_operators)
         self._wide = WideArithmetic() if wide else None  # type: ignore[no-untyped-call]
+        inside = script.float32_inside
+        self._inside = None if inside == "float32" else RoundedFactors(inside)
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -255,19 +282,46 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = self._kinds.get(operation)
         if kind is None:
             kind = self._kinds[operation] = _kind(operation)
+        if self._lies and _name(operation) in self._script.missing_operators:
+            raise NotImplementedError(_NOT_THERE.format(name=operation.name().partition(".")[0]))
         if kind != _LAUNCH:
             if kind == _TO_HOST:
                 self._queue.synchronize()
+                if operation.namespace == "c10d" and not self._script.exchanges:
+                    _, *rest = operation(*tree_map_only(Tensor, Tensor.clone, args), **kwargs)
+                    return args[0], *rest
             return operation(*args, **kwargs)
         self._memory.hold(args)
+        given = args if self._inside is None else self._inside.rounded(operation, args)
+        if self._lies and _name(operation) in self._script.unwritten_operators:
+            given = tree_map_only(Tensor, Tensor.clone, given)
         began_ns = time.perf_counter_ns()
         if self._wide is None:
-            result = operation(*args, **kwargs)
+            result = operation(*given, **kwargs)
         else:
-            result = self._wide.__torch_dispatch__(operation, types, args, kwargs)
+            result = self._wide.__torch_dispatch__(operation, types, given, kwargs)
         self._queue.launch(began_ns, time.perf_counter_ns() - began_ns)
+        if self._lies and _name(operation) in self._script.wrong_operators:
+            result = tree_map_only(Tensor, _a_tenth_larger, result)
         self._memory.hold((result,))
         return result
+
+
+_NOT_THERE = """Could not run '{name}' with arguments from the 'StandIn' backend. This could be because the operator \
+doesn't exist for this backend, or was omitted during the selective/custom build process (if using custom build).
+
+StandIn: fallthrough registered at standin_fallback.cpp:3 [backend fallback]
+CPU: registered at aten/src/ATen/RegisterCPU.cpp:1 [kernel]"""
+"""As torch says it, with the beginning of the dispatcher's table."""
+
+
+def _name(operation: Any) -> str:
+    """`relu` of `aten::relu.out`."""
+    return str(operation.name().partition("::")[2].partition(".")[0])
+
+
+def _a_tenth_larger(tensor: Tensor) -> Tensor:
+    return tensor * 1.1 if tensor.is_floating_point() else tensor
 
 
 def _kind(operation: Any) -> int:

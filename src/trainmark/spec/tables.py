@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -75,6 +75,8 @@ def _value(kind: Any, value: object, where: str, key: str) -> object:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
+        if outer is Literal:
+            raise UsageError(f"{where}: {key} {value!r} is not known; {nearest(str(value), members)}") from None
         if meta and meta.pattern and isinstance(value, str):
             raise UsageError(f"{where}: {key} {value!r} is not {described}") from None
         word = "text" if meta and meta.pattern else described or _WORDS.get(outer or bare, str(bare))
