@@ -349,3 +349,38 @@ def test_the_flops_of_a_run_are_on_its_record_with_their_source(tmp_path: Path) 
     record = folder.record()
     assert record.environment.flops == FlopsFacts(**PEAK)
     assert record.metrics["mfu"].value == pytest.approx(100 * 800 * 24.3e9 / 19.5e12)
+
+
+@pytest.mark.parametrize(
+    ("device_ms", "status", "doubted"),
+    [
+        (5000, "valid", False),
+        (4700, "valid", True),
+        (5300, "valid", True),
+        (2500, "invalid", True),
+        (9900, "invalid", True),
+    ],
+)
+def test_a_device_whose_events_count_unlike_the_host_is_doubted_and_far_off_not_valid(
+    tmp_path: Path, device_ms: int, status: str, doubted: bool
+) -> None:
+    run = Folder(tmp_path, make_plan(topology="1x2"))
+    honest = [events.StretchTimed(host_ns=2500 * MS, device_ns=2499 * MS)] * 2
+    lying = [events.StretchTimed(host_ns=2500 * MS, device_ns=device_ms * MS // 2)] * 2
+    run.rank(0, [10] * 20, also=honest)
+    run.rank(1, [10] * 20, also=lying)
+    record = gather.record(tmp_path)
+    assert record.status == status
+    text = {doubt.code: doubt.text for doubt in record.doubts}.get("device-clock", "")
+    assert bool(text) is doubted
+    if doubted:
+        assert f"rank 1's device count {device_ms / 1000:.2f} s of training where the host's clock shows 5.00 s" in text
+    assert (record.metrics["p_core"].value is None) is (status == "invalid")
+
+
+def test_stretches_too_short_to_tell_are_not_judged(tmp_path: Path) -> None:
+    run = Folder(tmp_path, make_plan())
+    run.rank(0, [10] * 20, also=[events.StretchTimed(host_ns=60 * MS, device_ns=20 * MS)] * 10)
+    record = gather.record(tmp_path)
+    assert record.status == "valid"
+    assert "device-clock" not in {doubt.code for doubt in record.doubts}

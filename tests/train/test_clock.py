@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings, strategies as st
 from standin import HandClock, StandIn
 
@@ -194,3 +195,18 @@ def test_phases_never_overlap_and_sum_to_end_to_end_and_the_throughputs_are_orde
         assert whole <= training <= core
     else:
         assert whole is training is core is None
+
+
+def test_a_stretch_is_as_long_by_the_devices_marks_as_by_the_host() -> None:
+    device, clock = opened()
+    train(device, clock, [5 * MS] + [0] * 9, 10 * MS)
+    assert clock.stretch == (105 * MS, 105 * MS)
+    assert device.synchronized == 1
+
+
+def test_a_device_that_counts_at_another_pace_shows_beside_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, clock = opened()
+    monkeypatch.setattr(device, "between_ns", lambda earlier, later: (later - earlier) // 2)
+    train(device, clock, [0] * 10, 10 * MS)
+    assert clock.stretch == (100 * MS, 50 * MS)
+    assert clock.phases_ns["other"] == 50 * MS

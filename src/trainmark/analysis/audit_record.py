@@ -18,7 +18,7 @@ from trainmark.analysis.audit_events import Case, figures
 from trainmark.spec import endings, statistics
 from trainmark.spec.audit import DAMAGED, CannotCheckError, Check, check, concluded, doubtful, look, same, wrong
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.doubts import Facts, collect
+from trainmark.spec.doubts import CLOCKS_FAR_APART, Facts, collect
 from trainmark.spec.metrics import METRICS, Measured, Quantity, measure, withhold
 from trainmark.spec.precision import Precision, ran
 from trainmark.spec.recipe import Recipe
@@ -405,8 +405,20 @@ def ending(case: Case) -> Iterator[CheckResult]:
     record, limits, recipe = case.record, case.record.plan.limits, case.record.plan.recipe
     if (record.status == "valid") != (record.ended in endings.COMPLETE):
         yield wrong(f"{record.status}: {record.ended}", "this end does not belong to this status", "the log of the run")
-    if record.status == "invalid" and None not in record.loss and "finite" not in record.ended:
-        yield doubtful(f"{record.status}: {record.ended}", "every loss on the record is finite", "the log of the run")
+    clock = record.environment.clock
+    far_apart = clock is not None and clock.apart > CLOCKS_FAR_APART
+    if clock and far_apart and record.status == "valid":
+        yield wrong(
+            f"{clock.device_s:.4g} s by the device's events, {clock.host_s:.4g} s by the host's clock",
+            "a device that counts time unlike the host gives no valid result",
+            "the device's events",
+        )
+    if record.status == "invalid" and not far_apart and None not in record.loss and "finite" not in record.ended:
+        yield doubtful(
+            f"{record.status}: {record.ended}",
+            "every loss on the record is finite, and the clocks agree",
+            "the log of the run",
+        )
     timeline, history, cap = record.timeline, record.quality.history, int(recipe["epochs"])
     epoch = history[-1].epoch if history else None
     # a limit in seconds begins to count before everything is ready

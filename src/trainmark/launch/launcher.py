@@ -92,6 +92,8 @@ def run(
     code = outcome.exit_code
     if not code and (number := endings.BY_SIGNAL.get(record.ended)):
         code = 128 + number
+    elif not code and record.status == "invalid":
+        code = endings.INVALID_CODE
     return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=record.ended)
 
 

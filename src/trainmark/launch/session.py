@@ -24,7 +24,7 @@ from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 from trainmark.store.store import Store, default_folder
 
-REFUSED_WHERE_STRICT = ("target-missed", "few-steps", "drifting", "precision-differs")
+REFUSED_WHERE_STRICT = ("target-missed", "few-steps", "drifting", "precision-differs", "device-clock")
 """Doubts that make a result unusable for whoever asked for a strict one."""
 
 Say = Callable[[str], None]

@@ -21,6 +21,11 @@ from trainmark.spec.topology import Topology
 FOREIGN_LOAD = 0.10
 """Share of the machine that others may use before it is worth a word."""
 RANK_SKEW = 0.05
+CLOCKS_APART, CLOCKS_FAR_APART = 0.03, 0.10
+"""Share by which a device's events and the host's clock may differ over training before it is worth a word, and before
+the result is not valid."""
+MOST_OTHER, MOST_OTHER_S = 0.10, 0.5
+"""Share of the training that no step accounts for, where it is more than a moment."""
 MOST_SKIPPED = 0.01
 """Share of the steps that a loss scaler may skip."""
 LEAST_POWER_SAMPLES = 60
@@ -126,6 +131,31 @@ def rank_skew(f: Facts) -> Found:
             "rank-skew",
             f"ranks differ by more than 5 %: {slow} took {skew.factor:.2f} times as long for {own} as "
             f"rank {skew.fast.rank}, the fastest{same}",
+        )
+
+
+def device_clock(f: Facts) -> Found:
+    found = f.environment.clock
+    if found is not None and found.apart > CLOCKS_APART:
+        yield (
+            "device-clock",
+            f"the events of rank {found.rank}'s device count {found.device_s:.2f} s of training where the host's clock "
+            f"shows {found.host_s:.2f} s: its step times are not to be trusted; `trainmark platform check` looks at "
+            "its events",
+        )
+
+
+def time_unaccounted(f: Facts) -> Found:
+    clock = f.environment.clock
+    if clock is not None and clock.apart > CLOCKS_APART:
+        return  # which says more
+    other_s = f.timeline.seconds("other")
+    training_s = other_s + f.timeline.seconds("warmup", "data_wait", "compute")
+    if other_s > max(MOST_OTHER * training_s, MOST_OTHER_S):
+        yield (
+            "time-unaccounted",
+            f"{other_s:.2f} of {training_s:.2f} s of training belong to no step: p_core does not tell how long "
+            "training takes",
         )
 
 
@@ -289,6 +319,8 @@ CHECKS = (
     few_steps,
     drifting,
     rank_skew,
+    device_clock,
+    time_unaccounted,
     small_batch,
     emulated_precision,
     precision_differs,

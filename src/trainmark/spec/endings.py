@@ -16,6 +16,7 @@ SECONDS = "the time asked for is over"
 INTERRUPTED = "interrupted"
 TERMINATED = "terminated"
 NOT_FINITE = "the loss is not finite"
+CLOCKS_APART = "the device counts time unlike the host, so its throughput means nothing"
 CUT_OFF = "the run was cut off"
 LINKS_MEASURED = "the links are measured"
 
@@ -26,8 +27,8 @@ BY_SIGNAL = {INTERRUPTED: signal.SIGINT, TERMINATED: signal.SIGTERM}
 WITHOUT_A_MODEL = (INTERRUPTED, TERMINATED, NOT_FINITE)
 """Ends of a run whose model has nothing to show, or whose user waits for the end."""
 
-NOT_FINITE_CODE = 5
-"""The exit code of a rank whose loss was not finite: its result is invalid."""
-SAME_AGAIN = (2, 3, NOT_FINITE_CODE)
+INVALID_CODE = 5
+"""The exit code of a rank whose loss was not finite: its result is invalid, and every invalid result has this code."""
+SAME_AGAIN = (2, 3, INVALID_CODE)
 """Exit codes that another try would give again, and whose sentence says all there is: wrong words, a machine that is
 not ready, a loss that is not finite."""

@@ -99,6 +99,13 @@ class Steps(Event, tag="steps", frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("a step has one time, count and loss of each kind")
 
 
+class StretchTimed(Event, tag="stretch", frozen=True, kw_only=True):
+    """A stretch of training is over: how long it was by the host's clock, and by the device's own events."""
+
+    host_ns: Count
+    device_ns: int
+
+
 class Alive(Event, tag="alive", frozen=True, kw_only=True):
     """Something other than steps goes on."""
 
@@ -174,8 +181,8 @@ class Failed(Event, tag="failed", frozen=True, kw_only=True):
 
 
 RankEvent = (
-    Begin | EnvironmentSeen | LinksMeasured | Resumed | Ready | PrecisionSeen | Steps | Alive | Evaluated
-    | Saved | Phases | FlopsCounted | ArtifactsLeft | NoSample | End | Failed
+    Begin | EnvironmentSeen | LinksMeasured | Resumed | Ready | PrecisionSeen | Steps | StretchTimed | Alive
+    | Evaluated | Saved | Phases | FlopsCounted | ArtifactsLeft | NoSample | End | Failed
 )  # fmt: skip
 
 

@@ -57,8 +57,9 @@ WORDS = {
     "is unavailable with its reason, never 0.",
     "data_facts": "What the reader of the data says about how it was read, such as the share of padding in batches.",
     "status": "How the run ended: valid, incomplete, invalid or no record. An incomplete run did not reach its end and "
-    "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite. A folder "
-    "without a record belongs to a run that still runs, or ended before a record could be written.",
+    "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite, or its "
+    "device counted time unlike the host. A folder without a record belongs to a run that still runs, or ended before "
+    "a record could be written.",
     "precision": "What the products of the run's first step were really computed in, as seen on their way to the "
     "device: fp32, tf32, bf16, fp16, or amp-... where autocast lowered them from float32 weights. A type names a run "
     "if three quarters of all multiplications were done in it and hardly any in a narrower one. Where a CPU emulates a "
@@ -82,6 +83,11 @@ DOUBTS = {
     "rank-skew": "The slowest rank's own computing took more than 5 % longer than the fastest's, and not for having "
     "more items; the text names it. The exchange of gradients is left out, because in it the fast ranks wait for the "
     "slow one, so that whole steps are equally long on all.",
+    "device-clock": "Over all training, the device's own events and the host's clock differ by more than 3 %, although "
+    "each stretch of training begins and ends with an idle device: the text has both figures. Beyond 10 % the result "
+    "is not valid, and under --strict from 3 % on. `trainmark platform check` looks at a device's events.",
+    "time-unaccounted": "More than 10 % of the training, and more than half a second, belongs to no step, so that "
+    "p_core and p_train tell different stories: look at p_train.",
     "small-batch": "The global batch is below the reference recipe's, so the device may not be filled.",
     "emulated-precision": "The processor has no instructions for the precision asked for.",
     "precision-differs": "The arithmetic of the run's first step was watched, and is not what was asked for; the text "

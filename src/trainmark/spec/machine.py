@@ -67,6 +67,26 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
     """Steps whose gradients were not finite, which changed no weight."""
 
 
+class DeviceClock(Struct, frozen=True, kw_only=True):
+    """What a rank's device counted of its training by its own events, and what the host's clock showed meanwhile."""
+
+    rank: int = 0
+    stretches: int = 0
+    """Each begins and ends with an idle device, so that both clocks saw the same time but for a moment."""
+    host_s: float = 0.0
+    device_s: float = 0.0
+
+    @property
+    def apart(self) -> float:
+        """The share of the host's time by which they differ, beyond what a busy host needs to notice an end."""
+        told_s = abs(self.device_s - self.host_s) - NOTICED_WITHIN_S * self.stretches
+        return max(0.0, told_s) / self.host_s if self.host_s else 0.0
+
+
+NOTICED_WITHIN_S = 0.05
+"""From the end of a device's work to the moment a busy host reads its clock."""
+
+
 class FlopsFacts(Struct, frozen=True, kw_only=True):
     """What a run's speed is held to."""
 
@@ -105,6 +125,8 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     flops: FlopsFacts | None = None
     precision: PrecisionProof | None = None
     fill: FillSearch | None = None
+    clock: DeviceClock | None = None
+    """Of the rank whose device's events are furthest from the host's clock; None where the host times the steps."""
     foreign_load: float | None = None
     """Share of the worst machine's cores that went to others."""
 

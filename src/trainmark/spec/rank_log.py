@@ -9,7 +9,7 @@ from trainmark.spec import events
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.events import AnyEvent, Unknown
 from trainmark.spec.links import AllReduce
-from trainmark.spec.machine import FlopsFacts, MachineFacts, PrecisionProof
+from trainmark.spec.machine import DeviceClock, FlopsFacts, MachineFacts, PrecisionProof
 from trainmark.spec.record import Restart
 from trainmark.spec.timeline import RankTrace
 
@@ -44,6 +44,7 @@ class RankLog:
     exchange_ns: list[int] = field(default_factory=list)
     items: list[int] = field(default_factory=list)
     loss: list[float | None] = field(default_factory=list)
+    stretches: list[events.StretchTimed] = field(default_factory=list)
     evaluations: list[events.Evaluated] = field(default_factory=list)
     samples: int = 0
     """Of the evaluation that goes on: how many this rank has seen."""
@@ -88,6 +89,8 @@ class RankLog:
                 self.phase = "train"
                 for name in SERIES:
                     getattr(self, name).extend(getattr(event, name))
+            case events.StretchTimed():
+                self.stretches.append(event)
             case events.Alive():
                 self.phase, self.samples = event.phase, event.samples
             case events.Begin():
@@ -169,6 +172,17 @@ class RankLog:
             if phase != "startup":
                 whole[phase] = whole.get(phase, 0) + ns
         return whole
+
+    def clock(self) -> DeviceClock | None:
+        """The device's events beside the host's clock, of all stretches; None where the host times the steps."""
+        if not self.stretches:
+            return None
+        return DeviceClock(
+            rank=self.rank,
+            stretches=len(self.stretches),
+            host_s=sum(stretch.host_ns for stretch in self.stretches) / 1e9,
+            device_s=sum(stretch.device_ns for stretch in self.stretches) / 1e9,
+        )
 
     def trace(self) -> RankTrace:
         return RankTrace(

@@ -14,10 +14,10 @@ import msgspec
 
 import trainmark
 from trainmark.spec import endings, statistics
-from trainmark.spec.doubts import Facts, collect
+from trainmark.spec.doubts import CLOCKS_FAR_APART, Facts, collect
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.events import Failed, FaultFound
-from trainmark.spec.machine import Environment, FillSearch, FlopsFacts, PrecisionProof
+from trainmark.spec.machine import DeviceClock, Environment, FillSearch, FlopsFacts, PrecisionProof
 from trainmark.spec.metrics import Measured, measure, withhold
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
@@ -50,9 +50,10 @@ def gather(folder: RunFolder) -> Record:
     warmup = 0 if plan.limits.full else steady_from
     timeline = Timeline(ranks=traces, warmup_steps=warmup, steady_from=steady_from)
     quality = _quality(head.target, plan, first)
-    status, ended = _status(plan, ranks, folder.fault)
+    clock = max(filter(None, (log.clock() for log in ranks)), key=lambda found: found.apart, default=None)
+    status, ended = _status(plan, ranks, folder.fault, clock)
     nodes = samplers.nodes(folder)
-    environment = _environment(folder, first, samplers.foreign_load(nodes))
+    environment = _environment(folder, first, clock, samplers.foreign_load(nodes))
     flops = environment.flops
     measured = Measured(
         item=head.item,
@@ -116,7 +117,9 @@ def now_utc() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _environment(folder: RunFolder, first: RankLog, foreign_load: float | None) -> Environment:
+def _environment(
+    folder: RunFolder, first: RankLog, clock: DeviceClock | None, foreign_load: float | None
+) -> Environment:
     """What rank 0 said of its machine, with what was proved and measured of it; events are kept without their words."""
     told = msgspec.structs.asdict(first.environment) if first.environment else {}
     return Environment(
@@ -125,6 +128,7 @@ def _environment(folder: RunFolder, first: RankLog, foreign_load: float | None) 
         flops=_plain(first.flops, FlopsFacts),
         precision=_plain(first.precision, PrecisionProof),
         fill=_plain(folder.fill, FillSearch),
+        clock=clock,
         foreign_load=foreign_load,
     )
 
@@ -133,16 +137,20 @@ def _plain(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:
     return None if event is None else kind(**msgspec.structs.asdict(event))
 
 
-def _status(plan: Plan, ranks: Sequence[RankLog], found: FaultFound | None) -> tuple[Status, str]:
+def _status(
+    plan: Plan, ranks: Sequence[RankLog], found: FaultFound | None, clock: DeviceClock | None
+) -> tuple[Status, str]:
     fault = found or _first_failure(ranks)  # the launcher has weighed what the ranks said
     if fault:
-        return "invalid" if fault.exit_code == endings.NOT_FINITE_CODE else "incomplete", fault.sentence
+        return "invalid" if fault.exit_code == endings.INVALID_CODE else "incomplete", fault.sentence
     wanted = set(range(Topology.parse(plan.topology).devices))
     if absent := wanted - {log.rank for log in ranks}:
         return "incomplete", f"nothing came from rank {', '.join(map(str, sorted(absent)))}"
     if ranks[0].end is None or any(log.end is None for log in ranks):
         return "incomplete", endings.CUT_OFF
     ended = ranks[0].end.ended
+    if clock is not None and clock.apart > CLOCKS_FAR_APART:
+        return "invalid", endings.CLOCKS_APART
     return ("incomplete" if ended in endings.BY_SIGNAL else "valid"), ended
 
 

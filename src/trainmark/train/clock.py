@@ -26,6 +26,14 @@ class StepTime(NamedTuple):
     """The part of the computation in which there was nothing to do but to exchange with other ranks."""
 
 
+class Stretch(NamedTuple):
+    """One stretch of training, as long as two clocks say it was. The device is idle when it begins and ends."""
+
+    host_ns: int
+    device_ns: int
+    """Between the first and the last of its marks."""
+
+
 class Clock:
     """One rank's clock. Host phases are read from the monotonic clock; steps from marks in the device's queue.
 
@@ -58,6 +66,8 @@ class Clock:
         self._exchanges: list[tuple[Any, Any]] = []
         self._segment_ns = 0
         self.steps = 0
+        self.stretch: Stretch | None = None
+        """The last one that ended well."""
 
     def elapsed_ns(self) -> int:
         """End-to-end time so far."""
@@ -84,15 +94,18 @@ class Clock:
         """A stretch of steps: the device is idle when it begins and when it ends."""
         self.charge("other")
         self._segment_ns = 0
-        self._wait_from = self._mark()
+        begin = self._wait_from = self._mark()
         try:
             yield
         finally:
+            end = self._mark()
             self._synchronize()
-            self._collect(everything=True)
             self.charge("training")
+            self._collect(everything=True)
+            host_ns = self.phases_ns.pop("training")
             # what no step accounts for is ours; never negative, as device events may exceed the host's time by a tick
-            self.phases_ns["other"] += max(0, self.phases_ns.pop("training") - self._segment_ns)
+            self.phases_ns["other"] += max(0, host_ns - self._segment_ns)
+            self.stretch = Stretch(host_ns, self._marks.between_ns(begin, end))
 
     def waiting_for(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Hands the batches on; the time until each is ready is that step's data wait."""

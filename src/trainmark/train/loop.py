@@ -13,7 +13,7 @@ from trainmark.platforms.platform import Device
 from trainmark.spec import endings
 from trainmark.spec.errors import WorkloadError
 from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import Evaluated
+from trainmark.spec.events import Evaluated, StretchTimed
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Recipe
 from trainmark.spec.record import Evaluation
@@ -94,6 +94,8 @@ def train_stretch(job: Job, position: Position) -> int:
                 raise WorkloadError(f"the endless stream of training data ended at step {position.step}")
             position.epoch, position.step_in_epoch, reason = position.epoch + 1, 0, 0
     job.monitor.write_down()
+    if job.clock.stretch and not job.device.is_cpu:  # whose marks are the host's clock
+        job.events.write(StretchTimed(**job.clock.stretch._asdict()))
     # the last steps of an epoch are seen only now, and a loss that is not finite must not be evaluated
     [bad] = job.collectives.largest(0 if job.monitor.bad_step is None else monitor.NOT_FINITE)
     return int(bad) or reason
