@@ -57,19 +57,6 @@ def test_every_precision_of_the_processor_rounds_as_it_should(name: str) -> None
     assert found.verdict == "ok", found
 
 
-@pytest.mark.parametrize("asked", sorted(conformance.ROUNDINGS))
-def test_a_type_cannot_pass_for_another(asked: str) -> None:
-    """The product that proves one type comes out differently in each other one torch has here."""
-    left, right, wanted = conformance.ROUNDINGS[asked]
-    for name in ("float32", "float16", "bfloat16"):
-        dtype = getattr(torch, name)
-        came = float(torch.tensor(left, dtype=dtype) * torch.tensor(right, dtype=dtype))
-        if asked == "tf32":
-            assert (came == wanted) is (name != "float32")
-        else:
-            assert (came == wanted) is (name == asked)
-
-
 def test_a_wait_that_does_not_wait_fails(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "synchronize", lambda: None)
     found = conformance.synchronises(device)
@@ -97,7 +84,9 @@ def test_a_precision_that_is_only_a_name_fails(device: Device, monkeypatch: pyte
     monkeypatch.setattr(device, "autocast", lambda precision: contextlib.nullcontext())
     found = conformance.precision_is_real(device, PRECISIONS["amp-bf16"])
     assert found.verdict == "failed"
-    assert "1.03125 x 1.03125 must be 1.0625 in bfloat16, came 1.0634765625" in found.sentence
+    assert (
+        "matmul: numbers whose products tell types apart were multiplied in float32, not in bfloat16" in found.sentence
+    )
     assert conformance.autocast_works(device).verdict == "failed"
 
 

@@ -49,3 +49,23 @@ def test_products_are_counted_in_words() -> None:
     computed = {"matmul": {"bfloat16": 12, "float32": 3}, "convolution": {"bfloat16": 1}}
     assert said_of_products(computed) == "12 matmuls in bfloat16, 3 in float32, 1 convolution in bfloat16"
     assert said_of_products({"matmul": {}, "convolution": {}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("inside", "word"),
+    [
+        ({"matmul": {"float32": "float32"}}, "fp32"),
+        ({"matmul": {"float32": "tf32"}}, "tf32"),
+        ({"matmul": {"float32": "bfloat16"}}, "mixed: 100 % bfloat16, weights float32"),
+        ({"convolution": {"float32": "bfloat16"}}, "fp32"),
+    ],
+)
+def test_what_the_device_makes_of_float32_counts_where_it_is_narrower(
+    inside: dict[str, dict[str, str]], word: str
+) -> None:
+    assert ran({"matmul": {"float32": 9}}, {"float32": 3}, NOT_ALLOWED, None, inside) == word
+
+
+def test_a_device_that_computes_more_than_was_asked_for_keeps_the_label() -> None:
+    inside = {"matmul": {"bfloat16": "float32"}}
+    assert ran({"matmul": {"bfloat16": 9}}, {"float32": 3}, NOT_ALLOWED, "bfloat16", inside) == "amp-bf16"

@@ -192,3 +192,20 @@ def test_the_loop_has_its_first_step_watched(tmp_path: Path) -> None:
 )
 def test_products_are_known_by_the_names_devices_give_them(kind: str | None, names: str) -> None:
     assert {name: kind_of_product(name) for name in names.split()} == dict.fromkeys(names.split(), kind)
+
+
+@pytest.mark.parametrize(
+    ("inside", "word"), [("float32", "fp32"), ("bfloat16", "mixed: 100 % bfloat16, weights float32")]
+)
+def test_a_run_is_called_by_what_its_device_makes_of_float32(
+    inside: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script.toml").write_text(f"float32_inside = '{inside}'\n", encoding="utf-8")
+    monkeypatch.setenv("TRAINMARK_STANDIN", str(tmp_path / "script.toml"))
+    stepper = tiny("vit", "fp32", Platform(files.load("standin")).open(0))
+    Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
+    stepper.step(batch("vit"))
+    seen = said(tmp_path)
+    assert set(seen.computed["matmul"]) == {"float32"}  # what was asked
+    assert seen.inside == {kind: {"float32": inside} for kind in ("matmul", "convolution")}
+    assert seen.ran == word

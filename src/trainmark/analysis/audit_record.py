@@ -453,7 +453,7 @@ def precision(case: Case) -> Iterator[CheckResult]:
     if proof.asked != asked.name or proof.autocast not in (None, asked.autocast):
         said = f"{proof.asked}, autocast to {proof.autocast!r}"
         yield wrong(said, f"the plan asks for {asked.name}", "the plan and the proof")
-    found = ran(proof.multiplications, proof.weights, proof.tf32, proof.autocast)
+    found = ran(proof.multiplications, proof.weights, proof.tf32, proof.autocast, proof.inside)
     if proof.ran != found:
         yield wrong(
             f"{proof.ran} on the record; its products make it {found}",

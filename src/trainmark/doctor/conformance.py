@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.doctor import collective_check
-from trainmark.platforms import files, sensors
+from trainmark.platforms import files, number_types, sensors
 from trainmark.platforms.matmul_rate import seconds
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.reading import FIELDS
@@ -147,24 +147,21 @@ def precision_is_real(device: Device, precision: Precision) -> CheckResult:
     """It trains, and products come out with the bits the precision has, no more and no fewer."""
     if reason := device.refuses(precision):
         return failed(f"one layer could not be trained: {reason}", "take it from the file's precisions, or mend it")
-    left, right, wanted = ROUNDINGS[precision.computes_in]
     device.set_precision(precision)
     try:
-        for what, compute in (("matmul", _diagonal_product), ("convolution", _convolved)):
-            if precision.allows_tf32 and compute is _convolved:
+        for kind, computed_type in number_types.KINDS.items():
+            if precision.allows_tf32 and kind != "matmul":
                 continue  # a library may choose a way without TF32, and be right to
-            with device.arithmetic(precision), device.autocast(precision), torch.no_grad():
-                found = compute(left, right, device, getattr(torch, precision.weights)).float()
-            device.synchronize()
-            values = sorted(set(found.cpu().tolist()))
-            if values != [wanted]:
+            used = computed_type(device, precision, getattr(torch, precision.weights))
+            if used != precision.computes_in:
                 return failed(
-                    f"{what}: {left!r} x {right!r} must be {wanted!r} in {precision.computes_in}, came {_few(values)}",
+                    f"{kind}: numbers whose products tell types apart were multiplied in {used}, "
+                    f"not in {precision.computes_in}",
                     "it computes in another type than the one asked for, or lowers float32 by itself",
                 )
     finally:
         device.set_precision(FP32)
-    return ok(f"trains; {left!r} x {right!r} is {wanted!r}, as {precision.computes_in} rounds it")
+    return ok(f"trains; products come out as {precision.computes_in} rounds them")
 
 
 def autocast_works(device: Device) -> CheckResult:
@@ -306,15 +303,6 @@ def exchanges(word: str, platform: Platform) -> CheckResult:
 FP32 = PRECISIONS["fp32"]
 OPENS = "opens"
 
-ROUNDINGS: dict[str, tuple[float, float, float]] = {
-    "float32": (1 + 2**-12, 1 + 2**-11, 1 + 2**-11 + 2**-12 + 2**-23),
-    "tf32": (1 + 2**-12, 1 + 2**-12, 1.0),
-    "float16": (1 + 2**-9, 1 + 2**-3, 1 + 2**-3 + 2**-9),
-    "bfloat16": (1 + 2**-5, 1 + 2**-5, 1 + 2**-4),
-}
-"""Two numbers and their product as each type gives it, and as no other one of them does: 23 bits behind the point
-keep the product's last one, 10 lose it, and 7 lose one that 10 would keep."""
-
 
 def unopened(word: str, error: NotReadyError) -> CheckResult:
     """What is found where there is no device to look at."""
@@ -343,18 +331,6 @@ def _work(device: Device) -> Callable[[], Tensor]:
     return work
 
 
-def _diagonal_product(left: float, right: float, device: Device, dtype: torch.dtype) -> Tensor:
-    """Of two matrices with the numbers on their diagonals: every sum has one term that is not zero."""
-    one = torch.eye(SIDE, device=device.torch)
-    return torch.mm((one * left).to(dtype), (one * right).to(dtype)).diagonal()
-
-
-def _convolved(left: float, right: float, device: Device, dtype: torch.dtype) -> Tensor:
-    image = torch.full((2, 16, 8, 8), left, device=device.torch, dtype=dtype)
-    kernel = (torch.eye(16, device=device.torch) * right).to(dtype).view(16, 16, 1, 1)
-    return nn.functional.conv2d(image, kernel).flatten()
-
-
 def _listed(device: Device) -> list[Precision]:
     return [PRECISIONS[name] for name in device.platform.file.precisions]
 
@@ -363,7 +339,3 @@ def _telling(unavailable: Mapping[str, str]) -> str:
     """Of the reasons the one that says most: that a field is not asked for says nothing."""
     reasons = list(dict.fromkeys(unavailable.values()))
     return next((reason for reason in reasons if reason != sensors.NOT_DECLARED), "no device answered")
-
-
-def _few(values: list[float]) -> str:
-    return ", ".join(repr(value) for value in values[:2]) + (", ..." if len(values) > 2 else "")

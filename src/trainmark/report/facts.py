@@ -12,7 +12,7 @@ from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce
 from trainmark.spec.machine import FlopsFacts
 from trainmark.spec.metrics import METRICS
-from trainmark.spec.precision import said_of_products
+from trainmark.spec.precision import said_of_inside, said_of_products
 from trainmark.spec.record import Record
 from trainmark.spec.telemetry import MachineTelemetry, Series
 from trainmark.spec.topology import Topology
@@ -129,14 +129,19 @@ def precision(record: Record, say: Say) -> FactSection | None:
     held = [f"{100 * count / total:.1f} % {type_}" for type_, count in sorted(found.weights.items())]
     facts = [
         RecordFact(say("ran"), found.ran if found.ran == found.asked else f"{found.ran}; {found.asked} was asked for"),
-        RecordFact(say("products"), said_of_products(found.computed) or "none seen"),
+        RecordFact(say("asked of the device"), said_of_products(found.computed) or "none seen"),
+        RecordFact(say("computed by it"), said_of_inside(found.inside) or "not tried"),
         RecordFact(say("weights"), ", ".join(held)),
         RecordFact(say("autocast"), found.autocast or "off"),
         RecordFact(say("tf32"), f"allowed for {' and '.join(flags)}" if flags else "not allowed"),
     ]
     if found.loss_scale is not None:
         facts.append(RecordFact(say("loss scale"), f"{number(found.loss_scale)}, {found.skipped_steps} steps skipped"))
-    return FactSection(title=say("Precision"), remark=say("as the first step was really computed"), facts=facts)
+    return FactSection(
+        title=say("Precision"),
+        remark=say("types of the first step's products, and what the device makes of them"),
+        facts=facts,
+    )
 
 
 def fill(record: Record, say: Say) -> FactSection | None:

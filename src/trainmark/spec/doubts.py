@@ -11,7 +11,7 @@ from trainmark.spec.events import Resumed
 from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
-from trainmark.spec.precision import said_of_products
+from trainmark.spec.precision import said_of_inside, said_of_products
 from trainmark.spec.record import Doubt, Quality, Restart, Status
 from trainmark.spec.target import telling_digits
 from trainmark.spec.telemetry import MachineTelemetry, Telemetry
@@ -178,9 +178,11 @@ def precision_differs(f: Facts) -> Found:
     found = f.environment.precision
     if found and found.ran != found.asked:
         seen = said_of_products(found.computed) or "no product"
+        inside = said_of_inside(found.narrowed)
         yield (
             "precision-differs",
-            f"{found.asked} was asked for and {found.ran} ran: the first step had {seen}",
+            f"{found.asked} was asked for and {found.ran} ran: the first step had {seen}"
+            + (f", and the device itself computes {inside}" if inside else ""),
         )
 
 

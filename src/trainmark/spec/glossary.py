@@ -60,11 +60,12 @@ WORDS = {
     "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite, or its "
     "device counted time unlike the host. A folder without a record belongs to a run that still runs, or ended before "
     "a record could be written.",
-    "precision": "What the products of the run's first step were really computed in, as seen on their way to the "
-    "device: fp32, tf32, bf16, fp16, or amp-... where autocast lowered them from float32 weights. A type names a run "
-    "if three quarters of all multiplications were done in it and hardly any in a narrower one. Where a CPU emulates a "
-    "narrow type with float32 kernels, the numbers decide: factors that hold nothing but narrow numbers make a narrow "
-    "product.",
+    "precision": "What the products of the run's first step were really computed in: fp32, tf32, bf16, fp16, or "
+    "amp-... where autocast lowered them from float32 weights. Two things are looked at. What was asked of the "
+    "device are the types of the factors, as seen on their way to it. What is computed by it, products show that come out differently "
+    "in each type, made before the first step; where these are narrower, they count. A type names a run if three "
+    "quarters of all multiplications were done in it and hardly any in a narrower one. Where a CPU emulates a narrow "
+    "type with float32 kernels, factors that hold nothing but narrow numbers make a narrow product.",
     "group": "What the runs of one --repeat have in common.",
     "fingerprint": "Equal for two runs that were asked for the same training on the same kind of platform.",
 }
@@ -90,9 +91,9 @@ DOUBTS = {
     "p_core and p_train tell different stories: look at p_train.",
     "small-batch": "The global batch is below the reference recipe's, so the device may not be filled.",
     "emulated-precision": "The processor has no instructions for the precision asked for.",
-    "precision-differs": "The arithmetic of the run's first step was watched, and is not what was asked for; the text "
-    "has what ran and how many products in which type. Labels in tables say what ran. Under --strict the result is not "
-    "valid.",
+    "precision-differs": "The arithmetic of the run's first step, or what the device makes of it inside, is not what "
+    "was asked for; the text has what ran and how many products in which type. Labels in tables say what ran. Under "
+    "--strict the result is not valid.",
     "skipped-steps": "A loss scaler left out more than 1 % of the steps because their gradients were not finite; a few "
     "at the beginning are usual, while it looks for its scale.",
     "mfu-above-100": "The run did more FLOPs a second than the peak of its devices in the precision asked for, so "

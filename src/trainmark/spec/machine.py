@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from trainmark.spec.links import AllReduce
+from trainmark.spec.precision import narrower_inside
 
 
 class DeviceInfo(Struct, frozen=True, kw_only=True):
@@ -53,18 +54,34 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
 
 
 class PrecisionProof(Struct, frozen=True, kw_only=True):
-    """What the first step was really computed in. Products are counted by their kind and the type of their factors."""
+    """What the first step was really computed in: by the types it handed to the device, and by what the device makes of
+    them."""
 
     asked: str
     ran: str
     computed: Mapping[str, Mapping[str, int]] = {}
+    """Products of the first step, by their kind and the type of their factors."""
     multiplications: Mapping[str, Mapping[str, int]] = {}
+    inside: Mapping[str, Mapping[str, str]] = {}
+    """By kind and type of the factors, the type in which the device multiplied numbers whose products tell types apart;
+    nothing where that was not tried."""
     weights: Mapping[str, int] = {}
     tf32: Mapping[str, bool] = {}
     autocast: str | None = None
     loss_scale: float | None = None
     skipped_steps: int = 0
     """Steps whose gradients were not finite, which changed no weight."""
+
+    @property
+    def narrowed(self) -> dict[str, dict[str, str]]:
+        """Of `inside`, what is narrower than what the device was asked for."""
+        found: dict[str, dict[str, str]] = {}
+        for kind, types in self.inside.items():
+            for factors in types:
+                asked = "tf32" if factors == "float32" and self.tf32.get(kind) else factors
+                if used := narrower_inside(kind, asked, factors, self.inside):
+                    found.setdefault(kind, {})[factors] = used
+        return found
 
 
 class DeviceClock(Struct, frozen=True, kw_only=True):

@@ -66,7 +66,9 @@ LEAST_SHARE = 0.75
 """What a run's products must share of one type to be called by it: autocast leaves some of them as they are."""
 MOST_NARROWER = 0.01
 """What of them may be narrower than the type a run is called by."""
-_BITS = {"float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8}
+REDUCED_FLOAT32, TOO_NARROW = "less than float32", "less than bfloat16"
+"""Words for arithmetic that is none of the types there are names for: sums of narrow parts, or a handful of bits."""
+_BITS = {"float32": 24, REDUCED_FLOAT32: 12, "tf32": 11, "float16": 11, "bfloat16": 8, TOO_NARROW: 1}
 """Of the significand."""
 
 
@@ -75,16 +77,20 @@ def ran(
     weights: Mapping[str, int],
     tf32: Mapping[str, bool],
     autocast: str | None,
+    inside: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """The word for what a step was really computed in, or `mixed: ...` with what was found where no word fits.
 
-    `multiplications` tells for matmul and convolution how many were done in which type, `weights` how many numbers of
-    the model are held in which, `tf32` whether float32 may be rounded on its way into the products of a kind.
+    `multiplications` tells for matmul and convolution how many were asked for in which type, `weights` how many numbers
+    of the model are held in which, `tf32` whether float32 may be rounded on its way into the products of a kind, and
+    `inside` in which type the device multiplies factors of a type, where that was tried.
     """
     found: dict[str, int] = {}
     for kind, types in multiplications.items():
         for type_, count in types.items():
             used = "tf32" if type_ == "float32" and tf32.get(kind) else type_
+            if lowered_inside := narrower_inside(kind, used, type_, inside or {}):
+                used = lowered_inside
             found[used] = found.get(used, 0) + count
     total = sum(found.values())
     if not total:
@@ -100,6 +106,19 @@ def ran(
                 return precision.name
     shares = ", ".join(f"{100 * count / total:.0f} % {used}" for used, count in sorted(found.items()))
     return f"mixed: {shares}, weights {held}"
+
+
+def narrower_inside(kind: str, asked: str, factors: str, inside: Mapping[str, Mapping[str, str]]) -> str | None:
+    """The type a device multiplies factors in where that is narrower than what it was asked for."""
+    used = inside.get(kind, {}).get(factors, asked)
+    return used if _BITS.get(used, 0) < _BITS.get(asked, 0) else None
+
+
+def said_of_inside(inside: Mapping[str, Mapping[str, str]]) -> str:
+    """`matmuls of float32 in bfloat16, convolutions of float32 in float32`."""
+    return ", ".join(
+        f"{kind}s of {factors} in {used}" for kind, types in inside.items() for factors, used in sorted(types.items())
+    )
 
 
 def said_of_products(computed: Mapping[str, Mapping[str, int]]) -> str:

@@ -1,4 +1,4 @@
-"""Watches a run's first training step, and writes down what its products were really computed in."""
+"""Watches which types a run's first step asks its device to multiply, and tries what the device makes of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainmark.platforms.number_types import computed_types
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import PrecisionSeen
 from trainmark.spec.precision import ran
@@ -25,7 +26,10 @@ _NO_PRODUCT = re.compile(r"reorder|flatten|pack|thnn_fused")
 
 
 class Proof:
-    """What a run's arithmetic was, watched in its first step and concluded at its end.
+    """What a run's arithmetic was: asked of the device in its first step, computed by it in products of known result.
+
+    Types of factors show what was asked. What the device makes of them inside only numbers can show, so a few products
+    that come out differently in each type are made on it before the first step, with the run's settings.
 
     Only rank 0 watches: all ranks follow one plan with one torch, which is compared before they start. Operations are
     seen where torch hands them to a device, below autocast; autograd takes a dispatch mode along to its threads, so
@@ -36,6 +40,7 @@ class Proof:
         self._stepper = stepper
         self._events = events
         self._seen: PrecisionSeen | None = None
+        self.inside = computed_types(stepper.device, stepper.precision)
         self._updates = 0
         self._found_bad: Tensor | None = None
         """On the device: how many of the updates found a gradient that is not finite, and changed nothing."""
@@ -127,9 +132,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         }
         return PrecisionSeen(
             asked=self._stepper.precision.name,
-            ran=ran(self._multiplications, weights, tf32, self._autocast),
+            ran=ran(self._multiplications, weights, tf32, self._autocast, self._proof.inside),
             computed=self._count,
             multiplications=self._multiplications,
+            inside=self._proof.inside,
             weights=weights,
             tf32=tf32,
             autocast=self._autocast,

@@ -1,0 +1,99 @@
+"""Finds out by a few exact products which type a device really multiplies in, whatever it was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.spec.precision import PRECISIONS, REDUCED_FLOAT32, TOO_NARROW, Precision
+
+if TYPE_CHECKING:
+    from trainmark.platforms.platform import Device
+
+SIDE = 256
+"""Of the matrices: small ones may take another way than those of a network."""
+
+FACTORS = ((1 + 2**-12, 1 + 2**-11), (1 + 2**-9, 1 + 2**-3), (1 + 2**-5, 1 + 2**-5), (2.0**20, 2.0**-30))
+"""Pairs whose products tell types apart: the first needs all 23 bits behind the point, the second's left factor 9 of
+them, the third's 5, and both of the last are beyond the range of float16."""
+_FLOAT32 = 1 + 2**-11 + 2**-12 + 2**-23
+_TEN_BITS = (1 + 2**-3 + 2**-9 + 2**-12, 1 + 2**-3 + 2**-9)
+_SEVEN_BITS = (1 + 2**-4 + 2**-10, 1 + 2**-4)
+"""As they are, and as a result of the same type keeps them."""
+
+
+def type_of(products: Sequence[float]) -> str:
+    """The type by torch's name, or `tf32`, in which the pairs above have these products."""
+    whole, ten_bits, seven_bits, in_range = products
+    if whole == _FLOAT32:
+        return "float32"
+    if abs(whole - _FLOAT32) < 2**-13:
+        return REDUCED_FLOAT32
+    if ten_bits in _TEN_BITS:
+        return "tf32" if in_range == 2**-10 else "float16"
+    return "bfloat16" if seven_bits in _SEVEN_BITS and math.isfinite(in_range) else TOO_NARROW
+
+
+def matmul_type(device: Device, precision: Precision, factors: torch.dtype) -> str:
+    """What matrices of a type are multiplied in under a precision's settings."""
+    return _computed(device, precision, factors, _diagonal_products)
+
+
+def convolution_type(device: Device, precision: Precision, factors: torch.dtype) -> str:
+    return _computed(device, precision, factors, _convolved)
+
+
+KINDS = {"matmul": matmul_type, "convolution": convolution_type}
+
+
+def computed_types(device: Device, precision: Precision) -> dict[str, dict[str, str]]:
+    """For matmul and convolution: the type of their factors, and the type they were really multiplied in.
+
+    Autocast leaves some products as they are, so under it both the factors it lowers and those it does not are tried.
+    A device may lack a kind that the run does not need: what it cannot compute is left out.
+    """
+    found: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    plain = PRECISIONS["tf32" if precision.allows_tf32 else "fp32"]
+    tries = [(precision, getattr(torch, precision.weights), precision.autocast or precision.weights)]
+    if precision.computes_in not in ("float32", "tf32"):
+        tries.append((plain, torch.float32, "float32"))
+    for kind, compute in KINDS.items():
+        for settings, factors, name in tries:
+            try:
+                found[kind][name] = compute(device, settings, factors)
+            except (RuntimeError, NotImplementedError):
+                continue
+    return found
+
+
+def _computed(
+    device: Device, precision: Precision, factors: torch.dtype, multiply: Callable[[Tensor, Tensor], Tensor]
+) -> str:
+    left, right = torch.ones(SIDE), torch.ones(SIDE)
+    for place, pair in enumerate(FACTORS):
+        left[place], right[place] = pair
+    here = [side.to(factors).to(device.torch) for side in (left, right)]
+    with device.arithmetic(precision), device.autocast(precision), torch.no_grad():
+        products = multiply(*here)
+    device.synchronize()
+    return type_of(products.float().cpu()[: len(FACTORS)].tolist())
+
+
+def _diagonal_products(left: Tensor, right: Tensor) -> Tensor:
+    """Of two matrices with the numbers on their diagonals: every sum has one term that is not zero."""
+    return torch.mm(left.diag(), right.diag()).diagonal()
+
+
+def _convolved(left: Tensor, right: Tensor) -> Tensor:
+    """A channel for each pair, and kernels that keep channels apart. What may be infinite has an image of its own, as
+    a kernel's zeros do not keep it out of other channels."""
+    channels, last = 16, len(FACTORS) - 1
+    images = left[:channels].repeat(2, 1)
+    images[0, last], images[1, :last] = 1, 1
+    kernel = right[:channels].diag().view(channels, channels, 1, 1)
+    found = nn.functional.conv2d(images.view(2, channels, 1, 1).expand(2, channels, 8, 8).contiguous(), kernel)
+    return torch.cat((found[0, :last, 0, 0], found[1, last:, 0, 0]))

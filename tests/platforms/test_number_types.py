@@ -1,0 +1,70 @@
+"""The type a device multiplies in is told by products, and none passes for another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainmark.platforms import files, number_types, standin
+from trainmark.platforms.number_types import FACTORS, type_of
+from trainmark.platforms.platform import Device, Platform
+from trainmark.spec.precision import PRECISIONS, REDUCED_FLOAT32, TOO_NARROW
+
+
+def products(dtype: torch.dtype, result: torch.dtype) -> list[float]:
+    """As units for a type do it: factors are rounded, their exact product is rounded to the type of the result."""
+    pairs = [(torch.tensor(left, dtype=dtype), torch.tensor(right, dtype=dtype)) for left, right in FACTORS]
+    return [float((left.double() * right.double()).to(result)) for left, right in pairs]
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+def test_a_type_is_told_by_its_products_whatever_type_the_result_has(name: str) -> None:
+    dtype = getattr(torch, name)
+    assert type_of(products(dtype, dtype)) == name
+    assert type_of(products(dtype, torch.float32)) == name
+
+
+def test_eight_bits_and_split_products_have_words_of_their_own() -> None:
+    assert type_of(products(torch.float8_e4m3fn, torch.float32)) == TOO_NARROW
+    exact = products(torch.float32, torch.float32)
+    assert type_of([exact[0] - 2**-23, *exact[1:]]) == REDUCED_FLOAT32
+
+
+@pytest.mark.parametrize("towards", [1.0, 1 + 2**-10])
+def test_tf32_is_told_whether_half_way_goes_up_or_down(towards: float) -> None:
+    exact = products(torch.float32, torch.float32)
+    assert type_of([towards, *exact[1:]]) == "tf32"
+
+
+@pytest.mark.parametrize("inside", ["float32", "tf32", "float16", "bfloat16"])
+def test_a_device_that_lowers_float32_by_itself_is_found_out(
+    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "script.toml"
+    path.write_text(f"float32_inside = '{inside}'\n", encoding="utf-8")
+    monkeypatch.setenv(standin.VARIABLE, str(path))
+    device = Platform(files.load("standin")).open(0)
+    assert number_types.computed_types(device, PRECISIONS["fp32"]) == {
+        kind: {"float32": inside} for kind in ("matmul", "convolution")
+    }
+    mixed = number_types.computed_types(device, PRECISIONS["amp-bf16"])
+    assert mixed["matmul"] == {"bfloat16": "bfloat16", "float32": inside}
+
+
+@pytest.mark.parametrize("name", files.load("cpu").precisions)
+def test_the_processor_computes_in_what_it_is_asked_for(name: str) -> None:
+    found = number_types.computed_types(Platform(files.load("cpu")).open(0), PRECISIONS[name])
+    for kind in number_types.KINDS:
+        assert found[kind][PRECISIONS[name].computes_in] == PRECISIONS[name].computes_in
+
+
+def test_a_kind_that_the_device_cannot_compute_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*words: object) -> str:
+        raise NotImplementedError("Could not run 'aten::convolution'")
+
+    device: Device = Platform(files.load("cpu")).open(0)
+    monkeypatch.setitem(number_types.KINDS, "convolution", missing)
+    found = number_types.computed_types(device, PRECISIONS["fp32"])
+    assert found == {"matmul": {"float32": "float32"}, "convolution": {}}
