@@ -15,6 +15,7 @@ from standin import HandClock
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
+from trainmark.spec.errors import NotReadyError
 from trainmark.spec.links import AllReduce
 from trainmark.train import link_probe
 from trainmark.train.collectives import RankGroup, SingleRank
@@ -66,12 +67,21 @@ class Link:
         self.connect_s = 0.0
         self.slowest = 1.0
         self.sent: list[int] = []
+        self.exchanges = True
 
     def all_reduce(self, message: torch.Tensor) -> None:
+        if self.exchanges:
+            message *= sum(rank % 7 + 1 for rank in range(self.world))  # of rank 0's numbers
         moved = 1.5 * message.numel() * message.element_size()
         seconds = self.latency_s + moved / self.bytes_per_s + (0 if self.sent else self.connect_s)
         self.clock.pass_ns(round(1e9 * seconds))
         self.sent.append(message.numel() * message.element_size())
+
+    def all_gather(self, everyone: list[torch.Tensor], mine: torch.Tensor) -> None:
+        for rank, numbers in enumerate(everyone):
+            numbers.copy_(mine * (rank % 7 + 1))
+
+    def broadcast(self, message: torch.Tensor, source: int) -> None: ...
 
     def largest(self, *values: float) -> list[float]:
         return [self.slowest * value for value in values]
@@ -85,7 +95,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     clock = HandClock()
     made = Link(clock)
     monkeypatch.setattr(link_probe, "time", SimpleNamespace(perf_counter=lambda: clock.ns / 1e9))
-    monkeypatch.setattr(link_probe, "distributed", SimpleNamespace(all_reduce=made.all_reduce))
+    monkeypatch.setattr(link_probe, "distributed", made)
     return made
 
 
@@ -137,3 +147,18 @@ def test_the_smallest_message_is_measured_on_the_slowest_link(link: Link) -> Non
     link.bytes_per_s = 10.0
     [row] = probed(link)
     assert (row.size_bytes, row.repeats) == (4096, 3)
+
+
+def test_collectives_that_exchange_nothing_are_found_out_however_fast_they_are(link: Link) -> None:
+    link.exchanges = False
+    link.bytes_per_s = 1e15
+    with pytest.raises(NotReadyError) as refused:
+        probed(link)
+    assert "the collectives by gloo do not exchange what they are given: all-reduce of 4 KiB" in str(refused.value)
+    assert "left 1024 of 1024 numbers wrong on rank 0, such as 1 for 10;" in str(refused.value)
+
+
+def test_collectives_that_copy_nothing_are_named(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "all_gather", lambda everyone, mine: None)
+    with pytest.raises(NotReadyError, match=r"all-gather of 4 KiB among 4 ranks .* such as 0 for 1;"):
+        probed(link)

@@ -1,4 +1,8 @@
-"""Measures the links between the ranks: an all-reduce of growing messages, on the run's own process group."""
+"""Measures the links between the ranks and checks what comes over them, on the run's own process group.
+
+Collectives that exchange nothing are fast. So every size is added up once with numbers of which each rank has its own,
+and whoever finds a wrong sum ends the run before a gradient is trusted to it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,16 @@ import torch
 from torch import distributed
 
 from trainmark.platforms.platform import Device
-from trainmark.spec.links import AllReduce
+from trainmark.spec.errors import NotReadyError
+from trainmark.spec.links import AllReduce, size
+from trainmark.spec.precision import PRECISIONS
 from trainmark.train.collectives import Collectives
 
 SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
 """4 KiB, which is all latency, to 64 MiB, which is all bandwidth."""
 BUDGET_S = 2.0
+COPIED = 1024
+"""Numbers of which it is checked that they arrive as they are."""
 LEAST_REPEATS = 3
 MOST_REPEATS = 50
 
@@ -29,13 +37,17 @@ def probe(
     """
     if collectives.world == 1:
         return []
-    numbers = _zeros(max(sizes_bytes), device)
-    _all_reduce_s(numbers[:1], device, collectives)  # connects, which may take seconds
+    check_copies(device, collectives)
+    numbers = torch.empty(max(sizes_bytes) // 4, dtype=torch.float32, device=device.torch)
+    _all_reduce_s(numbers[:1].zero_(), device, collectives)  # connects, which may take seconds
     began_s = time.perf_counter()
     results: list[AllReduce] = []
-    for place, size in enumerate(sizes_bytes):
-        message = numbers[: size // 4]
+    for place, size_bytes in enumerate(sizes_bytes):
+        message = numbers[: size_bytes // 4]
+        message.copy_(_own_numbers(message.numel(), collectives.rank))
         warm_s = _all_reduce_s(message, device, collectives)
+        check_sums(message, device, collectives)
+        message.zero_()  # stays so however often it is added up
         # the ranks' clocks differ: a rank that decided by its own would leave the others waiting
         warm_s, spent_s = collectives.largest(warm_s, time.perf_counter() - began_s)
         to_go = len(sizes_bytes) - place
@@ -45,7 +57,7 @@ def probe(
         if results and spent_s + repeats * warm_s > budget_s:
             break
         times_s = collectives.largest(*[_all_reduce_s(message, device, collectives) for _ in range(repeats)])
-        results.append(_result(size, times_s, collectives.world))
+        results.append(_result(size_bytes, times_s, collectives.world))
     return results
 
 
@@ -58,18 +70,62 @@ def bus_gigabytes_per_s(size_bytes: int, seconds: float, world: int) -> float:
     return 2 * (world - 1) / world * size_bytes / seconds / 1e9
 
 
-def _zeros(size_bytes: int, device: Device) -> torch.Tensor:
-    """They stay zeros however often they are summed; written once, so that their memory is there before it is timed."""
-    return torch.empty(size_bytes // 4, dtype=torch.float32, device=device.torch).zero_()
+def check_sums(message: torch.Tensor, device: Device, collectives: Collectives) -> None:
+    """Raises NotReadyError unless every rank's own numbers were added up."""
+    factors = sum(_factor(rank) for rank in range(collectives.world))
+    _check("all-reduce", message, _pattern(message.numel()) * factors, device, collectives)
+
+
+def check_copies(device: Device, collectives: Collectives) -> None:
+    """The same for what gradients and statistics are handed around by beside sums."""
+    mine = _own_numbers(COPIED, collectives.rank).to(device.torch)
+    everyone = [torch.zeros_like(mine) for _ in range(collectives.world)]
+    with device.arithmetic(PRECISIONS["fp32"]):
+        distributed.all_gather(everyone, mine)
+        distributed.broadcast(mine, 0)
+    for rank, numbers in enumerate(everyone):
+        _check("all-gather", numbers, _own_numbers(COPIED, rank), device, collectives)
+    _check("broadcast", mine, _own_numbers(COPIED, 0), device, collectives)
+
+
+def _check(
+    collective: str, message: torch.Tensor, wanted: torch.Tensor, device: Device, collectives: Collectives
+) -> None:
+    device.synchronize()
+    found = message.cpu()
+    wrong = (found != wanted).nonzero().flatten()
+    if not len(wrong):
+        return
+    first = int(wrong[0])
+    raise NotReadyError(
+        f"the collectives by {device.platform.file.collectives} do not exchange what they are given: {collective} of "
+        f"{size(4 * len(wanted))} among {collectives.world} ranks left {len(wrong)} of {len(wanted)} numbers wrong on "
+        f"rank {collectives.rank}, such as {float(found[first]):g} for {float(wanted[first]):g}; use one device, or "
+        "mend them"
+    )
+
+
+def _own_numbers(length: int, rank: int) -> torch.Tensor:
+    """Small whole numbers, so that sums over thousands of ranks are exact in float32; none is zero."""
+    return _pattern(length) * _factor(rank)
+
+
+def _pattern(length: int) -> torch.Tensor:
+    return torch.arange(1.0, 14.0).repeat(length // 13 + 1)[:length]
+
+
+def _factor(rank: int) -> int:
+    return rank % 7 + 1
 
 
 def _all_reduce_s(message: torch.Tensor, device: Device, collectives: Collectives) -> float:
     device.synchronize()
     collectives.barrier()
-    began_s = time.perf_counter()
-    distributed.all_reduce(message)
-    device.synchronize()
-    return time.perf_counter() - began_s
+    with device.arithmetic(PRECISIONS["fp32"]):
+        began_s = time.perf_counter()
+        distributed.all_reduce(message)
+        device.synchronize()
+        return time.perf_counter() - began_s
 
 
 def _result(size_bytes: int, times_s: Sequence[float], world: int) -> AllReduce:
