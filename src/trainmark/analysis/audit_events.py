@@ -15,7 +15,7 @@ from trainmark.spec import events
 from trainmark.spec.audit import Audit, CannotCheckError, Check, check, doubtful, look, note, same, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.event_files import read_line, writer_of
+from trainmark.spec.event_files import folded, read_line, whole_log, writer_of
 from trainmark.spec.record import Record, upgrade
 from trainmark.spec.run_folder import RunFolder, read_run
 from trainmark.spec.whole_files import sha256
@@ -147,7 +147,7 @@ RECORD_CHECKS: tuple[Check[Case], ...] = (hashes, made_of_events)
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """An event file as it lies on disk."""
+    """An event file, with what is folded of it."""
 
     path: Path
     data: bytes
@@ -253,10 +253,12 @@ def end(log: Log) -> Iterator[CheckResult]:
 def of_record(log: Log) -> Iterator[CheckResult]:
     if log.record is None or not log.record.event_files:
         raise CannotCheckError("the run's record is not at hand" if log.record is None else "it took no hashes")
-    said, found = log.record.event_files.get(log.path.name), sha256(log.path)
-    if said != found:
+    for path in (log.path, folded(log.path)):
+        said, found = log.record.event_files.get(path.name), sha256(path) if path.exists() else None
+        if said == found:
+            continue
         yield wrong(
-            f"SHA-256 {(said or 'none')[:16]} on the record, {found[:16]} of the file",
+            f"{path.name}: SHA-256 {(said or 'none')[:16]} on the record, {(found or 'none')[:16]} of the file",
             "the file was changed after the record was made, or is of another run",
             "who can write to the run's folder",
         )
@@ -280,7 +282,7 @@ def audit_logs(folder: Path, *, recorded: bool = False) -> list[Audit]:
 
 def _audited(path: Path, record: Record | None, checks: tuple[Check[Log], ...]) -> Audit:
     try:
-        data = path.read_bytes()
+        data = whole_log(path)
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
     name = f"{path.absolute().parent.name}/{path.name}"

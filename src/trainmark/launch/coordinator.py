@@ -31,7 +31,9 @@ LOST_S = 15.0
 """A launcher not heard from for so long is taken for gone, unless the plan allows less silence."""
 PIECE_BYTES = 1 << 20
 MOST_FILE_BYTES = 1 << 30
-RANK_FILE = re.compile(r"(rank[0-9]{1,7}\.(jsonl|log|stacks)|launcher[0-9]{1,7}\.log|telemetry[0-9]{1,7}\.jsonl)")
+RANK_FILE = re.compile(
+    r"(rank[0-9]{1,7}\.(jsonl(\.gz)?|log|stacks)|launcher[0-9]{1,7}\.log|telemetry[0-9]{1,7}\.jsonl(\.gz)?)"
+)
 """The only files a launcher may hand to the leader."""
 
 

@@ -183,8 +183,8 @@ class WorkerProcesses:
 
     def files(self) -> dict[str, Path]:
         """What the leader needs from here."""
-        names = [f"rank{log.rank}.{end}" for log in self.ranks for end in ("jsonl", "log", "stacks")]
-        names.append(f"telemetry{self.env.launcher}.jsonl")
+        names = [f"rank{log.rank}.{end}" for log in self.ranks for end in ("jsonl", "jsonl.gz", "log", "stacks")]
+        names += [f"telemetry{self.env.launcher}.jsonl", f"telemetry{self.env.launcher}.jsonl.gz"]
         return {name: self.folder / name for name in [*names, self.log.name]}
 
     def _start_sampler(self, launched_ns: int) -> None:

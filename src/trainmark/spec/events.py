@@ -1,7 +1,8 @@
 """Everything the processes of a run write down while it goes on: one type an event, tagged with its word in the file.
 
 Three kinds of files lie in a run's folder, a JSON document a line: `rank3.jsonl` of each rank, `telemetry0.jsonl` of
-the sampler beside each launcher, and `launcher.jsonl` of the launcher that leads.
+the sampler beside each launcher, and `launcher.jsonl` of the launcher that leads. What is older of a long one lies
+compressed beside it, as `event_files.py` tells.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ class Unknown(Struct, frozen=True, kw_only=True):
 
     kind: str
     raw: bytes
+
+
+class Folded(Event, tag="folded", frozen=True, kw_only=True):
+    """The first line of a plain file whose older lines lie in compressed chunks beside it."""
+
+    chunks: Count
 
 
 # -- a rank
@@ -272,4 +279,4 @@ class FaultFound(Event, tag="fault", frozen=True, kw_only=True):
 
 
 LauncherEvent = BatchFound | FaultFound
-AnyEvent = RankEvent | SamplerEvent | LauncherEvent
+AnyEvent = RankEvent | SamplerEvent | LauncherEvent | Folded

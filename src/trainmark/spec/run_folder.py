@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trainmark.spec import events
 from trainmark.spec.errors import NotReadyError, TrainmarkError
-from trainmark.spec.event_files import EventTail, Writer, writer_of
+from trainmark.spec.event_files import FOLDED, EventTail, Writer, writer_of
 from trainmark.spec.events import AnyEvent, Unknown
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
@@ -137,8 +137,9 @@ class RunFolder:
         return heard
 
     def event_files(self) -> dict[str, str]:
-        """The SHA-256 of every event file, by its name."""
-        return {name: sha256(self.path / name) for name in sorted(_names(self.path)) if writer_of(name)}
+        """The SHA-256 of every event file and of its finished chunks, by their names."""
+        names = sorted(name for name in _names(self.path) if writer_of(name.removesuffix(FOLDED)))
+        return {name: sha256(self.path / name) for name in names}
 
     def _take(self, name: str) -> None:
         if name in self._tails or (writer := writer_of(name)) is None:
