@@ -89,9 +89,9 @@ def test_no_line_is_wider_than_the_paper(width: int) -> None:
 
 
 def test_the_workload_is_a_column_only_where_there_are_several() -> None:
-    assert "workload" not in markdown([make_record(), make_record()])
+    assert "| workload |" not in markdown([make_record(), make_record()])
     several = markdown([make_record(), make_record(plan={"workload": "vit"})])
-    assert several.startswith("**AMD EPYC 1x1 · fp32**\n")  # what they have in common is said once
+    assert several.startswith("**quick · AMD EPYC 1x1 · fp32**\n")  # what they have in common is said once
     assert "| resnet50 |" in several and "| vit |" in several and "configuration" not in several
 
 
@@ -148,6 +148,56 @@ def test_different_targets_stand_with_each_value() -> None:
     page = markdown(records)
     assert "short run ≥ 75.5 %" in page
     assert "short run ≥ 70 %" in page
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_of_one_workload_names_it_and_its_recipe(width: int) -> None:
+    assert render([make_record()], width=width).startswith("resnet50 · quick\n")
+    assert markdown([make_record(), make_record()]).startswith("**resnet50 · quick**\n")
+    recipes = markdown([make_record(), make_record(plan={"recipe_name": "fill"})])
+    assert recipes.startswith("**resnet50**\n") and "| quick |" in recipes and "| fill |" in recipes
+
+
+def shown_notes(records: list[Record], width: int = 200) -> list[str]:
+    """Below the table of a terminal, without their numbers."""
+    after = render(records, width=width).rpartition("╯\n")[2]
+    return [line[2:].strip() for line in after.splitlines() if line[:1].isdigit()]
+
+
+def test_a_terminal_shows_five_notes_and_says_where_the_others_are() -> None:
+    doubts = tuple(Doubt(code=f"kind-{index}", text=f"reason {index}") for index in range(7))
+    shown = render([make_record(doubts=doubts)], width=160)
+    assert "reason 4" in shown and "reason 5" not in shown
+    assert "2 more: trainmark show\n" in shown
+    assert "more" not in render([make_record(doubts=doubts[:5])], width=160)
+    assert "2 more: trainmark show RUN" in render([make_record(doubts=doubts), make_record(doubts=doubts)], width=160)
+    assert "reason 6" in markdown([make_record(doubts=doubts)])
+
+
+def test_notes_of_one_kind_are_told_once_with_the_rows_they_are_about() -> None:
+    small, other = (Doubt(code="small-batch", text=f"global batch {size} is below 256") for size in (8, 4))
+    shared = Doubt(code="generated-data", text="synthetic data")
+    records = [make_record(plan={"workload": name}, doubts=doubts) for name, doubts in
+               (("resnet50", (shared, small)), ("vit", (shared, other)), ("tacotron2", (shared,)))]  # fmt: skip
+    assert shown_notes(records) == ["synthetic data", "resnet50: global batch 8 is below 256; vit alike"]
+    repeats = [make_record(doubts=(small,)), make_record(doubts=())]
+    assert shown_notes(repeats) == ["row 1: global batch 8 is below 256"]
+
+
+def test_what_can_be_acted_on_is_told_first() -> None:
+    doubts = [Doubt(code=code, text=code) for code in ("generated-data", "small-batch", "foreign-load", "never-heard")]
+    assert shown_notes([make_record(doubts=tuple(doubts))]) == [
+        "foreign-load", "never-heard", "generated-data", "small-batch",
+    ]  # fmt: skip
+
+
+def test_that_a_run_did_not_reach_its_end_is_told_once() -> None:
+    doubt = Doubt(code="incomplete", text="the run did not reach its end: the numbers cover what was measured before")
+    record = make_record(status="incomplete", ended="interrupted", doubts=(doubt,), plan={"limits": Limits()})
+    assert shown_notes([record]) == ["incomplete: interrupted"]
+    assert "0.3125 % interrupted" in markdown([record])
+    lost = make_record(status="incomplete", ended="rank 0 was killed", plan={"limits": Limits()})
+    assert "0.3125 % unfinished" in markdown([lost])
 
 
 def test_doubts_are_notes_said_once_and_numbered() -> None:

@@ -30,7 +30,17 @@ SAME_IN_BOTH = {"autocast", "tf32", "batch", "Rank"}
 """Words that Chinese pages keep."""
 NUMBER_IN_WORDS = {"1 node", "2 nodes", "1 device"}
 
-PASSED_ON = ("check.claim", "check.title", "formula", "reason", "task", "sentence", "entry.name", "entry.formula")
+PASSED_ON = (
+    "check.claim",
+    "check.title",
+    "formula",
+    "reason",
+    "task",
+    "sentence",
+    "judged.plain",
+    "entry.name",
+    "entry.formula",
+)
 """What is said in words of other modules: they are looked for there."""
 
 
@@ -63,6 +73,7 @@ def said() -> set[str]:
     for metric in METRICS.values():
         found |= {metric.name, metric.formula, unwrapped(metric.definition)}
     found |= {*PHASES_EXPLAINED.values(), *WORDS.values(), *DOUBTS.values()}
+    found |= {quality.plain for quality in workloads.qualities() if quality.plain != quality.word}
     return found | reasons() | {check.title for check in CHECKS} | {facts.task for facts in workloads.all_facts()}
 
 

@@ -47,6 +47,7 @@ class ProgressLine:
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=20),
                 TextColumn("{task.fields[facts]}"),
+                TextColumn("left"),
                 TimeRemainingColumn(compact=True),
                 console=console(stderr=True),
                 transient=True,

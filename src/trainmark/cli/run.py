@@ -1,18 +1,20 @@
-"""`trainmark run`: trains, and ends with the table, the doubts and the path of the record."""
+"""`trainmark run`: trains, and ends with a sentence a workload, the table, its notes and the path of the record."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.progress import watching
-from trainmark.cli.terminal import console, say
+from trainmark.cli.terminal import console, look, say
 
 if TYPE_CHECKING:
     from trainmark.launch.session import Result
+    from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
 HELP = "Train workloads and record how fast, how well and how steadily."
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(result: Result, store: Store, *, as_json: bool) -> None:
-    from trainmark.report import table
+    from trainmark.report import headline, output, table
 
     records = result.records
     if as_json:
@@ -62,16 +64,27 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
         json.dump(documents[0] if len(documents) == 1 else documents, sys.stdout, ensure_ascii=False)
         print()
     elif records:
-        out = console()
-        sys.stdout.write(
-            table.render(records, width=out.width, color=out.is_terminal and not out.no_color, encoding=out.encoding)
-        )
+        told = (*headline.sentences(records, output.rows_beside(records, store)), *result.left_out)
+        sys.stdout.write(table.render(records, sentences=told, **look(console())))
         for record in records:
             print(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 print(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
+        if again := resume_command(records[-1], store):
+            print(f"to go on: {again}")
     if records and (page := _page(result, store)):
         (say if as_json else print)(f"page: {page}")
+
+
+def resume_command(record: Record, store: Store) -> str | None:
+    """What goes on with a run that did not get to its end; None where it left no checkpoint to go on from."""
+    from trainmark.store.store import default_folder
+
+    checkpoints = store.runs / record.run_id / "checkpoints"
+    if record.status != "incomplete" or not checkpoints.is_dir() or not any(checkpoints.iterdir()):
+        return None
+    elsewhere = [] if store.folder == default_folder() else ["--store", str(store.folder)]
+    return shlex.join(["trainmark", "run", "--resume", record.run_id.rpartition("-")[2], *elsewhere])
 
 
 def _page(result: Result, store: Store) -> str | None:

@@ -48,6 +48,8 @@ class Result:
     exit_code: int = 0
     complaints: tuple[str, ...] = ()
     """What went wrong, in sentences."""
+    left_out: tuple[str, ...] = ()
+    """What was not run because the machine or the time has no room for it, in sentences."""
     leads: bool = True
     """False on the other launchers of a job, which have nothing to tell."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -28,6 +28,30 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
 
 
+MOST_NOTES = 5
+"""Below a table in a terminal; `trainmark show` has them all."""
+TELLING_LAST = (
+    "resumed",
+    "restarted",
+    "init-from",
+    "skip-bad",
+    "not-evaluated",
+    "generated-data",
+    "small-batch",
+    "coverage",
+)
+"""Kinds of notes that a reader can do nothing about, or meant to be so; the others come first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something to know before trusting a row."""
+
+    kind: str
+    """A doubt's code, or what else it is about: notes of one kind are told once for several rows."""
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class TablePage:
     table: TableModel
@@ -39,25 +63,59 @@ class TablePage:
 
 def page(records: Sequence[Record]) -> TablePage:
     """Decides what is shown. What is the same for every row is said once, above or below."""
-    notes: list[str] = []
-    for record in records:
-        notes += [sentence for sentence in _sentences(record, records) if sentence not in notes]
-    marks = [[notes.index(said) + 1 for said in _sentences(record, records)] for record in records]
+    said = [[note.text for note in _notes(record, records)] for record in records]
+    notes = list(dict.fromkeys(text for texts in said for text in texts))
+    marks = [[notes.index(text) + 1 for text in texts] for texts in said]
     return TablePage(table=_table_model(records, marks), notes=notes, remarks=_remarks(records))
 
 
+def first_notes(records: Sequence[Record]) -> list[str]:
+    """The notes of all rows as sentences that stand alone: one of a kind, what can be acted on first."""
+    names = _row_names(records)
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for record, name in zip(records, names, strict=True):
+        for note in _notes(record, records):
+            kinds.setdefault(note.kind, {}).setdefault(note.text, []).append(name)
+    ordered = sorted(kinds, key=lambda kind: TELLING_LAST.index(kind) + 1 if kind in TELLING_LAST else 0)
+    return [_told_once(kinds[kind], len(records)) for kind in ordered]
+
+
+def _told_once(texts: Mapping[str, Sequence[str]], rows: int) -> str:
+    """One kind of note: its first sentence, the rows it holds for, and the rows of which something like it holds."""
+    (text, holds), *others = texts.items()
+    alike = [name for more in others for name in more[1]]
+    if len(holds) == rows:
+        return text
+    told = f"{_listed(holds)}: {text}"
+    return f"{told}; {_listed(alike)} alike" if alike else told
+
+
+def _row_names(records: Sequence[Record]) -> list[str]:
+    """By which a note says of which row it speaks."""
+    names = [record.plan.workload for record in records]
+    return names if len(set(names)) == len(names) else [f"row {index}" for index, _ in enumerate(names, 1)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
 def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> TableModel:
+    several = len({record.plan.workload for record in records}) > 1
     labels: list[tuple[Column, Callable[[Record], Cell]]] = [
+        (Column(title="workload", right=False, label=True), _workload),
+        (Column(title="recipe", right=False, label=True), _recipe),
         (Column(title="configuration", right=False, label=True), _configuration),
         (Column(title="precision", right=False, label=True), _precision),
     ]
-    title = ""
-    if len({record.plan.workload for record in records}) > 1:
-        # workloads in one table leave no room for what they have in common
-        shared = [label for label in labels if len({label[1](record) for record in records}) == 1]
-        title = " · ".join(str(cell(records[0])) for _, cell in shared)
-        workload = Column(title="workload", right=False, label=True)
-        labels = [(workload, _workload), *(label for label in labels if label not in shared)]
+    # workloads in one table leave no room for what they have in common; of one, the configuration leads its row
+    shared = [
+        label
+        for index, label in enumerate(labels)
+        if len({str(label[1](record)) for record in records}) == 1 and (several or index < 2)
+    ]
+    title = " · ".join(str(cell(records[0])) for _, cell in shared)
+    labels = [label for label in labels if label not in shared]
     one_item = len({record.item for record in records}) == 1
     counted = Column(title="counts", right=False)
     share = Column(title="mfu", unit=("%",), spare=True)
@@ -81,19 +139,31 @@ def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> T
     return TableModel(title=title, columns=columns, rows=rows)
 
 
-def render(records: Sequence[Record], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
-    """The table for a terminal of the given width, in signs its encoding has."""
+def render(
+    records: Sequence[Record],
+    *,
+    sentences: Sequence[str] = (),
+    width: int = 100,
+    color: bool = False,
+    encoding: str = "utf-8",
+) -> str:
+    """The table for a terminal of the given width, in signs its encoding has, and below it the first of its notes;
+    `sentences` stand above."""
     if not records:
         return "no records\n"
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    shown = page(records)
-    if shown.table.title:
-        writer.put(writer.text(shown.table.title, "bold"))
-    draw(writer, shown.table)
-    if shown.notes:
-        writer.put("", writer.numbered(shown.notes))
-    if shown.remarks:
-        writer.put("", *shown.remarks)
+    if sentences:
+        writer.put(*(writer.text(sentence, "bold") for sentence in sentences), "")
+    table = _table_model(records, ())
+    writer.put(writer.text(table.title, "" if sentences else "bold"))
+    draw(writer, table)
+    notes, remarks = first_notes(records), _remarks(records)
+    if notes:
+        writer.put("", writer.numbered(notes[:MOST_NOTES]))
+    if (more := len(notes) - MOST_NOTES) > 0:
+        writer.put(f"{more} more: trainmark show" + ("" if len(records) == 1 else " RUN"))
+    if remarks:
+        writer.put("", *remarks)
     return writer.drawn()
 
 
@@ -122,6 +192,10 @@ def _line(cells: Iterable[str]) -> str:
 
 def _workload(record: Record) -> Cell:
     return Cell(pieces=(record.plan.workload,))
+
+
+def _recipe(record: Record) -> Cell:
+    return Cell(pieces=(record.plan.recipe_name,))
 
 
 def _configuration(record: Record) -> Cell:
@@ -196,24 +270,26 @@ def _shown(record: Record, alias: str) -> str:
     return NOTHING if quantity is None or quantity.value is None else number(quantity.value)
 
 
-def _sentences(record: Record, records: Sequence[Record]) -> list[str]:
-    """What to know before trusting a row: how the run ended, why a number is missing, what it covers, its doubts."""
-    found: list[str] = []
+def _notes(record: Record, records: Sequence[Record]) -> list[Note]:
+    """What to know before trusting a row: how the run ended, why a number is missing, its doubts, what it covers."""
+    found: list[Note] = []
     if record.status != "valid":
-        found.append(f"{record.status}: {record.ended}")
+        found.append(Note(kind="status", text=f"{record.status}: {record.ended}"))
     missing: dict[str, list[str]] = {}
     for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _any_mfu(records) else []), "mem", "mem_total"):
         quantity = record.metrics.get(alias)
         if quantity is None or quantity.value is None:
             reason = (quantity.unavailable if quantity else None) or "not on the record"
             missing.setdefault(reason, []).append(alias)
-    found += [f"no {', '.join(aliases)}: {reason}" for reason, aliases in missing.items()]
+    found += [Note(kind=reason, text=f"no {', '.join(aliases)}: {reason}") for reason, aliases in missing.items()]
+    # how the run ended is said already
+    found += [Note(kind=doubt.code, text=doubt.text) for doubt in record.doubts if doubt.code != "incomplete"]
     if record.quality.value is None:
         reason = "its last evaluation gave no finite value" if record.quality.history else "the model was not evaluated"
-        found.append(f"no {quality_word(record.quality.name)}: {reason}")
+        found.append(Note(kind="not-evaluated", text=f"no {quality_word(record.quality.name)}: {reason}"))
     if len({other.coverage for other in records}) > 1:
-        found.append(f"throughputs cover {record.coverage}")
-    return found + [doubt.text for doubt in record.doubts]
+        found.append(Note(kind="coverage", text=f"throughputs cover {record.coverage}"))
+    return found
 
 
 def _remarks(records: Sequence[Record]) -> list[str]:

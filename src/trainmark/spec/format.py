@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
+from trainmark.spec import endings
 from trainmark.spec.target import telling_digits
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def goal(quality: Quality) -> str:
 
 
 def verdict(record: Record) -> str:
-    """Whether the target was reached; a run that was cut to so many steps or seconds is not held to it."""
+    """Whether the target was reached; a run that was cut to so many steps or seconds, or did not get to its end, is not
+    held to it."""
+    if record.status == "incomplete":
+        return "interrupted" if record.ended in endings.BY_SIGNAL else "unfinished"
     if record.quality.value is None:
         return "not finite" if record.quality.history else "not evaluated"
     if record.quality.reached:

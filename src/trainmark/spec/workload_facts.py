@@ -27,6 +27,8 @@ class QualityFacts:
     """A quality that this one cannot exceed, as acc1 cannot acc5."""
     word: str = ""
     """What tables call it; its name where nothing is said."""
+    plain: str = ""
+    """What a sentence calls it, for who knows no table: `accuracy`; its word where nothing is said."""
     on_pages: tuple[str, ...] = ()
     """What published pages call it."""
     meaning: str = ""
@@ -38,6 +40,7 @@ class QualityFacts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "word", self.word or self.name)
+        object.__setattr__(self, "plain", self.plain or self.word)
         object.__setattr__(self, "on_pages", tuple(self.on_pages))
 
     @property

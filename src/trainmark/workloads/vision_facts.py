@@ -18,6 +18,7 @@ QUALITIES = (
         counted=True,
         never_above="acc5",
         word="acc",
+        plain="accuracy",
         on_pages=(
             "acc",
             "acc1",

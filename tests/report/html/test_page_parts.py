@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -18,9 +19,10 @@ from trainmark.report.html.artifacts import ALL_BYTES, MOST_BYTES, Room, draw
 from trainmark.report.html.document import render
 from trainmark.report.html.element import Markup, el, joined
 from trainmark.report.html.inputs import ReportInputs
-from trainmark.report.html.published_comparison import same_network
 from trainmark.spec.artifact import Artifact
+from trainmark.spec.audit import concluded, doubtful
 from trainmark.spec.language import speaker
+from trainmark.spec.published_row import Source
 
 PACKAGE = Path(str(files("trainmark.report.html")))
 SAY = speaker("en")
@@ -145,20 +147,70 @@ def test_the_page_names_no_address_outside() -> None:
     html = render(ReportInputs(records=(shown.on_a_laptop(),), rows=library.rows(), beside=library.rows()))
     addresses = re.findall(r'\s(?:src|href|action|srcset|poster)="([^"]*)"', html)
     assert addresses
-    assert all(address.startswith(("#", "data:")) for address in addresses)
-    assert "http" not in re.sub(r"http-equiv", "", html)
+    sources = {row.source.address for row in library.rows()}
+    assert all(address.startswith(("#", "data:")) or address in sources for address in addresses)
+    # a reader may go to a source; nothing is ever fetched from one
+    links = re.findall(r'<a href="http[^"]*" rel="noreferrer"[^>]*>', html)
+    assert links and len(links) == sum(address.startswith("http") for address in addresses)
+    assert "http" not in re.sub(r"<a href=[^>]*>|http-equiv", "", html)
     assert "@import" not in html
     assert "url(" not in html
 
 
 def test_a_small_network_is_not_set_beside_the_published_one() -> None:
-    full = shown.on_a_laptop()
     small = make_record(environment={"flops": {"per_item": 1.0e7}})
-    assert same_network(full)
-    assert not same_network(small)
-    assert not same_network(make_record())
     html = render(ReportInputs(records=(small,), beside=library.rows()))
     assert "beside published" not in html
+
+
+def test_published_dots_lead_to_their_pages_and_an_address_that_is_none_is_not_made_one() -> None:
+    row = dataclasses.replace(
+        library.rows("resnet50")[2], source=Source(title="a page", address="javascript:alert(1)", date=None)
+    )
+    html = render(ReportInputs(records=(shown.on_a_laptop(),), beside=(*library.rows("resnet50"), row)))
+    assert "javascript:" not in html and "<span>a page</span>" in html
+    assert re.search(r'<a href="https://github.com/FlagOpen[^"]*" rel="noreferrer" data-tip="A100[^"]*"><circle', html)
+
+
+def test_published_rows_say_which_throughput_they_give_and_how_many_times_ours_it_is() -> None:
+    html = render(ReportInputs(records=(shown.on_a_laptop(),), beside=library.rows("resnet50")))
+    figure = html.partition("beside published ones")[2].partition("</section>")[0]
+    rows = [re.sub("<[^>]+>", " ", row).split() for row in re.findall(r"<tr.*?</tr>", figure)]
+    (sheet,) = [row for row in rows if row[:4] == ["A100-80GB", "1x1", "·", "tf32"]]
+    assert sheet[-4:] == ["938", "p_train", "220", "[1]"]
+    (doubted,) = [row for row in rows if "799" in row]
+    assert "doubtful by the audit mfu 99.6 % of the fp32 peak" in " ".join(doubted)
+    assert doubted[-3:] == ["p_core", "180", "[2]"]
+    (own,) = [row for row in rows if "Laptop" in row]
+    assert own[-2:] == ["p_core", "1.0"]
+
+
+def test_no_setting_of_a_recipe_is_broken_inside() -> None:
+    record = make_record(plan={"recipe": {"target": 90.0, "learning_rate": 0.003125}})
+    html = render(ReportInputs(records=(record,)))
+    assert '<span class="whole">lr=0.003125,</span>' in html
+    assert re.search(r"\.whole \{[^}]*white-space: nowrap", (PACKAGE / "style.css").read_text(encoding="utf-8"))
+
+
+def test_no_name_of_a_rule_is_drawn_over_a_line() -> None:
+    html = render(ReportInputs(records=(shown.resnet("one"),)))
+    plots = re.findall(r'<svg [^>]*class="plot">.*?</svg>', html)
+    assert plots and not any("<text" in plot for plot in plots)
+    assert re.search(r"median \d\S* m?s</span>", html) and "target ≥ 75.5 %</span>" in html
+
+
+def test_one_failed_check_is_one_check() -> None:
+    record = make_record()
+    for count, words in ((1, "1 check failed"), (2, "2 checks failed")):
+        failed = concluded("x", "a claim", (doubtful("1", "bad", "look"),), "s")
+        assert f">{words}<" in render(ReportInputs(records=(record,), checks={record.run_id: (failed,) * count}))
+
+
+def test_on_paper_headings_stay_with_what_they_head_and_sources_are_printed() -> None:
+    style = (PACKAGE / "style.css").read_text(encoding="utf-8")
+    paper = style.partition("@media print")[2]
+    assert re.search(r"h2, h3, h4[^{]*\{ break-after: avoid; \}", paper)
+    assert re.search(r"\.sources a\[href\]::after \{ content: [^;]*attr\(href\)", paper)
 
 
 def test_a_page_of_nothing_but_published_rows_can_be_made() -> None:

@@ -29,6 +29,8 @@ class Dot:
     """Measured here; others are drawn hollow."""
     doubted: bool = False
     tip: str = ""
+    leads_to: str | None = None
+    """The address of the page it was read from."""
 
 
 def bars(pieces: Sequence[Bar]) -> Markup:
@@ -60,19 +62,19 @@ def dots(found: Sequence[Dot], axis: Axis) -> Markup:
             ends = [_percent(axis.share(end)) for end in dot.spread]
             marks.append(el("line", x1=ends[0], x2=ends[1], y1=HIGH // 2, y2=HIGH // 2, class_="spread"))
         kind = "own" if dot.own else "doubted" if dot.doubted else "other"
-        marks.append(
-            el(
-                "circle",
-                cx=_percent(axis.share(dot.at)),
-                cy=HIGH // 2,
-                r=5,
-                class_=kind,
-                data_tip=dot.tip or None,
-                tabindex=0 if dot.tip else None,
-                role="img" if dot.tip else None,
-                aria_label=dot.tip or None,
-            )
+        linked = dot.leads_to is not None
+        mark = el(
+            "circle",
+            cx=_percent(axis.share(dot.at)),
+            cy=HIGH // 2,
+            r=5,
+            class_=kind,
+            data_tip=dot.tip or None,
+            tabindex=0 if dot.tip and not linked else None,
+            role="img" if dot.tip else None,
+            aria_label=dot.tip or None,
         )
+        marks.append(el("a", mark, href=dot.leads_to, rel="noreferrer", data_tip=dot.tip) if linked else mark)
     return el("svg", marks, class_="strip dots", height=HIGH)
 
 

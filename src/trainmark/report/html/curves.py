@@ -135,7 +135,7 @@ def quality(record: Record, say: Say) -> Markup | None:
             y_name=f"{word} {unit}".rstrip(),
             y_unit=unit,
             lines=[line_chart.Line(name=word, points=points, color=4, dots=len(points) <= 40)],
-            rules=[line_chart.Rule(name=aim, points=((x.low, found.goal), (x.high, found.goal)), named_left=True)],
+            rules=[line_chart.Rule(name=aim, points=((x.low, found.goal), (x.high, found.goal)))],
             data=line_chart.Data(
                 heads=[say("step"), say("epoch"), word, say("samples")],
                 rows=[

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+from trainmark.published import beside
+from trainmark.published.beside import PublishedSpeed
+from trainmark.report.headline import trained
 from trainmark.report.html import (
     artifacts,
     curves,
@@ -36,8 +39,9 @@ def render(contents: ReportInputs) -> str:
     anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
     room = artifacts.Room()
     meanings = _meanings(contents.language)
+    published = beside.speeds(contents.beside)
     runs = [
-        _run(record, anchor, contents, drawn, room, meanings, say)
+        _run(record, anchor, contents, drawn, room, meanings, published, say)
         for record, anchor in zip(contents.records, anchors, strict=True)
     ]
     title = _title(contents, say)
@@ -48,7 +52,7 @@ def render(contents: ReportInputs) -> str:
         el(
             "main",
             summary.draw(contents, say, anchors),
-            published_comparison.draw(contents.records, contents.beside, say),
+            published_comparison.draw(contents.records, published, say),
             scaling_chart.draw(contents.records, say),
             runs,
         ),
@@ -89,7 +93,7 @@ def _asset(name: str) -> str:
 def _title(contents: ReportInputs, say: Say) -> str:
     records = contents.records
     if len(records) == 1:
-        return say("{workload} on {device}").format(workload=header.trained(records[0]), device=device_name(records[0]))
+        return say("{workload} on {device}").format(workload=trained(records[0]), device=device_name(records[0]))
     return say("{count} training runs").format(count=len(records))
 
 
@@ -126,10 +130,12 @@ def _run(
     drawn: Detail,
     room: artifacts.Room,
     meanings: Mapping[str, str],
+    published: Sequence[PublishedSpeed],
     say: Say,
 ) -> Markup:
     heading = el("h2", header.sentence(record, say))
     body: list[Child] = [
+        header.lead(record, published, say),
         header.facts(record, say),
         header.figures(record, say),
         el(

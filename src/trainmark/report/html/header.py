@@ -1,9 +1,11 @@
-"""Says a run in one sentence, and its key figures in a few."""
+"""The head of a run: its sentence, where and how it ran, and its key figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from trainmark.published.beside import PublishedSpeed
+from trainmark.report import headline
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import (
     NOTHING,
@@ -17,29 +19,19 @@ from trainmark.spec.format import (
 from trainmark.spec.language import Say
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
-from trainmark.workloads import quality_word, title_of
-
-
-def trained(record: Record) -> str:
-    """The network, and by which recipe unless it is the published one: a smoke run trains a far smaller network."""
-    title, recipe = title_of(record), record.plan.recipe_name
-    return title if recipe == "reference" else f"{title} ({recipe})"
+from trainmark.workloads import quality_word
 
 
 def sentence(record: Record, say: Say) -> str:
-    """The run's main number in words; a run without one says why."""
-    words = {"device": device_name(record), "workload": trained(record)}
-    p_core = record.metrics.get("p_core")
-    if record.status != "valid":
-        return say("{device} did not finish {workload} validly: {ended}").format(**words, ended=record.ended)
-    if p_core is None or p_core.value is None:
-        return say("{device} trained {workload}, but no step was counted").format(**words)
-    rate, half = f"{number(p_core.value)} {p_core.unit}", half_width_percent(p_core)
-    if half is None:
-        return say("{device} trained {workload} at {rate}, with too few steps for an interval").format(
-            **words, rate=rate
-        )
-    return say("{device} trained {workload} at {rate} ±{half} %").format(**words, rate=rate, half=number(half, 2))
+    """The run's main number in words, as the terminal says it of this machine."""
+    return headline.opening(record, say, where=device_name(record))
+
+
+def lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
+    """What the heading goes on with: beside published devices, and what the run learnt."""
+    told = [headline.beside_published(record, published, say), headline.what_it_learnt(record, say)]
+    said = say("; ").join(part for part in told if part)
+    return el("p", say("{sentence}.").format(sentence=said[0].upper() + said[1:]), class_="lead") if said else None
 
 
 def facts(record: Record, say: Say) -> Markup:
@@ -68,6 +60,8 @@ def shown_verdict(record: Record, say: Say) -> str:
         "short run": say("short run"),
         "not finite": say("not finite"),
         "not evaluated": say("not evaluated"),
+        "interrupted": say("interrupted"),
+        "unfinished": say("unfinished"),
     }
     return words[verdict(record)]
 

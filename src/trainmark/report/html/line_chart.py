@@ -47,8 +47,6 @@ class Rule:
 
     name: str
     points: tuple[Point, Point]
-    named_left: bool = False
-    """Where its name stands: at the end where fewer lines pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +111,8 @@ def draw(chart: Chart, say: Say) -> Markup:
     )
     keys = [_key(f"c{line.color}", line.name) for line in chart.lines if line.name]
     keys = (keys if len(keys) > 1 else []) + [_key(_band_class(band), band.name) for band in chart.bands]
+    # below the drawing, where no name can cover a line
+    keys += [_rule_key(rule.name) for rule in chart.rules if rule.name]
     return el(
         "figure",
         el("figcaption", el("b", chart.title), el("span", chart.y_name, class_="unit")),
@@ -172,15 +172,7 @@ def _band_class(band: Band) -> str:
 
 def _rule(rule: Rule, chart: Chart, inner: tuple[int, int]) -> Markup:
     (x1, y1), (x2, y2) = (_at(point, chart, inner) for point in rule.points)
-    level = y1 == y2
-    text_y = y2 + 15 if y2 < 16 else y2 - 6
-    text_x, anchor = (4, "start") if rule.named_left else (inner[0] - 4, "end")
-    return el(
-        "g",
-        el("line", x1=x1, x2=x2, y1=y1, y2=y2),
-        el("text", rule.name, x=text_x, y=text_y, text_anchor=anchor) if level else None,
-        class_="rule",
-    )
+    return el("g", el("line", x1=x1, x2=x2, y1=y1, y2=y2), class_="rule")
 
 
 def _line(line: Line, chart: Chart, inner: tuple[int, int]) -> Markup:
@@ -193,7 +185,9 @@ def _line(line: Line, chart: Chart, inner: tuple[int, int]) -> Markup:
             spreads.append(el("line", x1=left, x2=left, y1=low, y2=high, class_="spread"))
     dots = [el("circle", cx=x, cy=y, r=4) for x, y in at] if line.dots else []
     labels = [
-        el("text", text, x=x - 8, y=y - 9, text_anchor="end") for (x, y), text in zip(at, line.labels, strict=False)
+        # below and behind its point, where a line that rises does not pass
+        el("text", text, x=x + 6, y=y + 17)
+        for (x, y), text in zip(at, line.labels, strict=False)
     ]
     return el(
         "g",
@@ -217,6 +211,11 @@ def _path(at: Sequence[Point]) -> str:
 
 def _at(point: Point, chart: Chart, inner: tuple[int, int]) -> Point:
     return inner[0] * chart.x.share(point[0]), inner[1] * (1 - chart.y.share(point[1]))
+
+
+def _rule_key(name: str) -> Markup:
+    mark = el("line", x1=0, x2=14, y1=7, y2=7)
+    return el("span", el("svg", mark, class_="swatch rule", aria_hidden="true"), name)
 
 
 def _key(kind: str, name: str) -> Markup:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.peaks import flops_per_item, mfu
+from trainmark.analysis.peaks import mfu
+from trainmark.published.beside import PublishedSpeed, own_rate, same_network
+from trainmark.report.headline import number_of_times
 from trainmark.report.html import axis
 from trainmark.report.html.bars import Dot, dots, ruler
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.spec.format import device_name, number
+from trainmark.spec.format import NOTHING, device_name, number
 from trainmark.spec.language import Say
-from trainmark.spec.published_row import PublishedRow
+from trainmark.spec.published_row import Source
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 from trainmark.workloads import title
 
 _MOST_OWN = 12
-_SAME_WITHIN = 0.1
-"""Published counts of FLOPs are rounded, and differ in what small layers they leave out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +29,22 @@ class _Place:
     facts: str
     rate: float
     metric: str
+    """Which throughput it is: pages do not all give the same."""
     spread: tuple[float, float] | None = None
+    times: float | None = None
+    """Of the run that all are held against, by the same throughput."""
     own: bool = False
     doubts: tuple[str, ...] = ()
-    source: str = ""
+    why: str = ""
+    """What the audit finds, in its own words."""
+    source: Source | None = None
 
 
-def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
+def draw(records: Sequence[Record], published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
     """A table of dots for each workload that was both run and published."""
-    figures = [_figure(workload, records, rows, say) for workload in dict.fromkeys(r.plan.workload for r in records)]
+    figures = [
+        _figure(workload, records, published, say) for workload in dict.fromkeys(r.plan.workload for r in records)
+    ]
     if not any(figures):
         return None
     return el(
@@ -56,18 +63,21 @@ def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> M
     )
 
 
-def _figure(workload: str, records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
+def _figure(workload: str, records: Sequence[Record], published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
     alike = [record for record in records if record.plan.workload == workload and same_network(record)]
-    own = [place for record in alike if (place := _of_record(record, say))]
-    others = [place for row in rows if row.workload == workload if (place := _of_row(row, say))]
-    if not own or not others:
+    alike = [record for record in alike if own_rate(record, "p_core") is not None]
+    theirs = [speed for speed in published if speed.row.workload == workload]
+    if not alike or not theirs:
         return None
-    places = sorted([*own[:_MOST_OWN], *others], key=lambda place: -place.rate)
+    base = max(alike, key=lambda record: own_rate(record, "p_core") or 0.0)
+    own = [_of_record(record, base, say) for record in alike[:_MOST_OWN]]
+    others = [_of_published(speed, base, say) for speed in theirs]
+    places = sorted([*own, *others], key=lambda place: -place.rate)
     rates = axis.logarithmic([place.rate for place in places])
-    item = next(record.item for record in records if record.plan.workload == workload)
-    unit = say("{item}/s a device").format(item=item)
-    doubtful = any(place.doubts for place in places if not place.own)
-    left_out = sum(record.plan.workload == workload for record in records) - len(own[:_MOST_OWN])
+    unit = say("{item}/s a device").format(item=base.item)
+    doubtful = any(place.doubts for place in others)
+    left_out = sum(record.plan.workload == workload for record in records) - len(own)
+    sources = list(dict.fromkeys(place.source for place in places if place.source))
     return el(
         "figure",
         el("figcaption", el("b", title(workload)), el("span", unit, class_="unit")),
@@ -80,38 +90,35 @@ def _figure(workload: str, records: Sequence[Record], rows: Sequence[PublishedRo
                     el("th", say("Machine"), scope="col"),
                     el("td", ruler(rates), class_="room"),
                     el("th", say("Throughput"), scope="col", class_="number"),
+                    el("th", say("Which"), scope="col", class_="which"),
+                    el("th", say("Times yours"), scope="col", class_="number"),
+                    el("th", say("Source"), scope="col", class_="number"),
                 ),
             ),
-            el("tbody", [_row(place, rates, unit, say) for place in places]),
+            el("tbody", [_row(place, rates, unit, sources) for place in places]),
             class_="strips places",
         ),
         el("p", _key("own", say("measured by trainmark")), _key("other", say("published")),
-           _key("doubted", say("published, and more than the labelled precision's peak")) if doubtful else None,
+           _key("doubted", say("published, and doubted by the audit")) if doubtful else None,
            class_="keys"),
+        el("p", say("p_core counts computing only, p_train also waiting for data, p_whole also evaluation; each row is "
+                    "held against yours by its own."), class_="note"),
         el("p", say("{count} runs are not in it: another network, not valid, or one of many.").format(count=left_out),
            class_="note") if left_out else None,
+        el("ol", [el("li", _linked(source.title, source), _dated(source)) for source in sources], class_="sources"),
     )  # fmt: skip
 
 
-def same_network(record: Record) -> bool:
-    """Whether an item cost what it costs the published network: a small one for a quick look would seem very fast."""
-    flops = record.environment.flops
-    published = flops_per_item(record.plan.workload)
-    if flops is None or published is None:
-        return False
-    return abs(flops.per_item / published - 1) < _SAME_WITHIN
-
-
-def _row(place: _Place, axis: axis.Axis, unit: str, say: Say) -> Markup:
+def _row(place: _Place, axis: axis.Axis, unit: str, sources: Sequence[Source]) -> Markup:
     parts = [f"{place.name}, {place.facts}: {number(place.rate)} {unit} ({place.metric})", *place.doubts]
-    if place.source:
-        parts.append(place.source)
+    parts += [part for part in (place.why, place.source.title if place.source else "") if part]
     dot = Dot(
         at=place.rate,
         spread=place.spread,
         own=place.own,
         doubted=bool(place.doubts) and not place.own,
         tip=". ".join(parts),
+        leads_to=_address(place.source),
     )
     marks: list[Child] = [el("small", doubt, class_="doubt") for doubt in place.doubts]
     return el(
@@ -119,8 +126,30 @@ def _row(place: _Place, axis: axis.Axis, unit: str, say: Say) -> Markup:
         el("th", place.name, el("small", place.facts), marks, scope="row"),
         el("td", dots([dot], axis), class_="room"),
         el("td", number(place.rate), class_="number"),
+        el("td", place.metric, class_="which"),
+        el("td", NOTHING if place.times is None else _times(place.times), class_="number"),
+        el("td", _linked(f"[{sources.index(place.source) + 1}]", place.source) if place.source else None,
+           class_="number"),
         class_="own" if place.own else None,
-    )
+    )  # fmt: skip
+
+
+def _times(value: float) -> str:
+    return number_of_times(value, 1.0) if value >= 1 else number(value, 2)
+
+
+def _linked(text: str, source: Source) -> Markup:
+    """A link to a page that rows were read from; what is no web address is not made one."""
+    address = _address(source)
+    return el("a", text, href=address, rel="noreferrer") if address else el("span", text)
+
+
+def _address(source: Source | None) -> str | None:
+    return source.address if source and source.address.startswith(("https://", "http://")) else None
+
+
+def _dated(source: Source) -> str:
+    return f", {source.date}" if source.date else ""
 
 
 def _key(kind: str, word: str) -> Markup:
@@ -128,43 +157,44 @@ def _key(kind: str, word: str) -> Markup:
     return el("span", mark, word)
 
 
-def _of_record(record: Record, say: Say) -> _Place | None:
-    quantity = record.metrics.get("p_core")
-    if record.status != "valid" or quantity is None or not quantity.value:
-        return None
+def _of_record(record: Record, base: Record, say: Say) -> _Place:
     devices = Topology.parse(record.plan.topology).devices
-    low_high = quantity.interval
+    low_high = record.metrics["p_core"].interval
     used = record.metrics.get("mfu")
+    rate = own_rate(record, "p_core") or 0.0
+    above = used is not None and used.value is not None and used.value > 100
     return _Place(
         name=device_name(record),
         facts=f"{record.plan.topology} · {record.precision}",
-        rate=quantity.value / devices,
+        rate=rate,
         metric="p_core",
+        times=rate / (own_rate(base, "p_core") or rate),
         spread=None if low_high is None else (low_high[0] / devices, low_high[1] / devices),
         own=True,
-        doubts=_above_peak(used.value if used else None, record.precision, say),
+        doubts=(_share(used.value, record.precision, say),) if above and used and used.value else (),
     )
 
 
-def _of_row(row: PublishedRow, say: Say) -> _Place | None:
-    for metric in ("p_core", "p_train", "p_whole"):
-        rate = getattr(row, metric)
-        if rate:
-            break
-    else:
-        return None
+def _of_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
+    row = speed.row
     batch = f" · bs={row.batch_per_device}" if row.batch_per_device is not None else ""
+    ours, used = own_rate(base, speed.metric), mfu(row)
+    doubts = []
+    if speed.findings:
+        doubts.append(say("wrong by the audit") if speed.is_wrong else say("doubtful by the audit"))
+        if used is not None and any(finding.name == "mfu" for finding in speed.findings):
+            doubts.append(_share(used, row.precision, say))
     return _Place(
         name=row.device,
         facts=f"{row.topology} · {row.precision}{batch}",
-        rate=rate / Topology.parse(row.topology).devices,
-        metric=metric,
-        doubts=_above_peak(mfu(row), row.precision, say),
-        source=row.source.title,
+        rate=speed.rate,
+        metric=speed.metric,
+        times=speed.rate / ours if ours else None,
+        doubts=tuple(doubts),
+        why=" ".join(finding.sentence for finding in speed.findings),
+        source=row.source,
     )
 
 
-def _above_peak(used: float | None, precision: str, say: Say) -> tuple[str, ...]:
-    if used is None or used <= 100:
-        return ()
-    return (say("mfu {share} %: more than the {precision} peak").format(share=number(used), precision=precision),)
+def _share(used: float, precision: str, say: Say) -> str:
+    return say("mfu {share} % of the {precision} peak").format(share=number(used), precision=precision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
 from trainmark.report.html import axis, line_chart
@@ -35,7 +36,7 @@ def _chart(group: Scaling, say: Say) -> Markup:
     said = say("{topology} reaches {efficiency} of the ideal speed-up over {base}, by {metric}.").format(
         topology=last.topology, efficiency=_efficiency(last), base=base.topology, metric=group.metric
     )
-    x = axis.doubling(devices)
+    x = replace(axis.doubling(devices), high=devices[-1] * 1.6)  # the last point's label stands behind it
     ideal = [(float(count), count / devices[0]) for count in (devices[0], devices[-1])]
     notes: list[Child] = [said, " ", el("span", " · ".join((kind, group.device, group.precision, group.recipe_name)))]
     chart = line_chart.Chart(

@@ -18,6 +18,9 @@ from trainmark.spec.recipe import fix_hp
 from trainmark.spec.record import Record
 from trainmark.workloads import quality_word, title, title_of
 
+_LONGEST_WHOLE = 28
+"""Letters of a setting that is kept on one line; a longer one would widen the table for all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Cell:
@@ -138,7 +141,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, say: Say) ->
         _Cell(shown=[title_of(record), el("small", record.plan.recipe_name)]),
         _Cell(shown=[device_name(record), el("small", record.plan.topology)]),
         _Cell(shown=record.precision),
-        _Cell(shown=fix_hp(record.plan.deviations).replace(",", ", ")),
+        _Cell(shown=_settings(fix_hp(record.plan.deviations))),
         _of_metric(record, "p_core", lambda quantity: f"{quantity.unit} {spread(quantity)}".rstrip()),
         _of_metric(record, "mfu"),
         _Cell(shown=shown, key=quality.value, class_="number"),
@@ -148,12 +151,20 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, say: Say) ->
         _Cell(
             shown=[
                 el("span", shown_status(record.status, say), class_=f"status {record.status}"),
-                el("span", say("{count} checks failed").format(count=failed), class_="severity doubtful")
-                if failed
-                else None,
+                el("span", _failed(failed, say), class_="severity doubtful") if failed else None,
             ]
         ),
     ]
+
+
+def _settings(fix_hp: str) -> Child:
+    """One setting after the other, none of them broken: half a number reads as another one."""
+    parts = fix_hp.replace(",", ", ").split()
+    return [[el("span", part, class_="whole" if len(part) <= _LONGEST_WHOLE else None), " "] for part in parts]
+
+
+def _failed(count: int, say: Say) -> str:
+    return say("1 check failed") if count == 1 else say("{count} checks failed").format(count=count)
 
 
 def _when(record: Record) -> Markup:
@@ -183,7 +194,7 @@ def _of_published(row: PublishedRow, say: Say) -> list[_Cell]:
         _Cell(shown=title(row.workload)),
         _Cell(shown=[row.device, el("small", row.topology)]),
         _Cell(shown=[row.precision, el("small", say("as labelled"))]),
-        _Cell(shown=row.fix_hp or NOTHING),
+        _Cell(shown=_settings(row.fix_hp or NOTHING)),
         _Cell(shown=[figure(rate), el("small", unit + word) if rate is not None else None], key=rate, class_="number"),
         _with_unit(used, "%", "number bad" if (used or 0) > 100 else "number"),
         _Cell(shown=quality, key=row.quality, class_="number"),

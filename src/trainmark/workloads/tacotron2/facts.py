@@ -32,6 +32,7 @@ FACTS = WorkloadFacts(
         QualityFacts(
             name="val_loss",
             better="lower",
+            plain="validation loss",
             least=0,
             on_pages=("val_loss", "validation loss", "final_val_loss", "验证loss"),
             caution="it depends on how padding falls into batches and on dropout that stays on in evaluation, so it "

@@ -1,0 +1,106 @@
+"""Holds runs against published rows of their workload: what one device does in a second, and how many times more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainmark.analysis.peaks import flops_per_item
+from trainmark.published.audit import audit_page, by_source
+from trainmark.spec.checks import CheckResult
+from trainmark.spec.metrics import THROUGHPUTS
+from trainmark.spec.published_row import PublishedRow
+from trainmark.spec.record import Record
+from trainmark.spec.topology import Topology
+
+SAME_WITHIN = 0.1
+"""Published counts of FLOPs are rounded, and differ in what small layers they leave out."""
+BY_WHICH = tuple(reversed(THROUGHPUTS))
+"""A page's p_core is taken where it gives one, else its p_train, else its p_whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedSpeed:
+    """What one device of a published row does."""
+
+    row: PublishedRow
+    metric: str
+    """Which throughput the page gives; a run is held against it by the same one."""
+    rate: float
+    """Of one device."""
+    findings: tuple[CheckResult, ...] = ()
+    """Why the audit calls the row wrong or doubtful, the gravest first; none where it is sound."""
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(finding.verdict == "failed" for finding in self.findings)
+
+
+def speeds(rows: Sequence[PublishedRow]) -> list[PublishedSpeed]:
+    """Of every row that gives a throughput."""
+    doubted = doubts(rows)
+    found = []
+    for row in rows:
+        metric = next((name for name in BY_WHICH if getattr(row, name)), None)
+        if metric is not None:
+            rate = getattr(row, metric) / Topology.parse(row.topology).devices
+            found.append(PublishedSpeed(row=row, metric=metric, rate=rate, findings=doubted.get(row.name, ())))
+    return found
+
+
+def doubts(rows: Iterable[PublishedRow]) -> Mapping[str, tuple[CheckResult, ...]]:
+    """What the audit finds wrong or doubtful, by the row's name."""
+    found: dict[str, list[CheckResult]] = {}
+    for page in by_source(rows):
+        for check in audit_page(page):
+            for finding in check.findings:
+                if finding.verdict in ("failed", "doubt"):
+                    found.setdefault(finding.subject, []).append(finding)
+    gravest_first = {name: sorted(all_of, key=lambda one: one.verdict != "failed") for name, all_of in found.items()}
+    return {name: tuple(all_of) for name, all_of in gravest_first.items()}
+
+
+def own_rate(record: Record, metric: str) -> float | None:
+    """The same of a run of ours; None where it is not valid or does not say."""
+    quantity = record.metrics.get(metric)
+    if record.status != "valid" or quantity is None or not quantity.value:
+        return None
+    return quantity.value / Topology.parse(record.plan.topology).devices
+
+
+def same_network(record: Record) -> bool:
+    """Whether an item cost what it costs the published network: a small one for a quick look would seem very fast."""
+    flops = record.environment.flops
+    published = flops_per_item(record.plan.workload)
+    if flops is None or published is None:
+        return False
+    return abs(flops.per_item / published - 1) < SAME_WITHIN
+
+
+def nearest(record: Record, published: Iterable[PublishedSpeed]) -> PublishedSpeed | None:
+    """What a run is best held against: not a row the audit calls wrong if there is another, then by the same
+    throughput, precision and topology; of several the fastest."""
+    if not same_network(record):
+        return None
+    alike = [
+        speed
+        for speed in published
+        if speed.row.workload == record.plan.workload and own_rate(record, speed.metric) is not None
+    ]
+
+    def distance(speed: PublishedSpeed) -> tuple[bool, int, bool, bool, float]:
+        row = speed.row
+        return (
+            speed.is_wrong,
+            BY_WHICH.index(speed.metric),
+            as_labelled(row.precision) != record.precision,
+            row.topology != record.plan.topology,
+            -speed.rate,
+        )
+
+    return min(alike, key=distance, default=None)
+
+
+def as_labelled(precision: str) -> str:
+    """A page's word for a precision as ours."""
+    return {"amp": "amp-fp16"}.get(precision, precision)

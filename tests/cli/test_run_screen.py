@@ -1,0 +1,47 @@
+"""What `trainmark run` prints when it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from records import make_record
+
+from trainmark.cli.run import _show, resume_command
+from trainmark.launch.session import Result
+from trainmark.store.store import Store
+
+INTERRUPTED = make_record(run_id="resnet50-smoke-1x1-fp32-20261117T120000-289591", status="incomplete",
+                          ended="interrupted")  # fmt: skip
+
+
+def a_checkpoint(store: Store) -> None:
+    (store.runs / INTERRUPTED.run_id / "checkpoints" / "step-16").mkdir(parents=True)
+
+
+def test_an_interrupted_run_that_left_a_checkpoint_says_how_to_go_on(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert resume_command(INTERRUPTED, store) is None
+    a_checkpoint(store)
+    assert resume_command(INTERRUPTED, store) == f"trainmark run --resume 289591 --store {tmp_path}"
+    assert resume_command(make_record(run_id=INTERRUPTED.run_id), store) is None
+
+
+def test_the_usual_store_need_not_be_named_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMARK_STORE", str(tmp_path))
+    store = Store(tmp_path)
+    a_checkpoint(store)
+    assert resume_command(INTERRUPTED, store) == "trainmark run --resume 289591"
+
+
+def test_the_sentence_comes_first_then_the_table_then_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path)
+    a_checkpoint(store)
+    _show(Result(records=(INTERRUPTED,), left_out=("ViT-B/16 was left out.",)), store, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ResNet-50 (quick) was interrupted on this machine after 60 steps, at 5.78 images/s")
+    assert lines[1:4] == ["ViT-B/16 was left out.", "", "resnet50 · quick"]
+    ends = [line.partition(":")[0] for line in lines[-3:]]
+    assert ends == ["record", "to go on", "page"]
