@@ -60,7 +60,7 @@ def test_json_is_the_record_as_it_was_written(store: Store, capsys: pytest.Captu
 def test_markdown_is_the_published_table(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(store, "a1b2", "--markdown") == 0
     out = capsys.readouterr().out
-    assert out.startswith("| configuration | precision | fix_hp |")
+    assert out.startswith("**resnet50 · quick**\n\n| configuration | precision | fix_hp |")
     assert make_record().doubts[0].text in out
 
 
