@@ -129,11 +129,11 @@ def test_a_file_that_was_still_being_copied_is_read_again_once_whole(store: Stor
     [
         (b"", "not JSON"),
         (b'{"kind": "trainmark rec', "not JSON"),
-        (b"\xff\xfe\x00", "not UTF-8"),
+        (b'{"kind": "\xff\xfe"}', "not UTF-8"),
         (b"[1, 2]", "not an object"),
         (b'{"kind": "trainmark record", "schema": 1}', "run_id|quality"),
-        (b'{"kind": "trainmark record", "schema": NaN}', "NaN"),
-        (b"[" * 100_000, "recursion|Recursion|JSON"),
+        (b'{"kind": "trainmark record", "schema": NaN}', "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_others_are_listed(store: Store, content: bytes, reason: str) -> None:

@@ -97,16 +97,14 @@ def _record(file: Path) -> Iterator[Audit]:
 
 def _documents(file: Path) -> list[dict[str, Any]]:
     """A record, or a list of them as `run --json` and `report --format json` write it."""
-    from trainmark.spec.errors import UsageError
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"it holds {constant}")
+    from trainmark.spec.errors import TrainmarkError, UsageError
+    from trainmark.spec.record import parse
 
     try:
-        document = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+        document = parse(file.read_bytes())
     except OSError as error:
         raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except TrainmarkError as error:
         raise UsageError(f"record file {file} is damaged: {error}") from error
     documents = document if isinstance(document, list) else [document]
     if not documents or not all(isinstance(entry, dict) for entry in documents):

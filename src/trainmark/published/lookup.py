@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,11 +81,11 @@ def _in_file(path: Path) -> list[Record]:
         opening = stream.read(64)
     if not opening.lstrip().startswith(b"["):
         return [read_record(path)]
-    from trainmark.spec.record import Record
+    from trainmark.spec.record import Record, parse
 
     try:
-        return [Record.from_json(document) for document in json.loads(path.read_text(encoding="utf-8"))]
-    except (TrainmarkError, ValueError, AttributeError, RecursionError) as error:
+        return [Record.from_json(document) for document in parse(path.read_bytes())]
+    except TrainmarkError as error:
         raise UsageError(f"record file {path} holds a list that is not all records: {error}") from error
 
 

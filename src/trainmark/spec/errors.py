@@ -48,6 +48,13 @@ class HangError(TrainmarkError):
     exit_code = 124
 
 
+def misfit(error: Exception) -> str:
+    """What msgspec says of a document that does not fit its type, the field first: `quality.goal: expected ...`."""
+    said, _, place = str(error).partition(" - at `$")
+    said = f"{said[:1].lower()}{said[1:]}"
+    return f"{place.rstrip('`').lstrip('.')}: {said}" if place.strip("`") else said
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Ends a sentence about an unknown word: the nearest known one if there is one, else all of them."""
     known = list(known)

@@ -247,13 +247,14 @@ def read_line(line: bytes, source: Source) -> AnyEvent | Unknown | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        document = json.loads(line)  # which knows NaN, as files of earlier versions may hold
+        # what is not finite is null now; files of earlier versions may hold NaN
+        document = json.loads(line, parse_constant=lambda constant: None)
     except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or not isinstance(document.get("event"), str):
         return None
     try:
-        event = msgspec.convert(document, _KINDS[source])
+        event = _DECODERS[source].decode(msgspec.json.encode(document))
         return event
-    except (msgspec.ValidationError, RecursionError):
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, RecursionError):
         return Unknown(kind=document["event"], raw=line)

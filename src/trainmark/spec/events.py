@@ -8,15 +8,13 @@ compressed beside it, as `event_files.py` tells.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.links import AllReduce
 from trainmark.spec.machine import FillSearch, FlopsFacts, MachineFacts, PrecisionProof
-
-Count = Annotated[int, Meta(ge=0)]
+from trainmark.spec.numbers import Count, Finite, Whole
 
 
 class Event(Struct, frozen=True, tag_field="event"):
@@ -42,12 +40,12 @@ class Folded(Event, tag="folded", frozen=True, kw_only=True):
 class Begin(Event, tag="begin", frozen=True, kw_only=True):
     """The worker's first line; another one follows where the ranks were started again."""
 
-    rank: int
+    rank: Whole
     host: str
-    pid: int
-    startup_ns: int
+    pid: Whole
+    startup_ns: Whole
     """Since the launcher started this worker."""
-    restart: int = 0
+    restart: Whole = 0
     """How often torchrun had started the ranks again when this worker began."""
 
 
@@ -64,8 +62,8 @@ class LinksMeasured(Event, tag="link", frozen=True, kw_only=True):
 class Resumed(Event, tag="resumed", frozen=True, kw_only=True):
     """The rank goes on from a checkpoint."""
 
-    step: int
-    epoch: float = 0
+    step: Whole
+    epoch: Finite = 0
     damaged: Sequence[str] = ()
     """Newer checkpoints that could not be used, and why."""
 
@@ -73,11 +71,11 @@ class Resumed(Event, tag="resumed", frozen=True, kw_only=True):
 class Ready(Event, tag="ready", frozen=True, kw_only=True):
     """Everything is open, and the first step comes next."""
 
-    steps_per_epoch: int | None
+    steps_per_epoch: Whole | None
     """None of an endless stream."""
-    items_per_step: float | None = None
-    first_step: int
-    at_ns: int | None = None
+    items_per_step: Finite | None = None
+    first_step: Whole
+    at_ns: Whole | None = None
 
 
 class PrecisionSeen(Event, PrecisionProof, tag="precision", frozen=True, kw_only=True):
@@ -94,7 +92,7 @@ class Steps(Event, tag="steps", frozen=True, kw_only=True, omit_defaults=True):
     exchange_ns: Sequence[Count] = ()
     """The part of each computation that only exchanged with other ranks; nothing where there are none."""
     items: Sequence[Count]
-    loss: Sequence[float | None]
+    loss: Sequence[Finite | None]
     """None is a loss that is not finite."""
 
     def __post_init__(self) -> None:
@@ -110,42 +108,42 @@ class StretchTimed(Event, tag="stretch", frozen=True, kw_only=True):
     """A stretch of training is over: how long it was by the host's clock, and by the device's own events."""
 
     host_ns: Count
-    device_ns: int
+    device_ns: Whole
 
 
 class Alive(Event, tag="alive", frozen=True, kw_only=True):
     """Something other than steps goes on."""
 
     phase: str
-    samples: int = 0
+    samples: Whole = 0
     """Of an evaluation: how many this rank has seen."""
 
 
 class Evaluated(Event, tag="evaluation", frozen=True, kw_only=True):
     """The whole validation set was scored, over all ranks."""
 
-    step: int
-    epoch: float | None
-    values: Mapping[str, float | None]
+    step: Whole
+    epoch: Finite | None
+    values: Mapping[str, Finite | None]
     """None is a value that is not finite."""
-    samples: int
-    elapsed_ns: int
+    samples: Whole
+    elapsed_ns: Whole
     """Since the launch."""
 
 
 class Saved(Event, tag="saved", frozen=True, kw_only=True):
     """A checkpoint is whole; all that came before it survives a restart."""
 
-    step: int
-    phases_ns: Mapping[str, int]
+    step: Whole
+    phases_ns: Mapping[str, Whole]
 
 
 class Phases(Event, tag="phases", frozen=True, kw_only=True):
     """The clock has stopped: where the time went that is not steps."""
 
-    phases_ns: Mapping[str, int]
-    memory_peak_bytes: int | None
-    at_ns: int | None = None
+    phases_ns: Mapping[str, Whole]
+    memory_peak_bytes: Whole | None
+    at_ns: Whole | None = None
 
 
 class FlopsCounted(Event, FlopsFacts, tag="flops", frozen=True, kw_only=True):
@@ -171,17 +169,17 @@ class End(Event, tag="end", frozen=True, kw_only=True):
     """Why, in the words of `spec/endings.py`."""
     skipped: Sequence[str] = ()
     """Files of the data that could not be read."""
-    facts: Mapping[str, float | None] = {}
+    facts: Mapping[str, Finite | None] = {}
     """How the data was read, such as the share of padding."""
 
 
 class Failed(Event, tag="failed", frozen=True, kw_only=True):
     """The rank cannot go on."""
 
-    rank: int
-    exit_code: int
+    rank: Whole
+    exit_code: Whole
     sentence: str
-    at_ns: int
+    at_ns: Whole
     consequence: bool = False
     """It only says that another rank went away."""
     out_of_memory: bool = False
@@ -200,64 +198,64 @@ class SamplerBegin(Event, tag="begin", frozen=True, kw_only=True):
     """The sampler's first line."""
 
     host: str
-    pid: int
-    first_rank: int
+    pid: Whole
+    first_rank: Whole
     """The first rank of this machine."""
-    launched_ns: int
-    at_ns: int
-    every_s: float
-    devices: Sequence[int] | None
+    launched_ns: Whole
+    at_ns: Whole
+    every_s: Finite
+    devices: Sequence[Whole] | None
     """Those the run uses, as their vendor's tools number them; None where that cannot be told."""
-    cores: int
+    cores: Whole
 
 
 class HostSample(Event, tag="host", frozen=True, kw_only=True, omit_defaults=True):
     """What the machine did up to now."""
 
-    at_ns: int
-    busy_s: float | None
+    at_ns: Whole
+    busy_s: Finite | None
     """Of all cores together."""
-    own_s: float | None
+    own_s: Finite | None
     """What the run's own processes had of it."""
-    memory_used_bytes: int | None = None
-    load: float | None = None
-    shm_free_bytes: int | None = None
+    memory_used_bytes: Whole | None = None
+    load: Finite | None = None
+    shm_free_bytes: Whole | None = None
 
 
 class DeviceReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was read of one device at one moment; None is what is not known."""
 
-    device: int
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    temperature_c: float | None = None
-    utilisation_percent: float | None = None
-    clock_mhz: float | None = None
+    device: Whole
+    memory_used_bytes: Finite | None = None
+    memory_total_bytes: Finite | None = None
+    power_w: Finite | None = None
+    energy_j: Finite | None = None
+    temperature_c: Finite | None = None
+    utilisation_percent: Finite | None = None
+    clock_mhz: Finite | None = None
     throttled: Sequence[str] | None = None
-    ecc_errors: float | None = None
+    ecc_errors: Finite | None = None
 
 
 class DeviceSamples(Event, tag="devices", frozen=True, kw_only=True):
     """What the devices did at a moment."""
 
-    at_ns: int
+    at_ns: Whole
     readings: Sequence[DeviceReading]
 
 
 class Unavailable(Event, tag="unavailable", frozen=True, kw_only=True):
     """What no device can say, and why; written again whenever that changes."""
 
-    at_ns: int
+    at_ns: Whole
     fields: Mapping[str, str]
 
 
 class SamplerEnd(Event, tag="end", frozen=True, kw_only=True):
     """The sampler was told to stop."""
 
-    at_ns: int
-    cpu_s: float
+    at_ns: Whole
+    cpu_s: Finite
     """What sampling itself took."""
 
 
@@ -274,7 +272,7 @@ class BatchFound(Event, FillSearch, tag="fill", frozen=True, kw_only=True):
 class FaultFound(Event, tag="fault", frozen=True, kw_only=True):
     """What went wrong first, weighed over all ranks and launchers."""
 
-    exit_code: int
+    exit_code: Whole
     sentence: str
 
 

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from trainmark.spec.format import number
+from trainmark.spec.numbers import Finite, Whole
 
 
 class AllReduce(Struct, frozen=True, kw_only=True):
     """What one message size took."""
 
-    size_bytes: int = field(name="bytes")
-    repeats: int = 0
-    median_s: float
-    best_s: float = 0.0
-    bus_gigabytes_per_s: float
+    size_bytes: Whole = field(name="bytes")
+    repeats: Whole = 0
+    median_s: Finite
+    best_s: Finite = 0.0
+    bus_gigabytes_per_s: Finite
 
 
 def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:

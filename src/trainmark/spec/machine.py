@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from trainmark.spec.links import AllReduce
+from trainmark.spec.numbers import Finite, Whole
 from trainmark.spec.precision import narrower_inside
 
 
@@ -17,8 +18,8 @@ class DeviceInfo(Struct, frozen=True, kw_only=True):
 
     type: str = ""
     name: str = ""
-    count_visible: int | None = None
-    memory_bytes: int | None = None
+    count_visible: Whole | None = None
+    memory_bytes: Whole | None = None
     driver: str | None = None
     stand_in: bool = False
     """Made by trainmark to test itself: no result of it says anything about hardware."""
@@ -28,10 +29,10 @@ class CpuInfo(Struct, frozen=True, kw_only=True):
     """The processor of a machine."""
 
     name: str = ""
-    logical_cores: int | None = None
-    usable_cores: int | None = None
+    logical_cores: Whole | None = None
+    usable_cores: Whole | None = None
     capability: str = ""
-    memory_bytes: int | None = None
+    memory_bytes: Whole | None = None
 
 
 class MachineFacts(Struct, frozen=True, kw_only=True):
@@ -45,10 +46,10 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     libc: str = ""
     device: DeviceInfo = DeviceInfo()
     cpu: CpuInfo = CpuInfo()
-    threads: int | None = None
+    threads: Whole | None = None
     variables: Mapping[str, str] = {}
     """Settings known to change speed, and no others."""
-    optimised_python: int | None = None
+    optimised_python: Whole | None = None
     emulated_precision: bool = False
     """The device computes the asked precision in a wider one and rounds."""
 
@@ -59,17 +60,17 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
 
     asked: str
     ran: str
-    computed: Mapping[str, Mapping[str, int]] = {}
+    computed: Mapping[str, Mapping[str, Whole]] = {}
     """Products of the first step, by their kind and the type of their factors."""
-    multiplications: Mapping[str, Mapping[str, int]] = {}
+    multiplications: Mapping[str, Mapping[str, Whole]] = {}
     inside: Mapping[str, Mapping[str, str]] = {}
     """By kind and type of the factors, the type in which the device multiplied numbers whose products tell types apart;
     nothing where that was not tried."""
-    weights: Mapping[str, int] = {}
+    weights: Mapping[str, Whole] = {}
     tf32: Mapping[str, bool] = {}
     autocast: str | None = None
-    loss_scale: float | None = None
-    skipped_steps: int = 0
+    loss_scale: Finite | None = None
+    skipped_steps: Whole = 0
     """Steps whose gradients were not finite, which changed no weight."""
 
     @property
@@ -87,11 +88,11 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
 class DeviceClock(Struct, frozen=True, kw_only=True):
     """What a rank's device counted of its training by its own events, and what the host's clock showed meanwhile."""
 
-    rank: int = 0
-    stretches: int = 0
+    rank: Whole = 0
+    stretches: Whole = 0
     """Each begins and ends with an idle device, so that both clocks saw the same time but for a moment."""
-    host_s: float = 0.0
-    device_s: float = 0.0
+    host_s: Finite = 0.0
+    device_s: Finite = 0.0
 
     @property
     def apart(self) -> float:
@@ -107,8 +108,8 @@ NOTICED_WITHIN_S = 0.05
 class FlopsFacts(Struct, frozen=True, kw_only=True):
     """What a run's speed is held to."""
 
-    per_item: float
-    peak_tflops: float | None = None
+    per_item: Finite
+    peak_tflops: Finite | None = None
     peak_source: str | None = None
     """Where the peak of a device is from, or why there is none."""
 
@@ -116,10 +117,10 @@ class FlopsFacts(Struct, frozen=True, kw_only=True):
 class BatchTry(Struct, frozen=True, kw_only=True):
     """What one batch size did."""
 
-    batch: int
-    items_per_s: float = 0.0
-    step_s: float = 0.0
-    memory_bytes: int | None = None
+    batch: Whole
+    items_per_s: Finite = 0.0
+    step_s: Finite = 0.0
+    memory_bytes: Whole | None = None
     unfit: str = ""
     """Why this batch cannot be used; empty where it can."""
 
@@ -127,9 +128,9 @@ class BatchTry(Struct, frozen=True, kw_only=True):
 class FillSearch(Struct, frozen=True, kw_only=True):
     """How the largest useful batch was found."""
 
-    batch_per_device: int
+    batch_per_device: Whole
     reason: str
-    took_s: float = 0.0
+    took_s: Finite = 0.0
     curve: Sequence[BatchTry] = ()
     """Every batch that was tried, in the order of their sizes."""
 
@@ -144,7 +145,7 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     fill: FillSearch | None = None
     clock: DeviceClock | None = None
     """Of the rank whose device's events are furthest from the host's clock; None where the host times the steps."""
-    foreign_load: float | None = None
+    foreign_load: Finite | None = None
     """Share of the worst machine's cores that went to others."""
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainmark.spec import statistics
 from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.numbers import Finite
 from trainmark.spec.sensed import Sensed
 from trainmark.spec.timeline import Timeline
 
@@ -38,9 +39,9 @@ class Measured:
 class Quantity:
     """A value with what makes it believable."""
 
-    value: float | None
+    value: Finite | None
     unit: str
-    interval: tuple[float, float] | None = None
+    interval: tuple[Finite, Finite] | None = None
     """95 % confidence, respecting that neighbouring steps are alike."""
     unavailable: str | None = None
     """Why there is no value. A missing number is never 0."""

@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
-from trainmark.spec.errors import UsageError
+from trainmark.spec.errors import UsageError, misfit
+from trainmark.spec.numbers import Count, Finite, Whole
 from trainmark.spec.recipe import Deviation, Limits, Value
+from trainmark.spec.topology import Topology
 
 PLAN_SCHEMA = 1
 NO_FOLDER = ""
@@ -58,11 +60,11 @@ class Plan:
     platform: str
     data: DataChoice
     limits: Limits = field(default_factory=Limits)
-    skip_bad: int = 0
+    skip_bad: Whole = 0
     """Corrupt data files that may be left out before the run fails."""
-    hang_timeout_s: float | None = None
+    hang_timeout_s: Finite | None = None
     """No progress for this long ends the run; None decides it from the median step."""
-    max_restarts: int = 0
+    max_restarts: Whole = 0
     """How often torchrun may start the ranks again after a failure, from their last checkpoint."""
     resume_from: str | None = None
     """Checkpoint folder to go on from."""
@@ -125,11 +127,24 @@ class Plan:
             if isinstance(data, Mapping):
                 document = {**document, "data": {**data, "synthetic": data.get("generated")}}
             plan = msgspec.convert(document, cls)
+            msgspec.convert(plan.recipe, _SharedValues)
+            Topology.parse(plan.topology)
         except msgspec.ValidationError as error:
-            raise UsageError(f"this plan is damaged: {error}") from error
+            raise UsageError(f"this plan is damaged: {misfit(error)}") from error
         if head.fingerprint != plan.fingerprint:
             raise UsageError("this plan was changed after it was decided: its fingerprint does not match")
         return plan
+
+
+class _SharedValues(msgspec.Struct):
+    """What others than the workload itself read of a recipe; those with a default came later."""
+
+    batch_per_device: Count
+    target: Finite
+    accumulate: Count = 1
+    epochs: Count = 0
+    steps: Count = 0
+    items: Count = 0
 
 
 class _PlanHead(msgspec.Struct):

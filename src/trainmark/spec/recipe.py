@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.numbers import Finite, Whole
 
-Value = int | float | bool | str
+Value = Whole | Finite | bool | str
 
 
 def knob(
@@ -84,12 +85,12 @@ def kind_of(recipe_name: str) -> RecipeKind:
 class Limits:
     """Where a run stops before its recipe would: none of them means the recipe's target or its cap."""
 
-    steps: int | None = None
-    seconds: int | float | None = None
-    epochs: int | None = None
-    items: int | None = None
+    steps: Whole | None = None
+    seconds: Whole | Finite | None = None
+    epochs: Whole | None = None
+    items: Whole | None = None
     """What throughput counts, over all devices."""
-    half_width: float | None = None
+    half_width: Finite | None = None
     """Stop once the 95 % interval of p_core is within this share of it."""
 
     @property

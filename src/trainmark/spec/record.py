@@ -6,15 +6,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.beyond import beyond, restored
-from trainmark.spec.errors import UsageError
+from trainmark.spec.errors import UsageError, misfit
 from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity, quantity_to_json
+from trainmark.spec.numbers import Count, Finite, Whole
 from trainmark.spec.plan import Plan
 from trainmark.spec.telemetry import Telemetry
 from trainmark.spec.timeline import RankTrace, Timeline
@@ -26,8 +27,6 @@ RECORD_SCHEMA = 2
 #   1  The first. `restarts`, `artifacts`, `data_facts` and `telemetry` came during it, so that a record may lack them.
 #   2  Those four are always there; with `revision`, the source that ran, and `event_files`, the SHA-256 of each event
 #      file the record was made of (empty where nobody took them).
-MOST_STEPS = 100_000_000
-"""No run is longer; a damaged count must not take all memory."""
 KIND = "trainmark record"
 ALL_STEPS = "all training steps"
 
@@ -46,11 +45,11 @@ class Doubt:
 class Evaluation:
     """One evaluation during a run."""
 
-    step: int
-    epoch: float | None
+    step: Whole
+    epoch: Finite | None
     """None where the data is a stream without epochs."""
-    values: Mapping[str, float]
-    samples: int
+    values: Mapping[str, Finite]
+    samples: Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +58,9 @@ class Quality:
 
     name: str
     unit: str
-    goal: float
+    goal: Finite
     better: str
-    value: float | None = None
+    value: Finite | None = None
     """From the last evaluation."""
     reached: bool = False
     history: tuple[Evaluation, ...] = ()
@@ -71,9 +70,9 @@ class Quality:
 class Restart:
     """The ranks were started again during the run."""
 
-    step: int
+    step: Whole
     """Where they went on: at the newest checkpoint, or at the beginning."""
-    lost_s: float
+    lost_s: Finite
     """Work that was done again, and the time until the workers' first lines."""
     reason: str | None = None
     """What the rank that failed said; None where it could not."""
@@ -186,10 +185,9 @@ class Record:
         try:
             found = msgspec.convert(upgraded, _Document)
         except msgspec.ValidationError as error:
-            raise UsageError(f"this record is damaged: {error}") from error
+            raise UsageError(f"this record is damaged: {misfit(error)}") from error
         record = cls(
             plan=Plan.from_json(upgraded["plan"]),
-            workload_facts=WorkloadFacts.from_json(carried) if (carried := upgraded.get("workload_facts")) else None,
             timeline=Timeline(
                 ranks=tuple(_trace_from_json(trace) for trace in found.series.ranks),
                 warmup_steps=found.series.warmup_steps,
@@ -201,6 +199,18 @@ class Record:
         known = {**record._known(), "environment": msgspec.to_builtins(record.environment)}
         unknown = beyond(upgraded, {**known, "telemetry": {"machines": known["telemetry"].get("machines", ())}})
         return replace(record, unknown=unknown) if unknown else record
+
+
+def parse(content: bytes) -> Any:
+    """The document in a file of records; UsageError where it is no JSON, holds half a sign, or nests without end."""
+    try:
+        return msgspec.json.decode(content)
+    except UnicodeDecodeError:
+        raise UsageError("not UTF-8 text") from None
+    except RecursionError:
+        raise UsageError("nested too deeply") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise UsageError(f"not JSON: {misfit(error)}") from None
 
 
 def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,21 +259,26 @@ def _trace_to_json(trace: RankTrace) -> dict[str, Any]:
 class _Trace(msgspec.Struct, frozen=True, kw_only=True):
     """A `RankTrace` as it is written: items are packed."""
 
-    rank: int
+    rank: Count
     host: str = ""
-    phases_ns: dict[str, int] = {}
-    wait_ns: list[int]
-    compute_ns: list[int]
-    exchange_ns: list[int] = []
-    items: list[tuple[int, int]]
-    memory_peak_bytes: int | None = None
+    phases_ns: dict[str, Count] = {}
+    wait_ns: list[Count]
+    compute_ns: list[Count]
+    exchange_ns: list[Count] = []
+    items: list[tuple[Count, Count]]
+    memory_peak_bytes: Count | None = None
+
+    def __post_init__(self) -> None:
+        steps = len(self.compute_ns)
+        if not len(self.wait_ns) == sum(count for count, _ in self.items) == steps or len(self.exchange_ns) > steps:
+            raise ValueError(f"{steps} steps have one wait and one count of items each")
 
 
 class _Series(msgspec.Struct, frozen=True, kw_only=True):
-    warmup_steps: int
-    steady_from: int
-    loss: list[float | None]
-    ranks: list[_Trace]
+    warmup_steps: Count
+    steady_from: Count
+    loss: list[Finite | None]
+    ranks: Annotated[list[_Trace], msgspec.Meta(min_length=1)]
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,9 +300,10 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     skipped_files: tuple[str, ...]
     artifacts: tuple[Artifact, ...]
-    data_facts: dict[str, float]
+    data_facts: dict[str, Finite]
     telemetry: Telemetry
     event_files: dict[str, str]
+    workload_facts: WorkloadFacts | None = None
     plan: dict[str, Any]
     series: _Series
 
@@ -314,8 +330,6 @@ def _pack(items: Sequence[int]) -> list[list[int]]:
 
 
 def _unpack(runs: Sequence[tuple[int, int]]) -> list[int]:
-    if sum(count for count, _ in runs) > MOST_STEPS:
-        raise UsageError(f"this record is damaged: it counts items of more than {MOST_STEPS} steps")
     items: list[int] = []
     for count, value in runs:
         items += [value] * count

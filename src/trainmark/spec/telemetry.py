@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from trainmark.spec.numbers import Finite, Whole
 
 
 class Series(Struct, frozen=True, kw_only=True):
     """One reading over time."""
 
-    at_s: Sequence[float]
+    at_s: Sequence[Finite]
     """Since the launch."""
-    values: Sequence[float]
+    values: Sequence[Finite]
+
+    def __post_init__(self) -> None:
+        if len(self.at_s) != len(self.values):
+            raise ValueError(f"{len(self.values)} values were read at {len(self.at_s)} times")
 
 
 class DeviceTelemetry(Struct, frozen=True, kw_only=True):
-    device: int
+    device: Whole
     """As the vendor's own tools number it."""
     series: Mapping[str, Series] = {}
-    throttled: Mapping[str, int] = {}
+    throttled: Mapping[str, Whole] = {}
     """Samples of the training part in which the device said it was slowed, by the reason."""
-    ecc_errors_new: float | None = None
+    ecc_errors_new: Finite | None = None
     """Errors its memory could not correct during the run."""
-    power_samples: int = 0
-    power_gap_s: float | None = None
+    power_samples: Whole = 0
+    power_gap_s: Finite | None = None
     """The longest time between two samples of its power."""
 
 
 class MachineTelemetry(Struct, frozen=True, kw_only=True):
     host: str
-    first_rank: int = 0
-    every_s: float = 0.0
-    samples: int = 0
+    first_rank: Whole = 0
+    every_s: Finite = 0.0
+    samples: Whole = 0
     ended_early: bool = False
-    sampler_cpu_s: float | None = None
+    sampler_cpu_s: Finite | None = None
     """What sampling itself took; None where the sampler did not get to say it."""
-    last_s: float = 0.0
-    training_s: Sequence[float] = ()
+    last_s: Finite = 0.0
+    training_s: Annotated[Sequence[Finite], Meta(max_length=2)] = ()
     """From when to when its first rank trained; nothing where it did not begin to."""
     unavailable: Mapping[str, str] = {}
     """What no sensor said, and why."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
+
+from trainmark.spec.errors import UsageError, misfit
+from trainmark.spec.numbers import Finite, Whole
 from trainmark.spec.recipe import RECIPES
 from trainmark.spec.target import Target
 
@@ -18,8 +22,8 @@ class QualityFacts:
     """As evaluations name it: `acc1`, `val_loss`."""
     unit: str = "-"
     better: Literal["higher", "lower"] = "higher"
-    least: float | None = None
-    most: float | None = None
+    least: Finite | None = None
+    most: Finite | None = None
     """No value lies outside these; None where there is no such bound."""
     counted: bool = False
     """True for a percentage of the evaluated samples that are right, so that it is a whole number of them."""
@@ -52,15 +56,15 @@ class QualityFacts:
 class ReferenceFacts:
     """What the reference recipe says of a training, whoever runs it."""
 
-    batch_per_device: int
-    learning_rate: float
-    weight_decay: float
-    epochs: int
+    batch_per_device: Whole
+    learning_rate: Finite
+    weight_decay: Finite
+    epochs: Whole
     """The cap."""
-    target: float
-    global_batch: int
+    target: Finite
+    global_batch: Whole
     """Over all devices and micro-batches."""
-    accumulate: int = 1
+    accumulate: Whole = 1
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -76,7 +80,7 @@ class WorkloadFacts:
     item: str
     """What throughput counts."""
     data_set: str
-    qualities: tuple[QualityFacts, ...]
+    qualities: Annotated[tuple[QualityFacts, ...], msgspec.Meta(min_length=1)]
     """The first is what training aims at."""
     task: str = ""
     """What the network does, in a word or two."""
@@ -84,15 +88,15 @@ class WorkloadFacts:
     """What one sample is called."""
     sample_words: tuple[str, ...] = ()
     """Words by which pages mean samples, where these are not the items."""
-    items_per_sample: float | None = None
+    items_per_sample: Finite | None = None
     """On average over the real set."""
-    most_items_per_sample: int | None = None
+    most_items_per_sample: Whole | None = None
     """1 where every sample is one item; None where there is no bound."""
-    least_loss: float | None = None
+    least_loss: Finite | None = None
     """No training loss lies below; None where there is no such bound."""
-    samples_per_epoch: int | None = None
+    samples_per_epoch: Whole | None = None
     """Of the real training set."""
-    flops_per_item: float | None = None
+    flops_per_item: Finite | None = None
     """Of training the reference network on one item; a multiply-add is 2."""
     reference: ReferenceFacts | None = None
     recipes: tuple[str, ...] = tuple(RECIPES)
@@ -128,19 +132,11 @@ class WorkloadFacts:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> WorkloadFacts:
-        """Fields of a newer version that are not known here are left out."""
-        values = _known(cls, document)
-        values["qualities"] = tuple(QualityFacts(**_known(QualityFacts, entry)) for entry in values["qualities"])
-        if values.get("reference") is not None:
-            values["reference"] = ReferenceFacts(**_known(ReferenceFacts, values["reference"]))
-        for name in ("recipes", "sample_words", "on_pages"):
-            if name in values:
-                values[name] = tuple(values[name])
-        return cls(**values)
-
-
-def _known(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name in kind.__dataclass_fields__}
+        """UsageError where these are no facts; fields of a newer version that are not known here are left out."""
+        try:
+            return msgspec.convert(document, cls)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"these are no facts of a workload: {misfit(error)}") from error
 
 
 def derive(workload: Any) -> WorkloadFacts:

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import errno
 import json
-import math
 import os
 import re
 import secrets
@@ -24,7 +23,6 @@ if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be mo
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_DAMAGE = (TrainmarkError, ValueError, AttributeError, RecursionError)
 _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
 
 
@@ -330,6 +328,8 @@ class Store:
             row = read_row(path)
         except UsageError as error:
             return _Entry(size, mtime_ns, None, str(error).removeprefix(f"record file {path} "))
+        except Exception as error:  # whatever one file does to us, the others are listed
+            return _Entry(size, mtime_ns, None, f"cannot be read here: {type(error).__name__}: {error}")
         if f"{row.run_id}.json" != name:
             problem = f"holds run {row.run_id}, so it must be named {row.run_id}.json"
             return _Entry(size, mtime_ns, None, problem)
@@ -342,38 +342,20 @@ _INDEX_HEAD = json.dumps(StoreRow._fields).encode()
 
 def read_record(path: Path) -> Record:
     """The record in a file, or a sentence that names the file and what is wrong with it."""
-    from trainmark.spec.record import Record
+    from trainmark.spec.record import Record, parse
 
     try:
-        return Record.from_json(_parsed(path.read_text(encoding="utf-8")))
+        return Record.from_json(parse(path.read_bytes()))
     except OSError as error:
         raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
-    except _DAMAGE as error:
-        raise UsageError(f"record file {path} is damaged: {_reason(error)}") from error
+    except TrainmarkError as error:
+        reason = str(error).removeprefix("this record is damaged: ")
+        raise UsageError(f"record file {path} is damaged: {reason}") from error
 
 
 def read_row(path: Path) -> StoreRow:
     """What lists show of the record in a file."""
-    try:
-        return row_of(read_record(path))
-    except ValueError as error:
-        raise UsageError(f"record file {path} is damaged: {error}") from error
-
-
-def _parsed(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number JSON knows")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON at line {error.lineno}, column {error.colno}"
-    if isinstance(error, UnicodeDecodeError):
-        return "not UTF-8 text"
-    return str(error) if isinstance(error, (TrainmarkError, ValueError)) else f"{type(error).__name__} {error}"
+    return row_of(read_record(path))
 
 
 def newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
@@ -390,9 +372,8 @@ def _instant(created: str) -> float:
 
 
 def row_of(record: Record) -> StoreRow:
-    """ValueError where a value is not of the kind that lists take."""
     p_core = record.metrics.get("p_core")
-    row = StoreRow(
+    return StoreRow(
         run_id=record.run_id,
         created=record.created,
         status=record.status,
@@ -412,22 +393,6 @@ def row_of(record: Record) -> StoreRow:
         group=record.group,
         reached=record.quality.reached,
     )
-    for name, value in row._asdict().items():
-        if not _fits(name, value):
-            raise ValueError(f"{name} cannot be {value!r:.40}")
-    return row
-
-
-def _fits(name: str, value: object) -> bool:
-    if name == "reached":
-        return isinstance(value, bool)
-    if name in ("p_core", "quality", "doubts"):
-        if isinstance(value, int):
-            return not isinstance(value, bool) and abs(value) < 2**63  # more than that no list can show
-        return value is None or (isinstance(value, float) and math.isfinite(value))
-    if not isinstance(value, str):
-        return value is None and name == "group"
-    return value.isascii() or value.isprintable() or not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
 def folder_row(folder: Path) -> StoreRow:
