@@ -226,6 +226,7 @@ def views(record: Record, good: Record, store: Store) -> Iterator[tuple[str, Cal
             )
 
 
+@pytest.mark.slow
 def test_a_record_with_anything_wrong_in_it_is_read_and_shown_or_refused_in_a_sentence(
     bases: list[dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -263,6 +264,7 @@ def crashes(looks: list[tuple[str, Callable[[], object]]]) -> Iterator[str]:
             yield f"{name}: {type(error).__name__} {error} in {Path(at.filename).name}, line {at.lineno}"
 
 
+@pytest.mark.slow
 def test_an_event_log_with_anything_wrong_in_it_is_gathered_and_watched_or_refused_in_a_sentence(
     run: Path, tmp_path: Path
 ) -> None:
