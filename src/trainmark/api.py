@@ -110,6 +110,7 @@ def run(
     seconds: float | None = None,
     epochs: int | None = None,
     items: int | None = None,
+    budget_s: float | None = None,
     seed: int | None = None,
     init_from: Place | None = None,
     skip_bad: int = 0,
@@ -144,6 +145,7 @@ def run(
         seconds=seconds,
         epochs=epochs,
         items=items,
+        budget_s=budget_s,
         seed=seed,
         init_from=_text(init_from),
         skip_bad=skip_bad,
@@ -160,10 +162,20 @@ def run(
     return run_all(options, watch=watch)[0]
 
 
-def run_all(options: RunOptions, *, watch: Callable[[Moment], None] | None = None) -> Records:
-    """Trains several workloads, or one several times, as the options say; stops at the first run that fails."""
+def run_all(
+    options: RunOptions | None = None,
+    *,
+    budget_s: float | None = None,
+    watch: Callable[[Moment], None] | None = None,
+) -> Records:
+    """Trains several workloads, or one several times, as the options say; stops at the first run that fails.
+
+    Without options that is what bare `trainmark run` does: every workload, within three minutes or `budget_s` seconds.
+    """
     from trainmark.launch import session
 
+    options = options or RunOptions(quiet=True)
+    options = options if budget_s is None else replace(options, budget_s=budget_s)
     told = watch or _Telling()
     say = (lambda sentence: None) if options.quiet else _say
     # whoever watches wants to be called although nothing is to be printed; of other hosts there is nothing to watch

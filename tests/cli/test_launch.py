@@ -100,6 +100,7 @@ def test_every_word_of_a_run_is_handed_on(capsys: pytest.CaptureFixture[str], ta
         "platform": "cpu",
         "data": str(tmp_path),
         "steps": 3,
+        "budget_s": 90.0,
         "settings": ("width=8", "target=-1"),
         "seed": 3,
         "skip_bad": 3,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from records import make_record
+from records import make_record, make_timeline
 
 from trainmark.cli.run import _show, resume_command
 from trainmark.launch.session import Result
@@ -45,3 +46,18 @@ def test_the_sentence_comes_first_then_the_table_then_what_to_do(
     assert lines[1:4] == ["ViT-B/16 was left out.", "", "resnet50 · quick"]
     ends = [line.partition(":")[0] for line in lines[-3:]]
     assert ends == ["record", "to go on", "page"]
+
+
+def test_a_run_that_never_made_a_step_has_neither_table_nor_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path)
+    failed = make_record(status="incomplete", ended="data folder x is empty", timeline=make_timeline(steps=0))
+    _show(Result(records=(failed,), exit_code=3), store, as_json=False)
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "reports").exists()
+    _show(Result(records=(failed,), exit_code=3), store, as_json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["ended"] == "data folder x is empty" and said.err == ""
+    _show(Result(records=(make_record(), failed), exit_code=3), store, as_json=False)
+    assert "did not finish" not in capsys.readouterr().out

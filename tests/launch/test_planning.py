@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from trainmark import workloads
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import UsageError
+from trainmark.spec.plan import Plan
+from trainmark.spec.recipe import Limits
 
 
 @pytest.mark.parametrize("word", ["--data", "--init-from"])
@@ -28,3 +33,48 @@ def test_smoke_keeps_its_global_batch_on_every_topology_unless_one_is_given(work
     assert [batch("1x1"), batch("1x2"), batch("2x2")] == [alone, alone // 2, alone // 4]
     assert batch("8x64") == 1
     assert batch("1x2", "batch_per_device=24") == 24
+
+
+@pytest.mark.parametrize(
+    ("said", "shared_s"),
+    [
+        ({}, 180),
+        ({"recipe": "quick", "precision": "amp-bf16", "topology": "1x2"}, 180),
+        ({"repeat": 2}, 360),
+        ({"budget_s": 60.0}, 60),
+        ({"workloads": ("vit",), "budget_s": 60.0, "recipe": "smoke"}, 60),
+        ({"workloads": ("vit",)}, None),
+        ({"recipe": "smoke"}, None),
+        ({"seconds": 5.0}, None),
+        ({"steps": 5}, None),
+        ({"resume": "a1b2c3"}, None),
+    ],
+)
+def test_only_a_bare_command_has_a_time_budget_of_its_own(said: dict[str, Any], shared_s: float | None) -> None:
+    assert RunOptions(**said).shared_s == shared_s
+
+
+def test_a_bare_command_shares_three_minutes_among_its_workloads_however_many_there_are() -> None:
+    decided = planning.plans(RunOptions(platform="cpu"))
+    assert {plan.limits.wall_s for plan in decided} == {round(180 / len(workloads.names()), 1)}
+    assert {plan.limits.seconds for plan in decided} == {None}  # the share takes the place of the recipe's own
+    assert {plan.limits.half_width for plan in decided} == {0.02}
+    repeated = planning.plans(RunOptions(platform="cpu", workloads=("vit",), budget_s=90.0, repeat=3))
+    assert [plan.limits.wall_s for plan in repeated] == [30]
+
+
+def test_what_a_run_gets_of_a_budget_is_recorded_and_makes_it_no_other_training() -> None:
+    plan = planning.decide("vit", RunOptions(platform="cpu", recipe="smoke"))
+    shared = planning.with_share(plan, 51.26)
+    assert Plan.from_json(shared.to_json()).limits == Limits(wall_s=51.3)
+    assert shared.fingerprint == plan.fingerprint
+    assert str(shared.limits) == "the target or 51.3 s with start-up"
+    assert (shared.limits.full, shared.limits.to_target) == (False, True)
+    assert planning.with_share(plan, None) is plan
+    seconds = planning.with_share(planning.decide("vit", RunOptions(platform="cpu", seconds=9.0)), 51.0)
+    assert str(seconds.limits) == "9 s or 51 s with start-up"  # what was said stays
+
+
+def test_a_resumed_run_has_no_share_but_its_own(tmp_path: Path) -> None:
+    plan = planning.with_share(planning.decide("vit", RunOptions(platform="cpu", recipe="smoke")), 30.0)
+    assert planning.resume_plan(plan, tmp_path, RunOptions(resume="x")).limits == Limits()

@@ -72,6 +72,13 @@ def test_a_limit_of_seconds_ends_the_run(tmp_path: Path) -> None:
     )
 
 
+def test_a_share_of_a_budget_ends_the_run_and_so_does_the_target(tmp_path: Path) -> None:
+    endless = replace(RECIPE, epochs=10**6, target=-1.0)
+    assert loop.train(job(tmp_path, recipe=endless, limits=Limits(wall_s=0.05)), Position()) == endings.BUDGET
+    recipe = replace(RECIPE, epochs=200)
+    assert loop.train(job(tmp_path, recipe=recipe, limits=Limits(wall_s=1e6)), Position()) == endings.TARGET
+
+
 @pytest.mark.parametrize("poison_at", [0, 2])
 def test_a_loss_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path: Path, poison_at: int) -> None:
     saved: list[tuple[int, dict[str, Any]]] = []

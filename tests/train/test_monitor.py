@@ -34,7 +34,7 @@ class Course:
         self.hand = HandClock()
         self.device = StandIn(self.hand)
         self.clock = Clock(self.device, self.device.synchronize, now_ns=self.hand)
-        self.path = folder / "rank0.jsonl"
+        self.path = folder / "rank0.jsonl" if folder.is_dir() else folder
         self.monitor = monitor.Monitor(
             clock=self.clock,
             events=EventWriter(self.path),
@@ -81,6 +81,17 @@ def test_seconds_end_a_run_within_a_look(tmp_path: Path) -> None:
     steps, reason = Course(tmp_path, Limits(seconds=5)).run([10] * 10_000)
     assert reason == monitor.SECONDS
     assert 500 <= steps <= 500 + 60
+
+
+def test_a_share_of_a_budget_counts_from_the_launch_and_no_step_begins_that_would_end_beyond_it(tmp_path: Path) -> None:
+    course = Course(tmp_path, Limits(wall_s=10))
+    course.hand.ns += 4_000 * MS  # what it took to start
+    steps, reason = course.run([700] * 100)
+    assert reason == monitor.BUDGET
+    assert 4 + 0.7 * (steps - 4) <= 10 < 4 + 0.7 * (steps + 1)  # the host is a few steps ahead of the device
+    late = Course(tmp_path / "late.jsonl", Limits(wall_s=10))
+    late.hand.ns += 20_000 * MS
+    assert late.run([700] * 100) == (1, monitor.BUDGET)
 
 
 def test_a_slow_device_is_not_left_alone_for_long(tmp_path: Path) -> None:

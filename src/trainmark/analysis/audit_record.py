@@ -423,12 +423,13 @@ def ending(case: Case) -> Iterator[CheckResult]:
     epoch = history[-1].epoch if history else None
     # a limit in seconds begins to count before everything is ready
     after_start_s = timeline.seconds(*timeline.phases_ns) - timeline.seconds("startup")
-    target_ended_it = limits.full and record.quality.reached
+    target_ended_it = limits.to_target and record.quality.reached
     broken = {
         endings.STEPS: limits.steps is None or (timeline.steps != limits.steps and record.plan.resume_from is None),
         endings.ITEMS: limits.items is None,
         endings.SETTLED: limits.half_width is None,
         endings.SECONDS: limits.seconds is None or after_start_s < limits.seconds,
+        endings.BUDGET: limits.wall_s is None,
         endings.TARGET: not target_ended_it,
         endings.CAP: epoch not in (None, cap) or target_ended_it,
         endings.EPOCHS: limits.epochs is None or epoch not in (None, limits.epochs) or limits.epochs >= cap,

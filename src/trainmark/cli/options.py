@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from trainmark.spec.duration import parse_seconds
 from trainmark.spec.precision import PRECISIONS
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     how_long.add_argument("--epochs", type=int, metavar="N", help="stop after N epochs")
     how_long.add_argument(
         "--items", type=int, metavar="N", help="stop after N images, mel frames or what else is counted"
+    )
+    add(
+        "--budget",
+        type=lambda text: parse_seconds(text, option="--budget"),
+        dest="budget_s",
+        metavar="TIME",
+        help="time all runs share, data making and start-up included: 90s, 3m, 1h (default: 3m without a workload)",
     )
     add(
         "--set",

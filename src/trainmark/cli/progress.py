@@ -106,6 +106,8 @@ class ProgressLine:
     def _length(self, log: RankLog) -> tuple[float | None, float]:
         """What the bar measures: seconds where the run is limited by them, else steps."""
         limits = self._plan.limits
+        if limits.wall_s is not None and limits.steps is None and limits.items is None:
+            return limits.wall_s, min(limits.wall_s, time.monotonic() - self._began_s)
         done = float(len(log.compute_ns))
         last = self._plan.last_step(
             first_step=log.first_step, steps_per_epoch=log.steps_per_epoch, items_per_step=log.items_per_step

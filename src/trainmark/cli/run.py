@@ -13,13 +13,16 @@ from trainmark.cli.progress import watching
 from trainmark.cli.terminal import console, look, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainmark.launch.session import Result
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
 HELP = "Train workloads and record how fast, how well and how steadily."
 EXAMPLES = """\
-  trainmark run                                  all workloads, full-size models, a few minutes
+  trainmark run                                  all workloads, full-size models, in three minutes
+  trainmark run --budget 15m                     the same, and known better
   trainmark run resnet50 --recipe smoke --json   a small network to > 90 %, the record on stdout
   trainmark run tacotron2 --recipe smoke         learns to read synthetic speech; leaves a sample to listen to
   trainmark run vit --recipe smoke               a small transformer to > 60 % in about a minute
@@ -58,9 +61,10 @@ def run(args: argparse.Namespace) -> int:
 def _show(result: Result, store: Store, *, as_json: bool) -> None:
     from trainmark.report import headline, output, table
 
-    records = result.records
+    # of a run that never made a step, what went wrong is all there is to say
+    records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
     if as_json:
-        documents = [record.to_json() for record in records]
+        documents = [record.to_json() for record in result.records]
         json.dump(documents[0] if len(documents) == 1 else documents, sys.stdout, ensure_ascii=False)
         print()
     elif records:
@@ -72,7 +76,7 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
                 print(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
         if again := resume_command(records[-1], store):
             print(f"to go on: {again}")
-    if records and (page := _page(result, store)):
+    if records and (page := _page(records, store)):
         (say if as_json else print)(f"page: {page}")
 
 
@@ -87,13 +91,13 @@ def resume_command(record: Record, store: Store) -> str | None:
     return shlex.join(["trainmark", "run", "--resume", record.run_id.rpartition("-")[2], *elsewhere])
 
 
-def _page(result: Result, store: Store) -> str | None:
+def _page(records: Sequence[Record], store: Store) -> str | None:
     """Where the page of these runs was left; where it could not be, says so and fails nothing."""
     from trainmark.report import output
     from trainmark.spec import escape
 
     try:
-        return str(output.leave_page(result.records, store))
+        return str(output.leave_page(records, store))
     except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
         say(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
         return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from trainmark.spec.errors import UsageError
 
+BARE_BUDGET_S = 180.0
+"""What a command that names neither workload nor length takes, however many workloads there are."""
 LIMITS = ("steps", "seconds", "epochs", "items")
 """By what a run may stop before its recipe ends."""
 
@@ -32,6 +35,8 @@ class RunOptions:
     seconds: float | None = None
     epochs: int | None = None
     items: int | None = None
+    budget_s: float | None = _option(None, "--budget")
+    """What all runs together may take, data making and start-up included."""
     settings: tuple[str, ...] = _option((), "--set")
     """Fields of the recipe, each as `key=value`."""
     seed: int | None = None
@@ -53,8 +58,18 @@ class RunOptions:
             if getattr(self, name) < least:
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option} must be at least {least}, not {getattr(self, name)}")
+        if self.budget_s is not None and not 0 < self.budget_s < math.inf:
+            raise UsageError(f"--budget must be more than 0 seconds, not {self.budget_s:g}")
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
             raise UsageError(f"--{ends[0]} and --{ends[1]} both say when the run stops; leave one of them out")
+
+    @property
+    def shared_s(self) -> float | None:
+        """The time that all runs share; None where nobody limits it."""
+        lengths = any(getattr(self, name) is not None for name in LIMITS)
+        if self.budget_s is None and not self.workloads and self.recipe in (None, "quick") and not lengths:
+            return None if self.resume else BARE_BUDGET_S * self.repeat
+        return self.budget_s
 
     def is_set(self, name: str) -> bool:
         """True where the user said what a field of the recipe is to be."""

@@ -26,7 +26,16 @@ def plans(options: RunOptions) -> list[Plan]:
             raise UsageError(
                 f"--{word.replace('_', '-')} is for one workload; name it: {', '.join(dict.fromkeys(names))}"
             )
-    return [decide(name, options) for name in names]
+    share_s = options.shared_s and options.shared_s / (len(names) * options.repeat)
+    return [with_share(decide(name, options), share_s) for name in names]
+
+
+def with_share(plan: Plan, share_s: float | None) -> Plan:
+    """The plan with its share of a time budget, which takes the place of the recipe's own limit in seconds."""
+    if share_s is None:
+        return plan
+    seconds = None if plan.limits.half_width is not None else plan.limits.seconds
+    return replace(plan, limits=replace(plan.limits, seconds=seconds, wall_s=round(share_s, 1)))
 
 
 def decide(name: str, options: RunOptions) -> Plan:
@@ -93,7 +102,8 @@ def resume_plan(plan: Plan, run_folder: Path, options: RunOptions) -> Plan:
     if said or options.settings:
         raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
     choice = replace(plan.data, folder=str(Path(options.data).expanduser().absolute())) if options.data else plan.data
-    return replace(plan, data=choice, limits=_limits(options, plan.limits), resume_from=str(run_folder / "checkpoints"))
+    limits = replace(_limits(options, plan.limits), wall_s=None)  # what its first part was given is used up
+    return replace(plan, data=choice, limits=limits, resume_from=str(run_folder / "checkpoints"))
 
 
 def _site_data(data_set: str, recipe_name: str) -> str | None:

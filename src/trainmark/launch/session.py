@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -12,18 +13,22 @@ from pathlib import Path
 
 from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
-from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, settlement, ssh_run
+from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, room, settlement, ssh_run
 from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
 from trainmark.spec import site
-from trainmark.spec.errors import TrainmarkError, UsageError
+from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 from trainmark.store.store import Store, default_folder
 
+PAGE_S = 5.0
+"""Of a budget, what is kept for the table and the page."""
+AFTER_RUN_S = 3.0
+"""Of a run's share, what is kept for its processes to end and its record to be made."""
 REFUSED_WHERE_STRICT = ("target-missed", "few-steps", "drifting", "precision-differs", "device-clock")
 """Doubts that make a result unusable for whoever asked for a strict one."""
 
@@ -66,7 +71,7 @@ def run(
     `own_command` is how this process can be started again: as a step of its batch job, or as one of several launchers
     of a run. A library cannot be, so it gives none.
     """
-    session = _Session(options, say, watching)
+    session = _Session(options, say, watching, budget_s=options.shared_s)
     if options.hosts:
         return session.run_on_hosts(options.hosts)
     decided = [session.resume_plan(options.resume)] if options.resume else planning.plans(options)
@@ -85,10 +90,12 @@ def store_of(options: RunOptions) -> Store:
 
 
 class _Session:
-    def __init__(self, options: RunOptions, say: Say, watching: Watching) -> None:
-        self._options = options
+    def __init__(self, options: RunOptions, say: Say, watching: Watching, budget_s: float | None = None) -> None:
+        self._options, self._budget_s = options, budget_s
         self._say, self._watching = say, watching
         self._quiet = options.quiet
+        self._began_s = time.monotonic()
+        self._left_out: list[str] = []
         self._site = site.load()
         self._coordinator: Coordinator | None = None
         self._store = store_of(options)
@@ -110,8 +117,10 @@ class _Session:
             lifeline_stdin.end_with_stdin()
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:
+            decided = self._fitting(decided)
             self.get_ready(decided)
-            return self.run_all([self._with_found_batch(plan) for plan in decided])
+            result = self.run_all([self._with_found_batch(plan) for plan in decided])
+            return replace(result, left_out=tuple(self._left_out))
         if not self._options.resume:
             fill.refuse_several_launchers(decided, self._options)
         wait_s = self._options.join_timeout_s
@@ -125,12 +134,15 @@ class _Session:
     def run_all(self, decided: Iterable[tuple[Plan, FillResult | None]]) -> Result:
         """Every plan as often as asked, until one fails."""
         records: list[Record] = []
+        decided = list(decided)
+        left = len(decided) * self._options.repeat
         for plan, found in decided:
             group = secrets.token_hex(4) if self._options.repeat > 1 else None
             for number in range(self._options.repeat):
                 if self._options.repeat > 1:
                     self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                result = self._run_once(plan, found, group)
+                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, group)
+                left -= 1
                 records += result.records
                 if result.exit_code:
                     return replace(result, records=tuple(records))
@@ -147,8 +159,10 @@ class _Session:
             fill.refuse_several_launchers(decided, options)
         over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False)
         records: list[Record] = []
-        for name in [workloads.word_of(plan) for plan in decided for _ in range(options.repeat)]:
-            argv = [word for group in replace(over_there, workloads=(name,)).to_argv() for word in group]
+        names = [workloads.word_of(plan) for plan in decided for _ in range(options.repeat)]
+        for index, name in enumerate(names):
+            said = replace(over_there, workloads=(name,), budget_s=self._share_s(len(names) - index))
+            argv = [word for group in said.to_argv() for word in group]
             folder = self._store.folder
             record, code = ssh_run.run_on_hosts(hosts, argv, topology, self._site, folder, quiet=options.quiet)
             if record:
@@ -182,6 +196,26 @@ class _Session:
         except TrainmarkError as error:
             settlement.refuse(coordinator, error)
             raise
+
+    def _share_s(self, runs_left: int) -> float | None:
+        """What the next run gets of the time budget; what one leaves goes to those after it."""
+        if self._budget_s is None:
+            return None
+        left_s = self._budget_s - (time.monotonic() - self._began_s) - PAGE_S
+        return max(1.0, left_s / runs_left - AFTER_RUN_S)
+
+    def _fitting(self, decided: list[Plan]) -> list[Plan]:
+        """Without what the machine has no room for within a time budget; refuses where nothing is left."""
+        share_s = self._share_s(len(decided) * self._options.repeat)
+        if share_s is None:
+            return decided
+        lacks = [(plan, room.lacking(plan, share_s)) for plan in decided]
+        self._left_out = [sentence for _, sentence in lacks if sentence]
+        if fitting := [plan for plan, sentence in lacks if not sentence]:
+            for sentence in self._left_out:
+                self._talk(sentence)
+            return fitting
+        raise NotReadyError(" ".join(self._left_out))
 
     def _with_found_batch(self, plan: Plan) -> tuple[Plan, FillResult | None]:
         """With recipe fill, the plan for the batch that is found here; any other as it is."""

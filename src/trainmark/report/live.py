@@ -119,6 +119,8 @@ class Live:
         """About how long the training still takes, by its last steps; None where nobody can know."""
         if self.plan is None or self.phase not in ("train", "evaluate") or not self.first.compute_ns:
             return None
+        if self.plan.limits.wall_s is not None and self.elapsed_s is not None:
+            return max(0.0, self.plan.limits.wall_s - self.elapsed_s)
         if self.plan.limits.seconds is not None:
             trained_s = (sum(self.first.wait_ns) + sum(self.first.compute_ns)) / 1e9
             return max(0.0, self.plan.limits.seconds - trained_s)

@@ -13,6 +13,7 @@ STEPS = "the steps asked for are done"
 ITEMS = "the items asked for are done"
 SETTLED = "p_core is known as closely as asked"
 SECONDS = "the time asked for is over"
+BUDGET = "its share of the time budget is over"
 INTERRUPTED = "interrupted"
 TERMINATED = "terminated"
 NOT_FINITE = "the loss is not finite"
@@ -20,7 +21,7 @@ CLOCKS_APART = "the device counts time unlike the host, so its throughput means 
 CUT_OFF = "the run was cut off"
 LINKS_MEASURED = "the links are measured"
 
-COMPLETE = (TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS, STEPS, ITEMS, SETTLED, SECONDS)
+COMPLETE = (TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS, STEPS, ITEMS, SETTLED, SECONDS, BUDGET)
 """Why a run ends whose result is valid."""
 BY_SIGNAL = {INTERRUPTED: signal.SIGINT, TERMINATED: signal.SIGTERM}
 """Ends that somebody asked for; such a run is incomplete and exits with 128 and the signal's number."""

@@ -86,7 +86,7 @@ class Plan:
             "precision": self.precision,
             "platform": self.platform,
             "data": {"name": self.data.name, "generated": self.data.synthetic},
-            "limits": {name: value for name, value in asdict(self.limits).items() if name != "items"},
+            "limits": {name: value for name, value in asdict(self.limits).items() if name not in ("items", "wall_s")},
             "skip_bad": self.skip_bad,
         }
         later = {"init_sha256": self.init_sha256, "items": self.limits.items}

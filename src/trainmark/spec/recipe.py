@@ -92,11 +92,18 @@ class Limits:
     """What throughput counts, over all devices."""
     half_width: Finite | None = None
     """Stop once the 95 % interval of p_core is within this share of it."""
+    wall_s: int | float | None = None
+    """Stop in time to end so long after the launch: a run's share of a budget, start-up and set-up included."""
+
+    @property
+    def to_target(self) -> bool:
+        """True where the run ends when it reaches its target, if not before."""
+        return self.steps is None and self.items is None and self.seconds is None and self.half_width is None
 
     @property
     def full(self) -> bool:
         """True where throughput covers all training steps, as in the published tables; else the steady part only."""
-        return self.steps is None and self.items is None and self.seconds is None and self.half_width is None
+        return self.to_target and self.wall_s is None
 
     def most_steps(self, items_per_step: float) -> int | None:
         """How many steps the limits of steps and items leave, counted from where the run began."""
@@ -115,6 +122,8 @@ class Limits:
             parts.append(f"{self.seconds:g} s")
         if self.epochs is not None:
             parts.append(f"{self.epochs} epochs")
+        if self.wall_s is not None:
+            parts += ([] if parts else ["the target"]) + [f"{self.wall_s:g} s with start-up"]
         return " or ".join(parts) or "the target or the recipe's cap"
 
 

@@ -61,7 +61,7 @@ def train(job: Job, position: Position) -> str:
         at_end = bool(job.schedule.ended(position))
         if at_end or job.schedule.is_due(job.recipe.evaluate_every, position):
             reached = evaluate(job, position)
-            if reached and job.schedule.limits.full:
+            if reached and job.schedule.limits.to_target:
                 save_if_wanted(job, position, last=True)
                 return endings.TARGET
         save_if_wanted(job, position, last=at_end)

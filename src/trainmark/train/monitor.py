@@ -20,9 +20,9 @@ from trainmark.train.transfers import MOST_KEPT, Losses
 LOOK_EVERY_S = 0.5
 FEWEST_STEPS_FOR_INTERVAL = 12
 
-STEPS, ITEMS, SETTLED, SECONDS, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 8)
+STEPS, ITEMS, SETTLED, SECONDS, BUDGET, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 9)
 """Reasons to stop before the recipe does; where ranks differ, the largest wins."""
-LIMITS = (STEPS, ITEMS, SETTLED, SECONDS)
+LIMITS = (STEPS, ITEMS, SETTLED, SECONDS, BUDGET)
 """Those a user asked for beforehand."""
 
 REASONS = {
@@ -30,6 +30,7 @@ REASONS = {
     ITEMS: endings.ITEMS,
     SETTLED: endings.SETTLED,
     SECONDS: endings.SECONDS,
+    BUDGET: endings.BUDGET,
     INTERRUPTED: endings.INTERRUPTED,
     TERMINATED: endings.TERMINATED,
     NOT_FINITE: endings.NOT_FINITE,
@@ -120,7 +121,7 @@ class Monitor:
         now = self._now_s()
         rate = (self._step - self._looked_at_step) / max(now - self._looked_at_s, 1e-9)
         self._looked_at_s, self._looked_at_step = now, self._step
-        reason, rate = self._collectives.largest(self._local_reason(now), rate)
+        reason, rate = self._collectives.largest(self._local_reason(now, 1 / rate), rate)
         # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
         stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MOST_KEPT // 4)
         self._next_look = self._step + stride
@@ -129,11 +130,13 @@ class Monitor:
         self._clock.own_work_done()
         return int(reason)
 
-    def _local_reason(self, now: float) -> int:
+    def _local_reason(self, now: float, step_s: float) -> int:
         if self.bad_step is not None:
             return NOT_FINITE
         if self.wish:
             return self.wish
+        if self._limits.wall_s is not None and self._clock.elapsed_ns() / 1e9 + step_s >= self._limits.wall_s:
+            return BUDGET  # another step would end too late
         if self._limits.seconds is not None and now - self._began_s >= self._limits.seconds:
             return SECONDS
         if self._last_step is not None and self._step >= self._last_step:

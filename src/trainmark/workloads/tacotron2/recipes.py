@@ -56,7 +56,6 @@ QUICK = replace(
     REFERENCE,
     batch_per_device=8,
     eval_batch_per_device=16,
-    evaluate_after_limit=True,
     checkpoint_every="never",
     bucket_batches=8,
     leave_sample=False,

@@ -26,7 +26,7 @@ class Tacotron2OnLJSpeech:
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
-        "quick": {"batch_per_device": 128, "eval_batch_per_device": 128}
+        "quick": {"batch_per_device": 128, "eval_batch_per_device": 128, "evaluate_after_limit": True}
     }
     reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = ("loss", "masked_loss", "diagonality", "focus")

@@ -1,0 +1,72 @@
+"""Says beforehand which runs a machine, or the time given them, has no room for: cheaply, and only where it is sure."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import psutil
+
+from trainmark import workloads
+from trainmark.platforms import files
+from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
+from trainmark.platforms.platform import Platform
+from trainmark.spec.duration import shown
+from trainmark.spec.plan import Plan
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import from_values
+from trainmark.spec.workload_facts import derive
+from trainmark.train import meta_model
+
+BYTES_A_WEIGHT = 12
+"""A weight, its gradient and what the plainest optimizer keeps of it, in float32; all else a step holds is more."""
+SURE = 3
+"""Times a step must exceed its share: samples may be smaller than those of the real set, and the machine was watched
+for a moment only."""
+MEASURE_S = 0.1
+
+
+def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str | None:
+    """Why a plan cannot be run here within its share of the time, in a sentence; None where it may well be.
+
+    `flops_per_s` is what the device reaches; where nothing is said, a CPU is measured.
+    """
+    if plan.workload_source is not None:
+        return None  # of what comes from outside too little is known
+    device = Platform(files.load(plan.platform)).open(0)
+    title = workloads.title(plan.workload)
+    need = BYTES_A_WEIGHT * sum(parameter.numel() for parameter in meta_model.model(plan).parameters())
+    there = psutil.virtual_memory().available if device.is_cpu else device.memory_capacity_bytes()
+    if there is not None and need > there:
+        return (
+            f"{title} was left out: its weights, gradients and optimizer alone take {need / 2**30:.3g} GiB, and "
+            f"{there / 2**30:.3g} GiB are free here."
+        )
+    if not device.is_cpu:
+        return None
+    rate = flops_per_s or _measured_rate(plan.platform, plan.precision)
+    step_s = step_flops(plan, most=SURE * share_s * rate) / rate
+    if step_s <= SURE * share_s:
+        return None
+    return (
+        f"{title} was left out: one step takes about {shown(step_s)} here, and its share of the time is "
+        f"{shown(share_s)}; a longer --budget has room for it."
+    )
+
+
+@cache
+def _measured_rate(platform: str, precision: str) -> float:
+    """Once for all plans."""
+    device = Platform(files.load(platform)).open(0)
+    return matmul_flops(device, matmul_type(device, Precision.parse(precision)), budget_s=MEASURE_S)
+
+
+def step_flops(plan: Plan, *, most: float) -> float:
+    """What one step of a rank computes; a guess that is high, as it is of the published network, if it is below `most`,
+    as counting takes a second or two. Nothing where it is not known how many items a sample has."""
+    workload = workloads.of_plan(plan)
+    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+    facts = derive(workload)
+    items = (facts.items_per_sample or 0.0) * recipe.step_batch_per_device
+    if facts.flops_per_item is not None and facts.flops_per_item * items <= most:
+        return facts.flops_per_item * items
+    return workload.flops_per_item(recipe) * items

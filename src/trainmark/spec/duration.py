@@ -1,0 +1,31 @@
+"""Lengths of time as people say them: `90s`, `3m`, `1h`, `1h30m`."""
+
+from __future__ import annotations
+
+import re
+
+from trainmark.spec.errors import UsageError
+
+UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0}
+LONGEST_S = 366 * 24 * 3600.0
+
+
+def parse_seconds(text: str, *, option: str) -> float:
+    """Seconds of a length of time; a number alone is seconds. UsageError names the option that it was said for."""
+    found = re.fullmatch(r"(?:([\d.]{1,12})h)?(?:([\d.]{1,12})m(?:in)?)?(?:([\d.]{1,12})s?)?", text.strip().lower())
+    try:
+        parts = [float(part) if part else 0.0 for part in found.groups()] if found and text.strip() else []
+    except ValueError:
+        parts = []
+    seconds = sum(part * unit_s for part, unit_s in zip(parts, UNITS_S.values(), strict=False))
+    if not 0 < seconds <= LONGEST_S:
+        raise UsageError(f"{option} {text[:40]!r} is not a length of time; try '90s', '3m' or '1h'")
+    return seconds
+
+
+def shown(seconds: float) -> str:
+    """As a sentence says it: `90 s`, `3 min`, `1.5 h`."""
+    for unit, size_s in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= size_s and seconds % (size_s / 2) == 0:
+            return f"{seconds / size_s:g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,60 @@
+"""What a machine, or the time given, has no room for is known before it is started."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from trainmark import workloads
+from trainmark.launch import planning, room
+from trainmark.launch.options import RunOptions
+from trainmark.spec.plan import WorkloadSource
+
+FAST = 1e15
+
+
+@pytest.fixture
+def plan() -> planning.Plan:
+    return planning.decide("vit", RunOptions(platform="cpu"))
+
+
+@pytest.mark.parametrize("workload", workloads.names())
+def test_every_quick_run_has_room_on_a_small_machine(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 << 30))
+    assert room.lacking(planning.decide(workload, RunOptions(platform="cpu")), 40.0, 1e11) is None
+
+
+def test_weights_that_do_not_fit_the_memory_are_left_out_and_said(
+    plan: planning.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 29))
+    assert room.lacking(plan, 60.0, FAST) == (
+        "ViT-B/16 was left out: its weights, gradients and optimizer alone take 0.967 GiB, and 0.5 GiB are free here."
+    )
+
+
+def test_a_step_that_is_far_longer_than_the_share_is_left_out_and_said(plan: planning.Plan) -> None:
+    # 4 images of 105 GFLOP
+    assert room.lacking(plan, 20.0, 1e10) is None
+    assert room.lacking(plan, 10.0, 1e10) == (
+        "ViT-B/16 was left out: one step takes about 42.1 s here, and its share of the time is 10 s; a longer --budget "
+        "has room for it."
+    )
+
+
+def test_a_small_network_is_counted_before_it_is_left_out(plan: planning.Plan) -> None:
+    smoke = planning.decide("vit", RunOptions(platform="cpu", recipe="smoke"))
+    assert room.step_flops(smoke, most=1e20) == pytest.approx(32 * 105.2e9)
+    assert room.step_flops(smoke, most=1.0) < 1e10
+    assert room.lacking(smoke, 1.0, 1e11) is None
+
+
+def test_a_cpu_is_measured_where_nobody_says_what_it_reaches(plan: planning.Plan) -> None:
+    assert room.lacking(plan, 1e6) is None
+
+
+def test_of_a_workload_from_outside_nothing_is_guessed(plan: planning.Plan) -> None:
+    outside = dataclasses.replace(plan, workload_source=WorkloadSource(sha256="0" * 64, file="x.py"))
+    assert room.lacking(outside, 1e-9, 1.0) is None
