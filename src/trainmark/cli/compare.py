@@ -18,8 +18,9 @@ EXAMPLES = """\
   trainmark compare published:flagperf-a100-vit-1x1 last --anyway
 
 A is the base and B the new one. The verdict is 'same' where the 95 % interval of the ratio lies within the threshold,
-'faster' or 'slower' where it lies wholly beyond, and 'inconclusive' where it lies across. Exit codes: 6 slower or
-worse, 7 inconclusive with --gate, else 0."""
+'faster' or 'slower' where it lies wholly beyond, and 'inconclusive' where it lies across. A published figure has no
+interval: it is taken to be right within a factor of 2. Exit codes: 6 slower or worse, 7 inconclusive with --gate,
+else 0."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

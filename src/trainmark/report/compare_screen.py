@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.analysis.compare.judge import MOST_REPEATS
+from trainmark.report.headline import number_of_times
 from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
 from trainmark.spec.format import NOTHING, device_name, number
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.comparison import Comparison, Party
+
+WORTH_TIMES = 1.5
+"""Below that, a ratio says more than a number of times."""
 
 STYLES = {"faster": "bold green", "better": "bold green", "slower": "bold red", "worse": "bold red", "same": "bold"}
 
@@ -32,12 +36,27 @@ def headline(found: Comparison) -> str:
     judgement = found.judgement
     ratio = f"B's {found.compared.name} is {_ratio(judgement.ratio)} times A's"
     threshold = f"the threshold of {100 * found.threshold:g} %" if found.threshold else "1"
+    if found.unless_off_by is not None:
+        off = number(float(f"{found.unless_off_by:.1g}"), 2 if found.unless_off_by < 100 else 3)
+        return (
+            f"{found.verdict.capitalize()}: {ratio}{_times(found)}, unless the published figure is off by {off} times."
+        )
     if judgement.interval is None:
         return f"Inconclusive: {ratio}, and {judgement.basis}."
     low, high = judgement.interval
     where = {"same": "within", "inconclusive": "across"}.get(found.verdict, "beyond")
     beside = f"95 % interval {_ratio(low)} to {_ratio(high)}, {where} {threshold}"
-    return f"{found.verdict.capitalize()}: {ratio} ({beside})."
+    return f"{found.verdict.capitalize()}: {ratio}{_times(found)} ({beside})."
+
+
+def _times(found: Comparison) -> str:
+    """How many times faster or slower, where the two are that far apart; of what is no speed, how many times A's is."""
+    ratio = found.judgement.ratio
+    if 1 / WORTH_TIMES < ratio < WORTH_TIMES or found.verdict in ("same", "inconclusive"):
+        return ""
+    if found.verdict in ("faster", "slower"):
+        return f", {number_of_times(ratio, 1.0)} times {found.verdict}"
+    return "" if ratio > 1 else f", or A's is {number_of_times(ratio, 1.0)} times B's"
 
 
 def sentences(found: Comparison) -> list[str]:

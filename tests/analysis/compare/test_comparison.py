@@ -189,23 +189,69 @@ def test_a_certain_difference_below_the_threshold_is_the_same_and_said_to_be_cer
     assert compare(a, b, threshold=0).verdict == "faster"
 
 
-def test_a_published_row_stands_beside_without_a_verdict(tmp_path: Path) -> None:
+def test_the_first_decisive_difference_is_said_and_not_all_that_follows_from_it() -> None:
+    other = {"workload": "vit", "recipe": {"layers": 12, "batch_per_device": 4}, "topology": "1x2"}
+    with pytest.raises(UsageError, match="are not alike: workload resnet50 and vit; compare like"):
+        compare(*two(plan=other, item="patches"))
+    recipes = {"recipe_name": "smoke", "recipe": {"width": 8, "epochs": 2, "batch_per_device": 64}}
+    with pytest.raises(UsageError, match="are not alike: recipe quick and smoke, topology 1x1 and 1x2; compare like"):
+        compare(*two(plan={**recipes, "topology": "1x2"}))
+    many = {"recipe": {f"setting_{index}": index for index in range(6)}}
+    with pytest.raises(UsageError, match="setting_3 not on the record and 3 and 2 more; compare like"):
+        compare(*two(plan=many))
+    assert len([one for one in compare(*two(plan=many), anyway=True).differences if one.unlike]) == 6
+
+
+def test_a_recipe_of_another_name_and_the_same_settings_is_the_same() -> None:
+    assert [str(one) for one in compare(*two(plan={"recipe_name": "fill"})).differences] == []
+
+
+def as_published(run_id: str = "mine", **changes: Any) -> Subject:
+    """A full run of the published training."""
+    plan = {
+        "recipe": {"batch_per_device": 256},
+        "limits": Limits(),
+        "data": DataChoice(name="imagenet", folder="/d", synthetic=False),
+    }
+    return one(make_record(run_id=run_id, plan=plan, **changes))
+
+
+def test_far_from_a_published_figure_there_is_a_verdict_and_near_it_there_is_none(tmp_path: Path) -> None:
     row = published("flagperf-a100-resnet50-1x1", tmp_path)
-    mine = one(
-        make_record(
-            run_id="mine",
-            plan={
-                "recipe": {"batch_per_device": 256},
-                "limits": Limits(),
-                "data": DataChoice(name="imagenet", folder="/d", synthetic=False),
-            },
-        )
-    )
-    found = compare(row, mine)
+    found = compare(row, as_published())
+    assert found.verdict == "slower" and found.regressed
+    assert found.unless_off_by == pytest.approx(799 / 5.78, rel=0.01)
+    assert "slower, unless the published figure is off by 100 times." in " ".join(render(found).split())
+    assert ", 140 times slower, unless" in " ".join(render(found).split())
+    assert compare(as_published(), row).verdict == "faster"
+    near = as_published(timeline=make_timeline(compute_ms=20))  # about 1 570 images/s
+    found = compare(row, near)
+    assert (found.verdict, found.unless_off_by) == ("inconclusive", None)
+    far = as_published(timeline=make_timeline(compute_ms=15))
+    assert compare(row, far).verdict == "faster"
+    unsure = as_published(timeline=make_timeline(compute_ms=15, steps=12))  # too few steps for an interval
+    assert compare(row, unsure).verdict == "inconclusive"
+
+
+def test_two_published_figures_may_both_be_off(tmp_path: Path) -> None:
+    one_of, other = (published(name, tmp_path) for name in ("flagperf-a100-resnet50-1x1", "dle-a100-resnet50-1x1-amp"))
+    found = compare(one_of, other, metric="p_train", anyway=True)  # 795 and 2470
     assert found.verdict == "inconclusive"
+
+
+def test_how_many_times_is_said_where_the_two_are_far_apart() -> None:
+    a, b = two(timeline=make_timeline(compute_ms=54900))
+    assert "Slower: B's p_core is 0.100 times A's, 10 times slower (95 %" in " ".join(render(compare(a, b)).split())
+    a, b = two(timeline=make_timeline(compute_ms=4900))
+    assert "times faster" not in render(compare(a, b))
+
+
+def test_a_published_row_says_what_its_figure_would_mean(tmp_path: Path) -> None:
+    row = published("flagperf-a100-resnet50-1x1", tmp_path)
+    mine = as_published()
+    found = compare(row, mine)
     assert found.judgement.ratio == pytest.approx(5.7 / 799, rel=0.05)
     shown = " ".join(render(found).split())
-    assert "a published figure has neither steps nor repeats" in shown
     assert "Were the published figure exact, the ratio would lie between 0.007" in shown
     assert [str(difference) for difference in found.differences] == ["device A100-SXM4-40GB and AMD EPYC"]
     assert "Were the published figure exact, the ratio would lie between 13" in render(compare(mine, row))

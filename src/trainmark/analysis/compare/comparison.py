@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.analysis.compare import quantities
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 THRESHOLD = 0.03
 """A smaller difference is called the same, unless the user says otherwise."""
+
+PUBLISHED_WITHIN = 2.0
+"""Times by which a published figure is taken to be off at most: a larger difference is certain enough for a verdict."""
+UNKNOWN_WITHIN = 10.0
+"""The same where our own side does not say how sure it is."""
+_MOST_SAID = 4
+"""Differences named in a refusal; `anyway` lists them all."""
 
 ONE_RUN_EACH = "one run each: what changes between processes was not seen, only allowed for; --repeat 5 measures it"
 
@@ -47,6 +54,8 @@ class Comparison:
     judgement: Judgement
     verdict: str
     """`faster` or `slower`, `better` or `worse`, `same`, `inconclusive`."""
+    unless_off_by: float | None
+    """Times by which a published figure would have to be off for the verdict to be wrong; None where none decided."""
     differences: tuple[Difference, ...]
     doubts: tuple[str, ...]
     """Of either side, said once where both share them."""
@@ -73,11 +82,15 @@ def compare(
     differing = differences(a, b, compared)
     unlike = [str(difference) for difference in differing if difference.unlike]
     if (faults or unlike) and not anyway:
-        about = f"{a.label} and {b.label} are not alike: {', '.join(unlike)}" if unlike else faults[0]
+        more = f" and {len(unlike) - _MOST_SAID} more" if len(unlike) > _MOST_SAID else ""
+        listed = f"{', '.join(unlike[:_MOST_SAID])}{more}"
+        about = f"{a.label} and {b.label} are not alike: {listed}" if unlike else faults[0]
         # names of devices and runs come from files that anybody may have written
         raise UsageError(escape.terminal(f"{about}; compare like with like, or go on with --anyway"))
     first, second = _party(a, compared), _party(b, compared)
     judgement = judge(first.side, second.side, threshold=threshold)
+    if (off := off_by(first, second)) is not None:
+        judgement = replace(judgement, outcome="above" if judgement.ratio > 1 else "below")
     return Comparison(
         compared=compared,
         threshold=threshold,
@@ -85,9 +98,27 @@ def compare(
         b=second,
         judgement=judgement,
         verdict=verdict(judgement, compared),
+        unless_off_by=off,
         differences=differing,
         doubts=(*faults, *([ONE_RUN_EACH] if len(a.records) == len(b.records) == 1 else []), *_doubts(a, b)),
     )
+
+
+def off_by(a: Party, b: Party) -> float | None:
+    """Times by which published figures would have to be off, taken together, for the two sides to be equal; None where
+    no side is published, or where they may well be off by so much."""
+    published = [party for party in (a, b) if party.side.published]
+    if not published:
+        return None
+    low, high = sorted((a, b), key=lambda party: party.side.mean)
+    apart = _bound(high, 0) / _bound(low, 1)
+    own = [party for party in (a, b) if not party.side.published]
+    allowed = PUBLISHED_WITHIN ** len(published) * (UNKNOWN_WITHIN if own and own[0].interval is None else 1.0)
+    return apart if apart > allowed else None
+
+
+def _bound(party: Party, end: int) -> float:
+    return party.interval[end] if party.interval else party.side.mean
 
 
 def side_of(records: Sequence[Record], compared: Compared) -> RunValues:
@@ -116,6 +147,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "ratio": judgement.ratio,
         "interval": list(judgement.interval) if judgement.interval else None,
         "basis": judgement.basis,
+        "unless_off_by": found.unless_off_by,
         "smallest_difference": judgement.smallest_difference,
         "would_decide": asdict(judgement.more) if judgement.more else None,
         "a": _party_to_json(found.a),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,7 +39,8 @@ class Difference:
 
 
 def differences(a: Subject, b: Subject, compared: Compared) -> tuple[Difference, ...]:
-    """All that differs; what makes the two unlike comes first."""
+    """All that differs; what makes the two unlike comes first, and no further than to the first that explains the
+    rest: of two workloads everything differs, of two recipes their settings do."""
     sides = [_of_row(side.row) if side.row else _of_runs(side.records, compared) for side in (a, b)]
     pages = a.row is not None or b.row is not None
     found = []
@@ -50,7 +51,22 @@ def differences(a: Subject, b: Subject, compared: Compared) -> tuple[Difference,
             known = name in one and name in other
             if one.get(name, ABSENT) != other.get(name, ABSENT) and (known or not pages):
                 found.append(Difference(name=name, a=one.get(name, ABSENT), b=other.get(name, ABSENT), unlike=unlike))
-    return tuple(found)
+    return _decisive(found, a, b)
+
+
+def _decisive(found: Sequence[Difference], a: Subject, b: Subject) -> tuple[Difference, ...]:
+    may = [difference for difference in found if not difference.unlike]
+    unlike = [difference for difference in found if difference.unlike]
+    if workload := [difference for difference in unlike if difference.name == "workload"]:
+        return (*workload, *may)
+    if a.records and b.records:
+        plans = [side.records[0].plan for side in (a, b)]
+        settings = {name for plan in plans for name in plan.recipe}
+        names = [plan.recipe_name for plan in plans]
+        if names[0] != names[1] and any(difference.name in settings for difference in unlike):
+            others = [difference for difference in unlike if difference.name not in settings]
+            return (Difference(name="recipe", a=names[0], b=names[1], unlike=True), *others, *may)
+    return (*unlike, *may)
 
 
 def _of_runs(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Facts]:
