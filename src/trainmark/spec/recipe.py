@@ -92,7 +92,7 @@ class Limits:
     """What throughput counts, over all devices."""
     half_width: Finite | None = None
     """Stop once the 95 % interval of p_core is within this share of it."""
-    wall_s: int | float | None = None
+    wall_s: Whole | Finite | None = None
     """Stop in time to end so long after the launch: a run's share of a budget, start-up and set-up included."""
 
     @property
