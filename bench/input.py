@@ -186,7 +186,7 @@ def random_operation(picture: Image.Image) -> Image.Image:
         lambda: affine(picture, (1, 0, 0, shear, 1, 0)),
         lambda: affine(picture, (1, 0, -shift, 0, 1, 0)),
         lambda: affine(picture, (1, 0, 0, 0, 1, -shift)),
-        lambda: picture.rotate(degrees, Image.Resampling.NEAREST),
+        lambda: picture.rotate(degrees, Image.Resampling.BILINEAR),
         lambda: ImageEnhance.Brightness(picture).enhance(factor),
         lambda: ImageEnhance.Color(picture).enhance(factor),
         lambda: ImageEnhance.Contrast(picture).enhance(factor),
@@ -200,7 +200,7 @@ def random_operation(picture: Image.Image) -> Image.Image:
 
 
 def affine(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
-    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
+    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
 
 
 def plain_epochs(images: ImageSet, operations: int, workers: int) -> Callable[[int], Iterator[torch.Tensor]]:

@@ -11,6 +11,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from trainmark.datasets.augment import OPERATIONS, Augmenter, Choice, choices, strength
+from trainmark.datasets.bilinear import Bilinear
 from trainmark.spec.errors import UsageError
 
 Pixels = npt.NDArray[np.uint8]
@@ -48,22 +49,38 @@ def pictures(size: int) -> dict[str, Pixels]:
 
 def affine(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
     return picture.transform(
-        picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=(0, 0, 0)
+        picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR, fillcolor=(0, 0, 0)
     )
 
 
-def tangent(slope: float) -> float:
-    """A slope by way of degrees, as the usual definition has it."""
-    return math.tan(math.radians(math.degrees(math.atan(slope))))
+def inverse_matrix(
+    picture: Image.Image, *, shear: tuple[float, float] = (0, 0), translate: tuple[int, int] = (0, 0), centred: bool
+) -> tuple[float, ...]:
+    """Where each pixel comes from, by the usual definition of an affine transform with slopes given as degrees."""
+    along_x, along_y = (math.radians(math.degrees(math.atan(slope))) for slope in shear)
+    middle_x, middle_y = (side * 0.5 if centred else 0 for side in picture.size)
+    forward = (
+        math.cos(-along_y) / math.cos(along_y),
+        -math.cos(-along_y) * math.tan(along_x) / math.cos(along_y),
+        math.sin(-along_y) / math.cos(along_y),
+        -math.sin(-along_y) * math.tan(along_x) / math.cos(along_y) + 1,
+    )
+    a, b, d, e = forward[3], -forward[1], -forward[2], forward[0]
+    right, down = -middle_x - translate[0], -middle_y - translate[1]
+    return a, b, a * right + b * down + middle_x, d, e, d * right + e * down + middle_y
 
 
 PILLOW: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "Identity": lambda picture, level: picture,
-    "ShearX": lambda picture, level: affine(picture, (1, tangent(level), 0, 0, 1, 0)),
-    "ShearY": lambda picture, level: affine(picture, (1, 0, 0, tangent(level), 1, 0)),
-    "TranslateX": lambda picture, level: affine(picture, (1, 0, -int(level), 0, 1, 0)),
-    "TranslateY": lambda picture, level: affine(picture, (1, 0, 0, 0, 1, -int(level))),
-    "Rotate": lambda picture, level: picture.rotate(level, Image.Resampling.NEAREST, fillcolor=(0, 0, 0)),
+    "ShearX": lambda picture, level: affine(picture, inverse_matrix(picture, shear=(level, 0), centred=False)),
+    "ShearY": lambda picture, level: affine(picture, inverse_matrix(picture, shear=(0, level), centred=False)),
+    "TranslateX": lambda picture, level: affine(
+        picture, inverse_matrix(picture, translate=(int(level), 0), centred=True)
+    ),
+    "TranslateY": lambda picture, level: affine(
+        picture, inverse_matrix(picture, translate=(0, int(level)), centred=True)
+    ),
+    "Rotate": lambda picture, level: picture.rotate(level, Image.Resampling.BILINEAR, fillcolor=(0, 0, 0)),
     "Brightness": lambda picture, level: ImageEnhance.Brightness(picture).enhance(1 + level),
     "Color": lambda picture, level: ImageEnhance.Color(picture).enhance(1 + level),
     "Contrast": lambda picture, level: ImageEnhance.Contrast(picture).enhance(1 + level),
@@ -151,10 +168,13 @@ def test_a_magnitude_that_does_not_exist_is_refused() -> None:
 def test_known_pictures_move_the_known_way() -> None:
     dot = square(64, 0, 0, 0)
     dot[32, 40] = 255
-    moved = {name: augmented(Choice(name=name), dot) for name in ("TranslateX", "TranslateY", "Rotate")}
+    moved = {name: augmented(Choice(name=name), dot) for name in OPERATIONS[1:6]}
     assert np.argwhere(moved["TranslateX"][:, :, 0]).tolist() == [[32, 48]]
     assert np.argwhere(moved["TranslateY"][:, :, 0]).tolist() == [[40, 40]]
-    assert np.argwhere(moved["Rotate"][:, :, 0]).tolist() == [[31, 40]]  # counter-clockwise
+    # what does not fall on a pixel is shared among its neighbours: counter-clockwise, left, up
+    assert np.argwhere(moved["Rotate"][:, :, 0]).tolist() == [[30, 39], [30, 40], [31, 40], [31, 41]]
+    assert np.argwhere(moved["ShearX"][:, :, 0]).tolist() == [[32, 37], [32, 38]]
+    assert np.argwhere(moved["ShearY"][:, :, 0]).tolist() == [[28, 40], [29, 40]]
     white = square(64, 255, 255, 255)
     assert not augmented(Choice(name="TranslateX"), white)[:, :8].any()
     assert not augmented(Choice(name="TranslateX", negative=True), white)[:, -8:].any()
@@ -224,3 +244,33 @@ def test_the_number_of_threads_does_not_matter(threads: int) -> None:
             assert np.array_equal(augmented(choice, pixels), by_pillow(choice, pixels, 9))
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("slope", [0.5, -0.25, 1 / 3, 0.2])
+def test_a_shear_whose_last_bits_decide_a_level_is_pillows_too(slope: float) -> None:
+    for title, pixels in pictures(64).items():
+        for move, matrix in (
+            (Bilinear.shear_x, (1, slope, 0, 0, 1, 0)),
+            (Bilinear.shear_y, (1, 0, 0, slope, 1, 0)),
+        ):
+            out = pixels.copy()
+            move(Bilinear(64), out, slope)
+            assert np.array_equal(out, np.array(affine(Image.fromarray(pixels), matrix))), title
+
+
+@pytest.mark.parametrize("size", [32, 100, 224])
+def test_many_slopes_and_angles_are_pillows_bit_for_bit(size: int) -> None:
+    rng = np.random.default_rng(8)
+    move = Bilinear(size)
+    for slope, degrees in zip(rng.uniform(-0.9, 0.9, 12).tolist(), rng.uniform(-180, 180, 12).tolist(), strict=True):
+        # pictures of few levels, too: their differences meet more whole levels than chance would have them
+        for levels in (2, 17, 256):
+            pixels = rng.integers(0, levels, (size, size, 3), dtype=np.uint8) * (255 // (levels - 1))
+            picture = Image.fromarray(pixels)
+            turned, right, down = pixels.copy(), pixels.copy(), pixels.copy()
+            move.rotate(turned, degrees)
+            move.shear_x(right, slope)
+            move.shear_y(down, slope)
+            assert np.array_equal(turned, np.array(picture.rotate(degrees, Image.Resampling.BILINEAR)))
+            assert np.array_equal(right, np.array(affine(picture, (1, slope, 0, 0, 1, 0))))
+            assert np.array_equal(down, np.array(affine(picture, (1, 0, 0, slope, 1, 0))))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +12,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from trainmark.datasets.bilinear import Bilinear
 from trainmark.datasets.counter_rng import Draws
 from trainmark.spec.errors import UsageError
 
@@ -62,15 +61,15 @@ def strength(name: str, magnitude: int, size_px: int) -> float:
         "Sharpness": (0.0, 0.9),
         "Solarize": (255.0, 0.0),
     }.get(name, (0.0, 0.0))
-    # in float32 as usual: a rotation's last bits decide which of two pixels is nearest
+    # in float32 as usual: an angle's last bits decide where a level is cut off
     return float(torch.linspace(first, last, STRENGTHS)[magnitude])
 
 
 class Augmenter:
     """Changes square pictures in place, through buffers that are used again; make one a process or thread.
 
-    Every operation gives what Pillow's gives, bit for bit. Where a picture moves, the nearest pixel is taken and what
-    comes from outside is black.
+    Every operation gives what Pillow's gives, bit for bit. Where a picture is sheared or turned, pixels are
+    interpolated (bilinear), as in the published runs; what comes from outside is black.
     """
 
     def __init__(self, *, size_px: int, operations: int, magnitude: int) -> None:
@@ -81,7 +80,7 @@ class Augmenter:
         self._inner = _Floats((size_px - 2) ** 2)
         self._sums = [np.empty((size_px - shorter, 3 * size_px), np.uint16) for shorter in (0, 2)]
         self._inner_sums = [np.empty((size_px - 2, 3 * size_px - 6), np.uint16) for _ in range(2)]
-        self._before = np.zeros(size_px * size_px * 3 + 1, np.uint8)  # the last byte stays black
+        self._bilinear = Bilinear(size_px)
         self._doubles = np.empty((size_px, 3 * size_px))
         self._mask = np.empty((size_px, size_px, 3), np.bool_)
 
@@ -98,37 +97,29 @@ class Augmenter:
         pass
 
     def _shear_x(self, pixels: Pixels, level: float) -> None:
-        self._shift(pixels, _shear_shifts(self._size, level))
+        self._bilinear.shear_x(pixels, math.tan(_by_way_of_degrees(level)))
 
     def _shear_y(self, pixels: Pixels, level: float) -> None:
-        self._shift(pixels, _shear_shifts(self._size, level), swapped=True)
+        angle = _by_way_of_degrees(level)
+        self._bilinear.shear_y(pixels, math.sin(angle) / math.cos(angle))
 
     def _translate_x(self, pixels: Pixels, level: float) -> None:
-        self._shift(pixels, ((0, self._size, -int(level)),))
+        self._shift(pixels, int(level))
 
     def _translate_y(self, pixels: Pixels, level: float) -> None:
-        self._shift(pixels, ((0, self._size, -int(level)),), swapped=True)
+        self._shift(pixels.swapaxes(0, 1), int(level))
 
-    def _shift(self, pixels: Pixels, shifts: tuple[tuple[int, int, int], ...], swapped: bool = False) -> None:
-        """Takes rows [first, last) from so many pixels further right; columns from further down where swapped."""
-        before = self._before[:-1].reshape(pixels.shape)
-        np.copyto(before, pixels)
-        if swapped:
-            before, pixels = before.swapaxes(0, 1), pixels.swapaxes(0, 1)
-        for first, last, shift in shifts:
-            if shift >= 0:
-                stop = self._size - shift
-                pixels[first:last, :stop] = before[first:last, shift:]
-                pixels[first:last, stop:] = 0
-            else:
-                pixels[first:last, -shift:] = before[first:last, :shift]
-                pixels[first:last, :-shift] = 0
+    def _shift(self, pixels: Pixels, by_px: int) -> None:
+        """Moves rows right by whole pixels, which no interpolation changes."""
+        if by_px > 0:
+            pixels[:, by_px:] = pixels[:, :-by_px]
+            pixels[:, :by_px] = 0
+        elif by_px < 0:
+            pixels[:, :by_px] = pixels[:, -by_px:]
+            pixels[:, by_px:] = 0
 
     def _rotate(self, pixels: Pixels, level: float) -> None:
-        flat = pixels.reshape(-1)
-        np.copyto(self._before[:-1], flat)
-        # every index is valid; "clip" only spares numpy a second buffer
-        np.take(self._before, _rotation(self._size, level), out=flat, mode="clip")
+        self._bilinear.rotate(pixels, level)
 
     def _brightness(self, pixels: Pixels, level: float) -> None:
         self._whole.read(pixels)
@@ -230,38 +221,9 @@ class _Floats:
         return torch.mv(self._image, self._luma).add_(0.5).floor_()
 
 
-@functools.lru_cache(maxsize=8)
-def _shear_shifts(size: int, slope: float) -> tuple[tuple[int, int, int], ...]:
-    """(first row, last row, pixels) of each stretch of rows that a shear moves equally far."""
-    start, step = _fixed((1 + slope) / 2), _fixed(slope)
-    shifts = []
-    for shift, rows in groupby(range(size), lambda row: (start + step * row) >> 16):
-        stretch = list(rows)
-        shifts.append((stretch[0], stretch[-1] + 1, shift))
-    return tuple(shifts)
-
-
-@functools.lru_cache(maxsize=4)
-def _rotation(size: int, degrees: float) -> npt.NDArray[np.intp]:
-    """For each byte of a picture turned counter-clockwise, where it comes from; one past the end: from outside."""
-    angle = -math.radians(degrees % 360)
-    cosine, sine = round(math.cos(angle), 15), round(math.sin(angle), 15)
-    middle = size / 2
-    rows, columns = np.mgrid[:size, :size]
-    left = middle - cosine * middle - sine * middle + (cosine + sine) / 2
-    top = middle + sine * middle - cosine * middle + (cosine - sine) / 2
-    # Pillow walks the picture in steps of 1/65536 pixel, and so rounds the steps first
-    from_column = (_fixed(left) + _fixed(sine) * rows + _fixed(cosine) * columns) >> 16
-    from_row = (_fixed(top) + _fixed(cosine) * rows + _fixed(-sine) * columns) >> 16
-    inside = (from_column >= 0) & (from_column < size) & (from_row >= 0) & (from_row < size)
-    first_byte = 3 * (from_row * size + from_column)
-    places = np.where(inside[:, :, None], first_byte[:, :, None] + np.arange(3), 3 * size * size)
-    return places.reshape(-1).astype(np.intp)
-
-
-def _fixed(value: float) -> int:
-    """In 1/65536."""
-    return math.floor(value * 65536 + 0.5)
+def _by_way_of_degrees(slope: float) -> float:
+    """The angle of a slope as the usual definition has it, last bits included."""
+    return math.radians(math.degrees(math.atan(slope)))
 
 
 _METHODS: dict[str, Callable[[Augmenter, Pixels, float], None]] = {
