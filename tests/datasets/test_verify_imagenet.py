@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ import simplejpeg
 from PIL import Image
 from privileges import ordinary_permissions
 
+from trainmark.datasets.crops import eval_crop
 from trainmark.datasets.imagenet import counts, verify as verify_module
 from trainmark.datasets.imagenet.counts import IMAGENET_1K, Counts
 from trainmark.datasets.imagenet.verify import Decode, Report, verify
+from trainmark.datasets.jpeg import BadImage, JpegDecoder
 from trainmark.spec.errors import NotReadyError
 
 SIZE = Counts(classes=3, train=12, val=6)
@@ -74,7 +77,7 @@ DAMAGE: list[tuple[str, bytes, str, Decode]] = [
     ("a page", b"<html>not found</html>", "does not begin like a JPEG", "header"),
     ("zeros behind the start", jpeg()[:2] + bytes(3000), "cut off within its header", "header"),
     ("no frame", b"\xff\xd8\xff\xda" + bytes(500) + b"\xff\xd9", "damaged header", "header"),
-    ("a broken PNG", saved(form="PNG")[:500], "is no JPEG file and cannot be decoded", "full"),
+    ("a broken PNG", saved(form="PNG")[:500], "cannot be decoded", "full"),
 ]
 
 
@@ -128,6 +131,38 @@ def test_a_png_named_jpeg_as_imagenet_has_one_is_noted_and_no_problem(root: Path
     report = look(root, decode)
     assert report.ok
     assert [str(note) for note in report.notes] == ["train/n02/2.JPEG: is a PNG file, not a JPEG"]
+
+
+@pytest.mark.parametrize("decode", ["header", "full"])
+@pytest.mark.parametrize("form", ["GIF", "BMP", "WEBP", "TIFF"])
+def test_a_file_of_a_format_that_no_run_reads_is_a_problem(root: Path, form: str, decode: Decode) -> None:
+    (root / "train/n02/2.JPEG").write_bytes(saved(form=form))
+    (problem,) = look(root, decode).problems
+    assert str(problem).startswith(f"train/n02/2.JPEG: is a {form} file, which a run does not read")
+
+
+CONTENTS = {
+    **{name: content for name, content, _, _ in DAMAGE if content},
+    **{form: saved(form=form) for form in ("GIF", "BMP", "WEBP", "TIFF", "PNG")},
+    "grey": saved("L"),
+    "four colours": saved("CMYK"),
+    "sixteen bits": saved("I;16", form="PNG"),
+    "flipped bytes": jpeg()[:1200] + bytes(60) + jpeg()[1260:],
+    "flipped bytes and no end": jpeg()[:1200] + bytes(60) + jpeg()[1260:-2],
+    "stray bytes": jpeg() + b"stray",
+    "a claim to be giant": b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + jpeg()[-400:],
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_a_full_look_refuses_what_a_run_would_refuse_and_nothing_else(root: Path, content: bytes) -> None:
+    (root / "train/n02/2.JPEG").write_bytes(content)
+    refused = False
+    try:
+        JpegDecoder().decode(content, partial(eval_crop, size=32, resize_to=32), np.zeros((32, 32, 3), np.uint8))
+    except BadImage:
+        refused = True
+    assert bool(look(root, "full").problems) == refused
 
 
 def test_flipped_bytes_in_the_image_are_noted_by_a_full_decode_only(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
 from collections.abc import Callable
@@ -10,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-import torch
-import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainmark.datasets.crops import Crop
 
 Pixels = npt.NDArray[np.uint8]
 
+FORMATS = ("JPEG", "PNG")
+"""What a file named .JPEG may hold, by Pillow's names: ImageNet has a PNG among its JPEGs."""
 MAX_PIXELS = 100_000_000
 """A header that claims more is refused: a few bytes could otherwise ask for all memory."""
 KEPT_SCRATCH_BYTES = 48_000_000
@@ -40,9 +41,9 @@ class _Turn:
     reverse_columns: bool = False
 
 
-_UPRIGHT = _Turn()
+_AS_STORED = _Turn()
 _TURNS = {
-    1: _UPRIGHT,
+    1: _AS_STORED,
     2: _Turn(reverse_columns=True),
     3: _Turn(reverse_rows=True, reverse_columns=True),
     4: _Turn(reverse_rows=True),
@@ -78,34 +79,61 @@ class _Box:
 class JpegDecoder:
     """Decodes one picture after another through one scratch buffer; make one a process or thread.
 
-    A camera's EXIF orientation is applied, so that the crop is taken from the upright picture. (Many training
-    pipelines ignore the tag and learn from a few pictures lying on their side.) Pixels are those of Pillow: the same
-    exact transform and smooth colour upsampling of libjpeg, whose quick variants were measured to save 3 to 4 % of the
-    time and to change pixels by 0.6 to 1.0 levels on average and up to 40; so they are not used.
+    Pixels are those of Pillow: the same exact transform and smooth colour upsampling of libjpeg, whose quick variants
+    were measured to save 3 to 4 % of the time and to change pixels by 0.6 to 1.0 levels on average and up to 40; so
+    they are not used.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, turn_by_exif: bool = False) -> None:
+        """turn_by_exif: make pictures upright by the camera's EXIF note before the crop. The usual training pipelines
+        do not, and learn from a few pictures that lie on their side."""
+        self._turn_by_exif = turn_by_exif
         self._scratch: Pixels = np.empty(0, np.uint8)
 
-    def decode(self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels) -> None:
-        """Writes `choose_crop(width, height)` of the picture into `out` (size, size, 3), or raises `BadImage`."""
-        header = _read_header(data)
+    def decode(
+        self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
+    ) -> None:
+        """Writes `choose_crop(width, height)` of the picture into `out` (size, size, 3), or raises `BadImage`.
+
+        may_reduce: decode a picture whose crop is much larger than `out` at a half, a quarter or an eighth of its size,
+        which is quicker and no longer equal to Pillow's way.
+        """
+        header = _read_header(data, turn_by_exif=self._turn_by_exif)
         if header is not None:
             width, height = header.width, header.height
             crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
             box = _stored_box(crop, header)
-            factor = _reduction(crop)
-            pixels = self._decode_jpeg(data, header, box.bottom, factor)
-            if pixels is not None:
+            factor = _reduction(crop) if may_reduce else 1
+            with contextlib.suppress(ValueError):
+                pixels = self._decode_jpeg(data, header, box.bottom, factor)
                 _place(_cut_out(pixels, box, factor), crop, header.turn, out)
                 return
         # everything out of the ordinary: CMYK, a PNG named .JPEG, bytes libjpeg warns about. Pillow has the last word.
-        upright = _decode_with_pillow(data)
-        crop = choose_crop(upright.shape[1], upright.shape[0])
-        _place(upright[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _UPRIGHT, out)
+        whole = _decode_with_pillow(data, turn_by_exif=self._turn_by_exif)
+        crop = choose_crop(whole.shape[1], whole.shape[0])
+        _place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
 
-    def _decode_jpeg(self, data: bytes, header: _Header, bottom: int, factor: int) -> Pixels | None:
-        """The stored picture down to row `bottom` at least, at 1/factor of its size; None where Pillow should look."""
+    def check(self, data: bytes) -> str:
+        """Raises `BadImage` where `decode` would for some crop; else what libjpeg complained of, most often nothing."""
+        header = _read_header(data, turn_by_exif=False)
+        complaint = ""
+        if header is not None:
+            try:
+                self._decode_jpeg(data, header, header.height, 1, strict=True)
+                return ""
+            except ValueError as error:
+                complaint = str(error)
+            with contextlib.suppress(ValueError):
+                self._decode_jpeg(data, header, header.height, 1)
+                return complaint
+        _decode_with_pillow(data, turn_by_exif=False)
+        return complaint
+
+    def _decode_jpeg(self, data: bytes, header: _Header, bottom: int, factor: int, *, strict: bool = False) -> Pixels:
+        """The stored picture down to row `bottom` at least, at 1/factor of its size.
+
+        Raises ValueError where Pillow should look, and if strict also where damage would be passed over.
+        """
         whole = data.endswith(_END_OF_IMAGE)
         rows = header.height
         if whole and bottom + _ROWS_BELOW < rows:
@@ -113,20 +141,19 @@ class JpegDecoder:
             rows = bottom + _ROWS_BELOW
             data = b"".join((data[: header.height_at], rows.to_bytes(2, "big"), data[header.height_at + 2 :]))
         height, width = -(-rows // factor), -(-header.width // factor)
-        try:
-            pixels: Pixels = simplejpeg.decode_jpeg(
-                data,
-                "RGB",
-                # the smallest scale that keeps both minima is the one asked for
-                min_height=height if factor > 1 else 0,
-                min_width=width if factor > 1 else 0,
-                buffer=self._room(height * width * 3),
-                # a file that was cut short is a fault; damage libjpeg can pass over, Pillow passes over as well
-                strict=not whole,
-            )
-        except ValueError:
-            return None
-        return pixels if pixels.shape == (height, width, 3) else None
+        pixels: Pixels = simplejpeg.decode_jpeg(
+            data,
+            "RGB",
+            # the smallest scale that keeps both minima is the one asked for
+            min_height=height if factor > 1 else 0,
+            min_width=width if factor > 1 else 0,
+            buffer=self._room(height * width * 3),
+            # a file that was cut short is a fault; damage libjpeg can pass over, Pillow passes over as well
+            strict=strict or not whole,
+        )
+        if pixels.shape != (height, width, 3):
+            raise ValueError(f"decoded to {pixels.shape}")
+        return pixels
 
     def _room(self, size_bytes: int) -> Pixels:
         # fresh memory for every picture would cost a page fault every 4 KiB
@@ -142,7 +169,7 @@ _ROWS_BELOW = 8  # smooth colour upsampling looks one row of colour further; the
 
 
 def _stored_box(crop: Crop, header: _Header) -> _Box:
-    """Where the crop's box of the upright picture lies in the stored one."""
+    """Where the crop's box of the turned picture lies in the stored one."""
     turn = header.turn
     height, width = (header.width, header.height) if turn.swap else (header.height, header.width)
     top = height - crop.top - crop.height if turn.reverse_rows else crop.top
@@ -169,7 +196,10 @@ def _cut_out(pixels: Pixels, box: _Box, factor: int) -> Pixels:
 
 
 def _place(box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
-    """Resizes a cut-out box and writes the part that is kept into `out`, upright and mirrored if so asked."""
+    """Resizes a cut-out box and writes the part that is kept into `out`, turned and mirrored if so asked."""
+    import torch  # late: who only checks files needs the decoder and no more
+    import torch.nn.functional as F
+
     resized = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
     # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level
     image = F.interpolate(
@@ -187,8 +217,8 @@ def _place(box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
     torch.from_numpy(out).copy_(square[0].permute(1, 2, 0))
 
 
-def _read_header(data: bytes) -> _Header | None:
-    """Size and orientation of an ordinary JPEG (8 bits, grey or three colours), or None for Pillow to look at.
+def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:
+    """Size and perhaps orientation of an ordinary JPEG (8 bits, grey or three colours), or None for Pillow to look at.
 
     Walking the segments takes some microseconds, where opening the file with Pillow would take a hundred.
     """
@@ -203,7 +233,7 @@ def _read_header(data: bytes) -> _Header | None:
             at += 1
             continue
         length = (data[at + 2] << 8) | data[at + 3]
-        if marker == 0xE1 and orientation == 1 and data[at + 4 : at + 10] == b"Exif\0\0":
+        if turn_by_exif and marker == 0xE1 and orientation == 1 and data[at + 4 : at + 10] == b"Exif\0\0":
             orientation = _exif_orientation(data[at + 10 : at + 2 + length])
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             if at + 10 > end or data[at + 4] != 8 or data[at + 9] not in (1, 3):
@@ -238,16 +268,16 @@ def _exif_orientation(tiff: bytes) -> int:
     return 1
 
 
-def _decode_with_pillow(data: bytes) -> Pixels:
-    """The upright picture as RGB, whatever a .JPEG file of an old collection turns out to hold."""
+def _decode_with_pillow(data: bytes, *, turn_by_exif: bool) -> Pixels:
+    """The whole picture as RGB, whatever a .JPEG file of an old collection turns out to hold."""
     try:
         with warnings.catch_warnings():
             # odd metadata and transparency are not the reader's business; size is checked below
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(*image.size)
-                upright = ImageOps.exif_transpose(image)
-                return np.array(upright.convert("RGB"))
+                turned = ImageOps.exif_transpose(image) if turn_by_exif else image
+                return np.array(turned.convert("RGB"))
     except BadImage:
         raise
     except UnidentifiedImageError as error:

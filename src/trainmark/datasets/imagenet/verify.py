@@ -118,64 +118,60 @@ def _look_at_file(path: Path, decode: Decode) -> tuple[str, str]:
 
 
 def _look_at_bytes(file: io.BufferedReader, size: int, decode: Decode) -> tuple[str, str]:
+    fault, note = _look_at_ends(file, size)
+    if decode != "full":
+        return fault, note
+    # the decoder that a run uses has the last word
+    from trainmark.datasets.jpeg import BadImage, JpegDecoder
+
+    file.seek(0)
+    try:
+        complaint = JpegDecoder().check(file.read())
+    except BadImage as error:
+        return fault or f"cannot be decoded: {error}", ""
+    return "", fault or note or (complaint and f"decodes with a complaint: {complaint}")
+
+
+def _look_at_ends(file: io.BufferedReader, size: int) -> tuple[str, str]:
     import simplejpeg
 
     head = file.read(_HEAD)
     if not head.startswith(b"\xff\xd8"):
-        return _look_at_other_format(file, decode)
-    problem, whole = "", b""
+        return _look_at_other_format(file)
     scan = _scan_offset(head)
     if scan is None and size > _HEAD:  # a long profile or thumbnail comes first
-        head = whole = head + file.read()
-        scan = _scan_offset(whole)
+        head += file.read()
+        scan = _scan_offset(head)
     if scan is None:
         return "is cut off within its header", ""
     try:
         simplejpeg.decode_jpeg_header(head, strict=False)
     except ValueError as error:
         return f"has a damaged header: {error}", ""
-    tail_at = max(scan, size - _TAIL)
-    file.seek(tail_at)
+    file.seek(max(scan, size - _TAIL))
     if _END_OF_IMAGE not in file.read():  # far from the end then, or nowhere
         file.seek(scan)
         if _END_OF_IMAGE not in file.read():
-            problem = "is cut off before its end mark"
-    if problem or decode != "full":
-        return problem, ""
-    file.seek(0)
-    return _decode_all(whole or file.read())
+            return "is cut off before its end mark", ""
+    return "", ""
 
 
-def _decode_all(data: bytes) -> tuple[str, str]:
-    import simplejpeg
-
-    try:
-        simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
-    except ValueError as error:
-        complaint = str(error)
-    else:
-        return "", ""
-    try:
-        simplejpeg.decode_jpeg(data, colorspace="RGB", strict=False)
-    except ValueError as error:
-        return f"cannot be decoded: {error}", ""
-    return "", f"decodes with a complaint: {complaint}"
-
-
-def _look_at_other_format(file: io.BufferedReader, decode: Decode) -> tuple[str, str]:
-    """ImageNet has one PNG file named .JPEG; Pillow reads it, and so may whoever trains on it."""
+def _look_at_other_format(file: io.BufferedReader) -> tuple[str, str]:
+    """ImageNet has one PNG file named .JPEG, which is read like the others; files of other formats are not."""
     from PIL import Image, UnidentifiedImageError
 
+    from trainmark.datasets.jpeg import FORMATS
+
     file.seek(0)
     try:
-        with Image.open(file, formats=("PNG", "GIF", "BMP", "WEBP", "TIFF")) as image:
+        with Image.open(file, formats=(*FORMATS, "GIF", "BMP", "WEBP", "TIFF")) as image:
             kind = image.format
-            if decode == "full":
-                image.load()
     except UnidentifiedImageError:
         return "does not begin like a JPEG file", ""
-    except Exception as error:  # these decoders raise whatever their bytes lead them to
+    except Exception as error:  # Pillow's readers raise whatever their bytes lead them to
         return f"is no JPEG file and cannot be decoded: {error}", ""
+    if kind not in FORMATS:
+        return f"is a {kind} file, which a run does not read; convert it to JPEG", ""
     return "", f"is a {kind} file, not a JPEG"
 
 
