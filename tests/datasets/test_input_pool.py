@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from trainmark.datasets.augment import Augmenter, choices
 from trainmark.datasets.crops import train_crop
@@ -127,6 +127,31 @@ def test_a_batch_holds_its_samples_in_order_with_their_labels(root: Path) -> Non
                     expected,
                 )
                 assert (batch.images[row].permute(1, 2, 0).numpy() == expected).all()
+
+
+@pytest.mark.parametrize(("turn_by_exif", "workers"), [(False, 0), (False, 1), (True, 0), (True, 1)])
+def test_a_large_photograph_is_scored_on_the_pixels_of_a_full_decode(
+    tmp_path: Path, turn_by_exif: bool, workers: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture = Image.fromarray(np.random.default_rng(2).integers(0, 256, (90, 120, 3), dtype=np.uint8))
+    picture = picture.resize((480, 360), Image.Resampling.BICUBIC)
+    for split in ("train", "val"):
+        (tmp_path / split / "n00").mkdir(parents=True)
+        picture.save(tmp_path / split / "n00" / "0.JPEG", exif=exif)
+    usual = Image.open(tmp_path / "val/n00/0.JPEG")
+    usual = ImageOps.exif_transpose(usual) if turn_by_exif else usual
+    width, height = (36, 48) if turn_by_exif else (48, 36)
+    usual = usual.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - SIZE) // 2, (height - SIZE) // 2
+    wanted = np.asarray(usual.crop((left, top, left + SIZE, top + SIZE))).astype(int)
+    with InputPool(
+        sets(tmp_path), workers=workers, batch_capacity=8, image_px=SIZE, eval_resize_px=36, turn_by_exif=turn_by_exif
+    ) as pool:
+        one = [BatchShare(indices=np.zeros(1, np.int64), global_count=1)]
+        seen = next(pool.batches("val", one, transform="eval")).images[0].permute(1, 2, 0).numpy()
+    assert np.abs(seen - wanted).max() <= 2
 
 
 def test_another_epoch_or_view_gives_other_pixels(root: Path) -> None:
@@ -312,7 +337,7 @@ def test_a_killed_decode_worker_is_named_and_nothing_hangs(root: Path) -> None:
 def test_a_fault_of_our_own_in_a_worker_comes_back_with_its_traceback(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise TypeError("our bug")
 
     monkeypatch.setattr(JpegDecoder, "decode", broken)

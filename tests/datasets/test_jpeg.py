@@ -36,15 +36,16 @@ def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def decoded(data: bytes, crop: Crop) -> np.ndarray:
+def decoded(data: bytes, crop: Crop, *, turn_by_exif: bool = False, may_reduce: bool = False) -> np.ndarray:
     out = np.zeros((crop.size, crop.size, 3), np.uint8)
-    JpegDecoder().decode(data, lambda width, height: crop, out)
+    JpegDecoder(turn_by_exif=turn_by_exif).decode(data, lambda width, height: crop, out, may_reduce=may_reduce)
     return out.astype(int)
 
 
-def by_pillow(data: bytes, crop: Crop) -> np.ndarray:
-    """The usual definition: upright, crop, antialiased bilinear resize, centre, mirror."""
-    picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+def by_pillow(data: bytes, crop: Crop, *, turn_by_exif: bool = False) -> np.ndarray:
+    """The usual definition: crop, antialiased bilinear resize, centre, mirror; upright before, if so asked."""
+    picture = Image.open(io.BytesIO(data))
+    picture = (ImageOps.exif_transpose(picture) if turn_by_exif else picture).convert("RGB")
     box = picture.crop((crop.left, crop.top, crop.left + crop.width, crop.top + crop.height))
     box = box.resize((crop.resized_width, crop.resized_height), Image.Resampling.BILINEAR)
     square = box.crop((crop.keep_left, crop.keep_top, crop.keep_left + crop.size, crop.keep_top + crop.size))
@@ -72,6 +73,14 @@ def test_the_evaluation_view_is_the_usual_two_steps_to_within_one_level(width: i
     assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
 
 
+@pytest.mark.parametrize(("width", "height"), [(1600, 1200), (700, 2100), (2400, 500), (794, 709)])
+def test_the_evaluation_view_of_a_large_photograph_is_the_usual_one_too(width: int, height: int) -> None:
+    data = encoded(photograph(width, height))
+    for size, resize_to in ((224, 256), (64, 73)):
+        crop = eval_crop(width, height, size=size, resize_to=resize_to)
+        assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
+
+
 @pytest.mark.parametrize("size", [100, 60, 30])
 def test_a_picture_decoded_at_reduced_scale_stays_near_the_full_decode(size: int) -> None:
     data = encoded(photograph(800, 608))
@@ -79,7 +88,9 @@ def test_a_picture_decoded_at_reduced_scale_stays_near_the_full_decode(size: int
     view = eval_crop(800, 608, size=2 * size, resize_to=2 * size)
     for crop in (box, view):
         assert jpeg._reduction(crop) > 1
-        assert np.abs(decoded(data, crop) - by_pillow(data, crop)).mean() < 1.5
+        reduced = decoded(data, crop, may_reduce=True)
+        assert (reduced != decoded(data, crop)).any()
+        assert np.abs(reduced - by_pillow(data, crop)).mean() < 1.5
 
 
 def test_a_crop_close_to_the_output_size_is_not_decoded_at_reduced_scale() -> None:
@@ -111,7 +122,7 @@ def test_other_contents_of_a_jpeg_file_are_read_as_pillow_reads_them(data: bytes
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_cameras_orientation_is_applied_before_the_crop(orientation: int) -> None:
+def test_the_cameras_orientation_is_applied_before_the_crop_where_asked_for(orientation: int) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     for kind in ("JPEG", "PNG"):
@@ -122,6 +133,18 @@ def test_the_cameras_orientation_is_applied_before_the_crop(orientation: int) ->
             some_crop(width, height, 4),
             eval_crop(width, height, size=160, resize_to=201),
         ):
+            turned = decoded(data, crop, turn_by_exif=True)
+            assert np.abs(turned - by_pillow(data, crop, turn_by_exif=True)).max() <= 2
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_cameras_orientation_is_left_alone_unless_asked_for(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    for kind in ("JPEG", "PNG"):
+        data = encoded(photograph(), kind, exif=exif)
+        for crop in (some_crop(320, 240, 3), eval_crop(320, 240, size=160, resize_to=201)):
+            assert (decoded(data, crop) == decoded(encoded(photograph(), kind), crop)).all()
             assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 2
 
 
@@ -139,7 +162,10 @@ def test_both_byte_orders_of_exif_are_read_and_nonsense_is_upright() -> None:
     assert jpeg._exif_orientation(b"") == 1
 
 
-def test_the_size_offered_to_the_crop_is_the_upright_pictures() -> None:
+@pytest.mark.parametrize(("turn_by_exif", "size"), [(False, (320, 240)), (True, (240, 320))])
+def test_the_size_offered_to_the_crop_is_that_of_the_picture_it_is_taken_from(
+    turn_by_exif: bool, size: tuple[int, int]
+) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     sizes = []
@@ -148,8 +174,9 @@ def test_the_size_offered_to_the_crop_is_the_upright_pictures() -> None:
         sizes.append((width, height))
         return some_crop(width, height, 0)
 
-    JpegDecoder().decode(encoded(photograph(), exif=exif), choose, np.zeros((96, 96, 3), np.uint8))
-    assert sizes == [(240, 320)]
+    decoder = JpegDecoder(turn_by_exif=turn_by_exif)
+    decoder.decode(encoded(photograph(), exif=exif), choose, np.zeros((96, 96, 3), np.uint8))
+    assert sizes == [size]
 
 
 @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])

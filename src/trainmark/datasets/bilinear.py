@@ -104,7 +104,7 @@ class Bilinear:
     def _uneven(self) -> npt.NDArray[np.bool_]:
         """Where the four corners are not all the same level, which would be exact in any arithmetic."""
         upper, upper_right, lower, lower_right = (corner.view(np.uint8) for corner in self._corners)
-        uneven = upper != upper_right
+        uneven: npt.NDArray[np.bool_] = upper != upper_right
         uneven |= lower != lower_right
         uneven |= upper != lower
         return uneven

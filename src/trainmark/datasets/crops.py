@@ -17,7 +17,7 @@ TRIES = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crop:
-    """A box of the upright picture is resized, and a square of the result is kept, possibly mirrored."""
+    """A box of the picture is resized, and a square of the result is kept, possibly mirrored."""
 
     top: int
     left: int

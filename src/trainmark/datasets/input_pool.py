@@ -97,6 +97,7 @@ class InputPool:
         skip_bad: int = 0,
         augment_ops: int = 0,
         augment_magnitude: int = 9,
+        turn_by_exif: bool = False,
     ) -> None:
         """Forks `workers` processes (0: decode in this one).
 
@@ -104,6 +105,7 @@ class InputPool:
         hold: batches that stay valid after the next one is asked for, for copies to a device still under way.
         skip_bad: files that may be left out over the pool's life because they cannot be read.
         augment_ops: random operations on each training picture after its crop, as strong as augment_magnitude.
+        turn_by_exif: make every picture upright first, by its camera's note.
         """
         if min(workers, hold, skip_bad, augment_ops) < 0 or min(batch_capacity, depth) < 1:
             raise ValueError(
@@ -125,10 +127,11 @@ class InputPool:
             augmenter=Augmenter(size_px=image_px, operations=augment_ops, magnitude=augment_magnitude)
             if augment_ops
             else None,
+            turn_by_exif=turn_by_exif,
         )
         self._lent: deque[_Slot] = deque()
         self._generation = 0
-        self._decoder = JpegDecoder()
+        self._decoder = JpegDecoder(turn_by_exif=turn_by_exif)
         self._decoders: _DecodeWorkers | None = None
         if workers:
             self._decoders = _DecodeWorkers(self._job, workers)
@@ -360,6 +363,7 @@ class _Job:
     least_area: float
     augmenter: Augmenter | None
     """Its buffers become each worker's own when the worker first writes to them."""
+    turn_by_exif: bool
 
 
 def _decode_rows(
@@ -383,7 +387,8 @@ def _decode_rows(
             )
         pixels = ring.pixels[slot, row]
         try:
-            decoder.decode(_read(image_set.path(index)), choose, pixels)
+            # what is scored is scored on the pixels of the usual definition, however large the photograph
+            decoder.decode(_read(image_set.path(index)), choose, pixels, may_reduce=bool(at_random))
         except BadImage as error:
             bad.append((row, str(error)))
         except OSError as error:
@@ -522,7 +527,7 @@ def _work(job: _Job, tasks: int, answers: int, not_mine: list[int], parent_pid: 
     for end in not_mine:
         os.close(end)
     torch.set_num_threads(1)
-    decoder = JpegDecoder()
+    decoder = JpegDecoder(turn_by_exif=job.turn_by_exif)
     with contextlib.suppress(BrokenPipeError), Connection(answers, readable=False) as answer:
         while task := os.read(tasks, _TASK.size):
             generation, slot, first, last = _TASK.unpack(task)

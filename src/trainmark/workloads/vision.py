@@ -36,6 +36,9 @@ class VisionRecipe(Recipe):
     """The shorter side is brought to this before the centre is cut out."""
     crop_area_least: float = knob(0.08, least=0.01)
     """The smallest share of a picture that a random training crop may take."""
+    exif: str = knob("ignore", words=("ignore", "turn"))
+    """What becomes of a camera's note on how it was held: nothing, as in the published runs, which see a few pictures
+    lying on their side, or the picture is turned upright."""
     classes: int = knob(1000, least=2)
     whole_set: bool = knob(True)
     """Refuse a data set that is not whole, by its manifest or by the counts of ImageNet-1k."""
@@ -122,6 +125,7 @@ class ImageData:
             crop_area_least=recipe.crop_area_least,
             augment_ops=recipe.random_augment_ops,
             augment_magnitude=recipe.random_augment_magnitude,
+            turn_by_exif=recipe.exif == "turn",
             skip_bad=skip_bad,
         )
 
