@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pickle
+from collections import UserDict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,9 +70,65 @@ def test_a_checkpoint_is_found_in_its_folder_and_the_newest_in_a_folder_of_them(
     assert weights_file(tmp_path) == tmp_path / "step-000000002" / "state.pt"
 
 
+def test_what_torchvisions_training_script_writes_is_read(tmp_path: Path) -> None:
+    model = network()
+    model.load_state_dict(weights())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.033, total_iters=30)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=270)
+    rate = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cosine], milestones=[30])
+    model(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+    rate.step()
+    model.load_state_dict(weights())
+    average = torch.optim.swa_utils.AveragedModel(model)
+    words = argparse.Namespace(
+        model="resnet50", lr=0.1, amp=True, clip_grad_norm=None, milestones=[30, 60], device="cuda"
+    )
+    document = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "lr_scheduler": rate.state_dict(),
+        "epoch": 89,
+        "args": words,
+        "model_ema": average.state_dict(),
+        "scaler": torch.amp.GradScaler("cpu").state_dict(),
+    }
+    torch.save(document, tmp_path / "checkpoint.pth")
+    read = read_weights(tmp_path / "checkpoint.pth")
+    assert list(read) == list(weights())
+    assert all(torch.equal(read[name], value) for name, value in weights().items())
+    with pytest.raises(pickle.UnpicklingError):  # allowed for that one file, not from then on
+        torch.load(tmp_path / "checkpoint.pth", weights_only=True)
+
+
+class Trap:
+    """Whoever loads it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
 def test_a_file_that_holds_more_than_weights_is_not_loaded(tmp_path: Path) -> None:
-    torch.save({"state_dict": weights(), "args": argparse.Namespace(lr=1)}, tmp_path / "w.pt")
-    with pytest.raises(NotReadyError, match="holds more than weights and is not loaded, as loading it could run code"):
+    sprung = tmp_path / "sprung"
+    for args in (Trap(sprung), argparse.Namespace(lr=Trap(sprung)), UserDict(a=1)):
+        torch.save({"state_dict": weights(), "args": args}, tmp_path / "w.pt")
+        with pytest.raises(
+            NotReadyError, match="holds more than weights and is not loaded, as loading it could run code"
+        ):
+            read_weights(tmp_path / "w.pt")
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
+    given = {**weights(), "0.weight": torch.tensor([[1.0, 2.0, 3.0], [4.0, value, 6.0]], dtype=dtype)}
+    torch.save(given, tmp_path / "w.pt")
+    with pytest.raises(NotReadyError, match=r"holds weights that are NaN or infinite: 1 of 7 tensors \(0\.weight\)"):
         read_weights(tmp_path / "w.pt")
 
 
@@ -155,6 +214,35 @@ def test_a_file_that_does_not_fit_costs_seconds_and_exits_3(
     assert "w.pt does not fit the model: 267 missing (conv1.weight, bn1.weight, bn1.bias, …)" in said
     assert said.count("\n") == 1
     assert not (tmp_path / "store" / "runs").exists()
+
+
+@pytest.mark.parametrize("kind", ["garbage", "misfit", "folder", "memory", "pipe"])
+def test_a_plan_with_weights_that_no_run_could_begin_with_exits_3(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "w.pt"
+    if kind == "garbage":
+        path.write_bytes(b"a page that was not found")
+    elif kind == "misfit":
+        torch.save(weights(), path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "memory":
+        path = Path("/proc/self/mem")
+    else:
+        os.mkfifo(path)
+    words = {
+        "garbage": "is not a file that torch.save wrote, or it is damaged",
+        "misfit": "does not fit the model",
+        "folder": "holds no checkpoint",
+        "memory": "cannot be read: Input/output error",
+        "pipe": "is no regular file",
+    }
+    assert main(["plan", "resnet50", "--platform", "cpu", "--init-from", str(path)]) == 3
+    said = capsys.readouterr()
+    assert words[kind] in said.err and str(path) in said.err
+    assert said.err.count("\n") == 1
+    assert not said.out
 
 
 def test_a_run_begins_with_the_file_and_its_record_says_so(cli: Cli, pictures: Path, tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
+from trainmark.launch import preflight
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
 from trainmark.spec import site
-from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.errors import NotReadyError, UsageError, nearest
 from trainmark.spec.plan import NO_FOLDER, DataChoice, Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, deviations, from_values, kind_of, to_values, with_settings
@@ -71,7 +72,7 @@ def decide(name: str, options: RunOptions) -> Plan:
     else:
         folder = NO_FOLDER
     init_from, init_sha256 = _initial(options.init_from)
-    return Plan(
+    plan = Plan(
         workload=workload.name,
         workload_source=source,
         recipe_name=recipe_name,
@@ -90,6 +91,8 @@ def decide(name: str, options: RunOptions) -> Plan:
         init_from=init_from,
         init_sha256=init_sha256,
     )
+    preflight.initial_weights(plan)
+    return plan
 
 
 def resume_plan(plan: Plan, run_folder: Path, options: RunOptions) -> Plan:
@@ -125,7 +128,10 @@ def _initial(word: str | None) -> tuple[str, str] | tuple[None, None]:
     from trainmark.workloads import weights
 
     file = weights.weights_file(Path(word).expanduser().absolute())
-    return str(file), sha256(file)
+    try:
+        return str(file), sha256(file)
+    except OSError as error:
+        raise NotReadyError(f"--init-from {file} cannot be read: {error.strerror or error}") from error
 
 
 def _precision(word: str | None, platform: files.PlatformFile) -> Precision:

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from trainmark.spec.errors import NotReadyError
 
+_NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
+"""What is made of an argparse.Namespace, in which torchvision's training script keeps its words beside the weights: an
+object that holds values, of the kinds allowed anyway, and does nothing."""
 MOST_NAMED = 3
 """Names given of each kind of misfit; the rest is counted."""
 
@@ -23,7 +26,7 @@ def weights_file(path: Path) -> Path:
     for found in [path, *reversed(checkpoints(path))] if path.is_dir() else []:
         if (found / "state.pt").is_file():
             return found / "state.pt"
-    what = "holds no checkpoint" if path.is_dir() else "is not there"
+    what = "holds no checkpoint" if path.is_dir() else "is no regular file" if path.exists() else "is not there"
     raise NotReadyError(f"--init-from {path} {what}; give a file of weights, or the folder of a checkpoint")
 
 
@@ -40,7 +43,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} is a safetensors file, which is not read; save its tensors with torch.save instead"
         )
     try:
-        document = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([_NAMESPACE]):
+            document = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
@@ -53,6 +57,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     found = _state_dict(document)
     if not found:
         raise NotReadyError(f"{path} holds nothing like weights: no state_dict, alone or under 'state_dict' or 'model'")
+    if broken := [name for name, tensor in found.items() if not _is_finite(tensor)]:
+        raise NotReadyError(
+            f"{path} holds weights that are NaN or infinite: {len(broken)} of {len(found)} tensors ({_first(broken)}); "
+            "give the weights of a run that did not diverge"
+        )
     if all(name.startswith("module.") for name in found):
         return {name.removeprefix("module."): tensor for name, tensor in found.items()}
     return found
@@ -100,6 +109,10 @@ def _state_dict(document: Any) -> dict[str, Tensor]:
             document = document[key]
     tensors = {name: value for name, value in document.items() if isinstance(name, str) and isinstance(value, Tensor)}
     return tensors if len(tensors) == len(document) else {}
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.float().isfinite().all())
 
 
 def _first(names: Sequence[str]) -> str:
