@@ -105,6 +105,8 @@ class LineFit:
     reference_global_batch = 4
     sums: tuple[str, ...] = ("error",)
 
+    def check_data(self, recipe: Recipe, folder: Path, world: int) -> None: ...
+
     def open_data(self, recipe: Recipe, folder: Path, share: Share, skip_bad: int) -> PointData:
         return PointData()
 

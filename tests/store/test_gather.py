@@ -186,6 +186,41 @@ def test_doubts_speak_of_the_quality_the_workload_has(tmp_path: Path) -> None:
     assert said["target-missed"] == "target missed: val_loss <= 0.4852 asked, 0.48524 was reached"
 
 
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (100, "global batch 8 is below the reference recipe's 256"),
+        (8, "global batch 8 is below the reference recipe's 256"),
+        (2, "global batch 2, for want of more data than that, is below the reference recipe's 256"),
+        (None, "global batch 8 is below the reference recipe's 256"),
+    ],
+)
+def test_the_batch_that_is_doubted_is_the_one_that_was_trained_on(
+    tmp_path: Path, samples: int | None, said: str
+) -> None:
+    folder = Folder(tmp_path, make_plan(recipe={"batch_per_device": 8}))
+    folder.rank(0, [10] * 50, facts={} if samples is None else {"train_samples": samples})
+    assert doubts(folder.record())["small-batch"] == said
+
+
+def test_a_reference_batch_that_the_data_cannot_fill_is_doubted(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(recipe={"batch_per_device": 256}))
+    folder.rank(0, [10] * 50, facts={"train_samples": 70})
+    assert "global batch 70, for want of more data" in doubts(folder.record())["small-batch"]
+
+
+def test_samples_that_a_recipe_leaves_out_are_counted_on_the_record(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(), **SPEECH)
+    folder.rank(0, [10] * 50, facts={"train_samples": 2, "left_out_samples": 1022})
+    assert doubts(folder.record())["left-out"] == (
+        "the recipe left 1,022 of 1,024 training samples out: it trained on 2"
+    )
+    (tmp_path / "other").mkdir()
+    whole = Folder(tmp_path / "other", make_plan(), **SPEECH)
+    whole.rank(0, [10] * 50, facts={"train_samples": 24, "left_out_samples": 0})
+    assert "left-out" not in doubts(whole.record())
+
+
 def test_an_evaluation_that_is_not_finite_has_no_value_and_breaks_no_record(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan(limits=Limits()), **SPEECH)
     folder.rank(0, [10] * 50, values={"val_loss": float("nan"), "gate_loss": 1.0})

@@ -185,7 +185,7 @@ def test_a_set_that_is_not_whole_is_refused_unless_allowed(speech: Path, tmp_pat
     (folder / "metadata.csv").write_text("\n".join(lines[:30]) + "\n", "utf-8")
     with pytest.raises(NotReadyError, match="expected 40 clips, found 30"):
         opened(folder)
-    assert opened(folder, replace(RECIPE, whole_set=False)).facts["train_clips"] == 24
+    assert opened(folder, replace(RECIPE, whole_set=False)).facts["train_samples"] == 24
 
 
 def test_longest_frames_leaves_long_clips_out_of_training_only(speech: Path) -> None:
@@ -193,7 +193,9 @@ def test_longest_frames_leaves_long_clips_out_of_training_only(speech: Path) -> 
     middle = sorted(int(n) for batch in every.train(0, 0) for n in batch.frames)[15]
     data = opened(speech, replace(RECIPE, longest_frames=middle))
     assert max(int(batch.frames.max()) for batch in data.train(0, 0)) == middle
-    assert data.facts["val_clips"] == every.facts["val_clips"]
+    assert data.facts["val_samples"] == every.facts["val_samples"]
+    assert data.facts["train_samples"] + data.facts["left_out_samples"] == every.facts["train_samples"]
+    assert data.facts["left_out_samples"] > 0 and every.facts["left_out_samples"] == 0
     with pytest.raises(NotReadyError, match="longest_frames=10"):
         opened(speech, replace(RECIPE, longest_frames=10))
 

@@ -50,14 +50,8 @@ class ImageSet:
 
 def open_split(root: Path, split: Split, *, expected_count: int | None = None) -> ImageSet:
     """Lists one split; refuses in a sentence a folder that is missing, empty or does not fit the other split."""
-    classes = _class_folders(root, "train")
+    classes = class_names(root, split)
     folders = classes if split == "train" else _class_folders(root, split)
-    strangers = sorted(set(folders) - set(classes))
-    if strangers:
-        raise NotReadyError(
-            f"{root / split} has {len(strangers)} class folders that train does not have, the first is "
-            f"{strangers[0]!r}; expected a subset of train's {len(classes)}"
-        )
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
         listings = list(pool.map(_image_names, [root / split / folder for folder in folders]))
     for folder, listing in zip(folders, listings, strict=True):
@@ -80,6 +74,18 @@ def open_split(root: Path, split: Split, *, expected_count: int | None = None) -
         names=b"".join(name for listing in listings for name in listing),
         name_ends=np.cumsum(lengths, dtype=np.int64),
     )
+
+
+def class_names(root: Path, split: Split = "val") -> tuple[str, ...]:
+    """The training set's classes in label order; refuses a set whose other split has classes of its own."""
+    classes = _class_folders(root, "train")
+    strangers = sorted(set(_class_folders(root, split)) - set(classes))
+    if strangers:
+        raise NotReadyError(
+            f"{root / split} has {len(strangers)} class folders that train does not have, the first is "
+            f"{strangers[0]!r}; expected a subset of train's {len(classes)}"
+        )
+    return classes
 
 
 def _class_folders(root: Path, split: Split) -> tuple[str, ...]:

@@ -7,12 +7,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.plan import NO_FOLDER, Plan
 from trainmark.spec.precision import PRECISIONS, Precision
+from trainmark.spec.recipe import from_values
 from trainmark.spec.topology import Topology
 
 
@@ -69,9 +71,12 @@ def data_folder(plan: Plan) -> CheckResult:
     folder = Path(plan.data.folder)
     if plan.data.folder == NO_FOLDER:
         return ok("the workload makes its data itself")
-    if folder.is_dir():
-        return ok(f"data folder {folder} is there")
-    return failed(f"data folder {folder} is not there; give one with --data DIR, or none for synthetic data")
+    if not folder.is_dir():
+        return failed(f"data folder {folder} is not there; give one with --data DIR, or none for synthetic data")
+    workload = workloads.of_plan(plan)
+    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+    workload.check_data(recipe, folder, Topology.parse(plan.topology).devices)
+    return ok(f"data folder {folder} is there, and what can be seen of it at once fits the recipe")
 
 
 def disk(plan: Plan, store: Path) -> CheckResult:

@@ -53,6 +53,8 @@ class Facts:
     restarts: tuple[Restart, ...] = ()
     torn_ranks: tuple[int, ...] = ()
     """Ranks whose event file ends in the middle of a line."""
+    data_facts: Mapping[str, float] = field(default_factory=dict)
+    """How the data was read, in the words of its reader."""
     no_sample: str | None = None
     """Why the trained model left no sample of its work, where it should have."""
 
@@ -162,8 +164,21 @@ def time_unaccounted(f: Facts) -> Found:
 def small_batch(f: Facts) -> Found:
     micro_batches = int(f.plan.recipe.get("accumulate", 1))  # records of older versions do not have it
     batch = int(f.plan.recipe["batch_per_device"]) * micro_batches * Topology.parse(f.plan.topology).devices
-    if batch < f.reference_global_batch:
-        yield "small-batch", f"global batch {batch} is below the reference recipe's {f.reference_global_batch}"
+    samples = int(f.data_facts.get("train_samples", batch))
+    if min(batch, samples) < f.reference_global_batch:
+        asked = (
+            f"global batch {batch}" if batch <= samples else f"global batch {samples}, for want of more data than that,"
+        )
+        yield "small-batch", f"{asked} is below the reference recipe's {f.reference_global_batch}"
+
+
+def left_out(f: Facts) -> Found:
+    if samples := int(f.data_facts.get("left_out_samples", 0)):
+        kept = int(f.data_facts["train_samples"])
+        yield (
+            "left-out",
+            f"the recipe left {samples:,} of {samples + kept:,} training samples out: it trained on {kept:,}",
+        )
 
 
 def emulated_precision(f: Facts) -> Found:
@@ -324,6 +339,7 @@ CHECKS = (
     device_clock,
     time_unaccounted,
     small_batch,
+    left_out,
     emulated_precision,
     precision_differs,
     skipped_steps,

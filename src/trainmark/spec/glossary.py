@@ -90,7 +90,10 @@ DOUBTS = {
     "is not valid, and under --strict from 3 % on. `trainmark platform check` looks at a device's events.",
     "time-unaccounted": "More than 10 % of the training, and more than half a second, belongs to no step, so that "
     "p_core and p_train tell different stories: look at p_train.",
-    "small-batch": "The global batch is below the reference recipe's, so the device may not be filled.",
+    "small-batch": "The global batch is below the reference recipe's, so the device may not be filled. Where there are "
+    "fewer training samples than the recipe's batch, they are the batch.",
+    "left-out": "The recipe left training samples out, such as clips that are too long for it; the text has how many. "
+    "An epoch is one pass over the others.",
     "emulated-precision": "The processor has no instructions for the precision asked for.",
     "precision-differs": "The arithmetic of the run's first step, or what the device makes of it inside, is not what "
     "was asked for; the text has what ran and how many products in which type. Labels in tables say what ran. Under "

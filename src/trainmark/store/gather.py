@@ -71,6 +71,7 @@ def gather(folder: RunFolder) -> Record:
         metrics = withhold(metrics)
     telemetry = samplers.summary(nodes)
     restarts = _restarts(ranks)
+    data_facts = _finite(first.end.facts) if first.end else {}
     return Record(
         run_id=head.run_id,
         created=head.created,
@@ -102,13 +103,14 @@ def gather(folder: RunFolder) -> Record:
                 resumed=first.resumed,
                 restarts=restarts,
                 torn_ranks=tuple(log.rank for log in ranks if log.torn),
+                data_facts=data_facts,
                 no_sample=first.no_sample,
             )
         ),
         skipped_files=tuple(first.end.skipped) if first.end else (),
         artifacts=first.artifacts,
         event_files=folder.event_files(),
-        data_facts=_finite(first.end.facts) if first.end else {},
+        data_facts=data_facts,
         workload_facts=WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None,
     )
 

@@ -33,6 +33,9 @@ class PlainWorkload:
     def target(self) -> Target:
         return self.qualities[0].target
 
+    def check_data(self, recipe: Any, folder: Path, world: int) -> None:
+        """Nothing can be wrong with data that is made or opened later."""
+
     def build(self, recipe: Any) -> nn.Module:
         raise NotImplementedError
 

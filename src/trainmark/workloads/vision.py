@@ -91,6 +91,7 @@ class ImageData:
 
     def __init__(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
+        check_classes(recipe, folder)
         self._train = image_folder.open_split(folder, "train")
         self._val = image_folder.open_split(folder, "val")
         found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
@@ -99,11 +100,6 @@ class ImageData:
             raise NotReadyError(
                 f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify imagenet` says more, "
                 "--set whole_set=false trains on it as it is"
-            )
-        if len(self._train.classes) > recipe.classes:
-            raise NotReadyError(
-                f"{folder} has {len(self._train.classes)} classes, the recipe's network {recipe.classes}; "
-                f"try --set classes={len(self._train.classes)}"
             )
         self._mixing = Mixing(
             classes=recipe.classes,
@@ -135,7 +131,7 @@ class ImageData:
 
     @property
     def facts(self) -> dict[str, float]:
-        return {}
+        return {"train_samples": len(self._train), "val_samples": len(self._val)}
 
     def train(self, epoch: int, start_step: int) -> Iterator[ImageBatch]:
         seed = self._recipe.seed
@@ -171,6 +167,15 @@ class ImageData:
             yield SoftBatch.of(batch, tuple(draw.uniform() for _ in range(wanted)), self._mixing)
 
 
+def check_classes(recipe: VisionRecipe, folder: Path) -> None:
+    """Raises NotReadyError where validation has classes that training has not, or there are more than the network's."""
+    classes = len(image_folder.class_names(folder))
+    if classes > recipe.classes:
+        raise NotReadyError(
+            f"{folder} has {classes} classes, the recipe's network {recipe.classes}; try --set classes={classes}"
+        )
+
+
 class ImageClassifier:
     """A workload that sorts images into classes; a subclass names a model and its recipes."""
 
@@ -180,6 +185,9 @@ class ImageClassifier:
     target = qualities[0].target
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     sums: tuple[str, ...] = ("top1", "top5", "loss")
+
+    def check_data(self, recipe: VisionRecipe, folder: Path, world: int) -> None:
+        check_classes(recipe, folder)
 
     def open_data(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> ImageData:
         return ImageData(recipe, folder, share, skip_bad)

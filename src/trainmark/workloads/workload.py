@@ -80,7 +80,8 @@ class DataSource(Protocol):
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """What the record should say about how the data was read, such as the share of padding."""
+        """What the record should say about how the data was read, such as the share of padding. Doubts look at
+        `train_samples`, how many there are to train on, and `left_out_samples`, how many more the recipe leaves out."""
 
     def train(self, epoch: int, start_step: int) -> Iterator[Any]:
         """This rank's batches from a step of an epoch to the epoch's end; asked for again after every pause, and after
@@ -104,6 +105,10 @@ class Workload(Protocol):
     on_accelerators: Mapping[str, Mapping[str, int | float]]
     """Fields of a named recipe that are larger where there is an accelerator."""
     reference_global_batch: int
+
+    def check_data(self, recipe: Any, folder: Path, world: int) -> None:
+        """Raises NotReadyError where so many ranks could not train on a folder, as far as a look of seconds tells;
+        before anything is started, so that nothing is left of a run that could not be."""
 
     def open_data(self, recipe: Any, folder: Path, share: Share, skip_bad: int) -> DataSource: ...
 

@@ -417,7 +417,7 @@ SPEAKING = Run(
     device="NVIDIA A100-SXM4-40GB",
     memory_bytes=40 * GIB,
     peak_tflops=156,
-    facts={"train_clips": 3840.0, "val_clips": 100.0, "padding_share": 0.1234},
+    facts={"train_samples": 3840.0, "val_samples": 100.0, "padding_share": 0.1234},
     artifacts=({"file": "sample.wav", "caption": "a sentence, griffin-lim"},),
 )
 RESTARTED = Run(

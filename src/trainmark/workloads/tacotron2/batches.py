@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from trainmark.datasets import audio, mel, order, synthetic
 from trainmark.datasets.ahead import ahead
+from trainmark.datasets.audio import BadAudioError
 from trainmark.datasets.ljspeech import reader
 from trainmark.datasets.ljspeech.analysed import analysed
 from trainmark.datasets.ljspeech.reader import Clip
@@ -82,10 +85,6 @@ class Split:
     def up_to(self, longest_frames: int) -> Split:
         """Only the clips that are not longer; 0 means all of them."""
         short = [clip for clip, frames in zip(self.clips, self.frames, strict=True) if frames <= longest_frames]
-        if longest_frames and not short:
-            raise NotReadyError(
-                f"no training clip is as short as longest_frames={longest_frames}; the shortest has {self.frames.min()}"
-            )
         return Split(short, self._cache) if longest_frames else self
 
     def __len__(self) -> int:
@@ -113,18 +112,50 @@ class Split:
         )
 
 
+def check_clips(recipe: Tacotron2Recipe, folder: Path, world: int) -> None:
+    """Raises NotReadyError where so many ranks could not train on the folder, by its lists and the heads of its sounds.
+
+    A sound that cannot be read is left to the run, which may be allowed to skip it.
+    """
+    clips, frames = _open_splits(recipe, folder).train, []
+    for clip in clips if recipe.longest_frames else ():
+        with contextlib.suppress(BadAudioError):
+            frames.append(mel.frames(audio.length(clip.path)))
+    if frames:
+        _check_enough(recipe, np.array(frames), world)
+
+
+def _open_splits(recipe: Tacotron2Recipe, folder: Path) -> reader.Splits:
+    splits = reader.open_splits(folder, recipe.file_lists)
+    if recipe.whole_set:
+        reader.check_whole(folder)
+    return splits
+
+
+def _check_enough(recipe: Tacotron2Recipe, frames: npt.NDArray[np.int64], world: int) -> None:
+    """A recipe that leaves long clips out must leave enough for a step."""
+    short, batch = int((frames <= recipe.longest_frames).sum()), recipe.step_batch_per_device * world
+    if recipe.longest_frames and short < batch:
+        raise NotReadyError(
+            f"{short} of {len(frames)} training clips are as short as longest_frames={recipe.longest_frames}, and a "
+            f"step takes {batch}; these have {frames.min()} to {frames.max()} frames: --set longest_frames=0 takes all "
+            "of them, --set batch_per_device=N fewer a step"
+        )
+
+
 class SpeechData:
     """An LJSpeech-shaped folder, open for one rank."""
 
     def __init__(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
-        splits = reader.open_splits(folder, recipe.file_lists)
-        if recipe.whole_set:
-            reader.check_whole(folder)
+        splits = _open_splits(recipe, folder)
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
         (train, val), self.skipped = analysed((splits.train, splits.val), cache, skip_bad, first=first)
-        self._train, self.val = Split(train, cache).up_to(recipe.longest_frames), Split(val, cache)
+        every, self.val = Split(train, cache), Split(val, cache)
+        _check_enough(recipe, every.frames, share.world)
+        self._train = every.up_to(recipe.longest_frames)
+        self._left_out = len(every) - len(self._train)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = float(self._train.frames.sum() / self.steps_per_epoch)
@@ -134,8 +165,9 @@ class SpeechData:
     def facts(self) -> Mapping[str, float]:
         padding = 1 - self._frames / self._padded_frames if self._padded_frames else 0.0
         return {
-            "train_clips": len(self._train),
-            "val_clips": len(self.val),
+            "train_samples": len(self._train),
+            "val_samples": len(self.val),
+            "left_out_samples": self._left_out,
             "padding_share": round(padding, 4),
         }
 

@@ -13,7 +13,7 @@ from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe
 from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.tacotron2 import attention_quality, flops, sample
-from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
+from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, check_clips
 from trainmark.workloads.tacotron2.facts import FACTS, PUBLISHED
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
@@ -30,6 +30,9 @@ class Tacotron2OnLJSpeech:
     }
     reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = ("loss", "masked_loss", "diagonality", "focus")
+
+    def check_data(self, recipe: Tacotron2Recipe, folder: Path, world: int) -> None:
+        check_clips(recipe, folder, world)
 
     def open_data(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> SpeechData:
         return SpeechData(recipe, folder, share, skip_bad)
