@@ -240,6 +240,26 @@ def test_steps_that_hold_more_take_longer_and_are_steady_all_the_same(tmp_path: 
     assert "drifting" not in doubts(record)
 
 
+def test_a_run_that_became_slower_in_its_first_half_is_doubted_and_covers_both_parts(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(limits=Limits(steps=60)))
+    folder.rank(0, [900, *(113 + step % 3 for step in range(1, 24)), *(555 + step % 7 for step in range(24, 60))])
+    record = folder.record()
+    assert record.timeline.warmup_steps == 1
+    assert doubts(record)["drifting"] == (
+        "the run became slower at step 24: from 70.2 to 14.3 images/s, so that a step takes 4.89 times as long; "
+        "p_core is the mean over all of it"
+    )
+    assert values(record)["p_core"] == pytest.approx(59 * 8 / (23 * 0.114 + 36 * 0.558), rel=0.01)
+
+
+def test_a_run_that_became_slower_little_by_little_says_its_rates_at_both_ends(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(limits=Limits(steps=100)))
+    folder.rank(0, [1000 + 2 * step + step % 7 for step in range(100)])
+    assert doubts(folder.record())["drifting"].startswith(
+        "the run became slower little by little: from 7.96 to 6.64 images/s, so that a step takes 20 % longer"
+    )
+
+
 def test_a_slow_first_step_is_found_though_it_held_little(tmp_path: Path) -> None:
     frames = [10] + [20 + 13 * step % 61 for step in range(99)]
     folder = Folder(tmp_path, make_plan(limits=Limits(steps=100)), **SPEECH)

@@ -16,7 +16,7 @@ from trainmark.spec.audit import Audit, CannotCheckError, Check, check, doubtful
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.event_files import folded, read_line, whole_log, writer_of
-from trainmark.spec.record import Record, upgrade
+from trainmark.spec.record import RECORD_SCHEMA, Record, upgrade
 from trainmark.spec.run_folder import RunFolder, read_run
 from trainmark.spec.whole_files import sha256
 from trainmark.store.gather import gather
@@ -38,6 +38,11 @@ class Case:
     """As it stands in its file, in whichever schema."""
     folder: Path | None = None
     """The run's own, where it is at hand."""
+
+    @property
+    def older(self) -> bool:
+        """Whether it was made by definitions of an earlier schema: of warm-up, drift and intervals."""
+        return bool(self.document.get("schema") != RECORD_SCHEMA)
 
     @cached_property
     def run(self) -> RunFolder:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainmark.spec import statistics
 from trainmark.spec.events import Resumed
+from trainmark.spec.format import number
 from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
@@ -119,8 +120,22 @@ def drifting(f: Facts) -> Found:
         return
     found = statistics.drift(f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items))
     if found is not None and found.drifting:
-        change = f"{abs(100 * found.relative_change):.1f} % {'slower' if found.relative_change > 0 else 'faster'}"
-        yield "drifting", f"the steps are not steady: they became {change} from first to last"
+        before, after = found.rates
+        p_core = f.metrics["p_core"]
+        how = "slower" if after < before else "faster"
+        where = "little by little" if found.at is None else f"at step {f.timeline.steady_from + found.at}"
+        yield (
+            "drifting",
+            f"the run became {how} {where}: from {number(before)} to {number(after)} {p_core.unit}, so that a step "
+            f"takes {_in_times(before / after)}; p_core is the mean over all of it",
+        )
+
+
+def _in_times(ratio: float) -> str:
+    """How a time changed that is now so many times as long."""
+    if not 1 / 2 < ratio < 2:
+        return f"{number(ratio)} times as long"
+    return f"{number(abs(100 * (ratio - 1)), 2)} % {'longer' if ratio > 1 else 'less'}"
 
 
 def rank_skew(f: Facts) -> Found:

@@ -80,8 +80,9 @@ DOUBTS = {
     "init-from": "Training began with given weights, not random ones: its time to target is not that from scratch.",
     "target-missed": "A full run ended without the quality its recipe asks for.",
     "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
-    "drifting": "Steps became slower or faster by more than 2 % from first to last: heat, a full cache, another load. "
-    "Where steps hold different numbers of items, what these explain is taken out first.",
+    "drifting": "Steps became slower by more than 2 %, at whichever step, or faster after the warm-up: heat, a full "
+    "cache, another load. The text has both rates; throughputs hold the fast part and the slow one. Where steps "
+    "hold different numbers of items, what these explain is taken out first.",
     "rank-skew": "The slowest rank's own computing took more than 5 % longer than the fastest's, and not for having "
     "more items; the text names it. The exchange of gradients is left out, because in it the fast ranks wait for the "
     "slow one, so that whole steps are equally long on all.",
