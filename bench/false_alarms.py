@@ -21,7 +21,7 @@ import numpy as np
 
 from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.comparison import side_of
-from trainmark.analysis.compare.judge import RunValues, Spread, place, quantile, ratio_interval
+from trainmark.analysis.compare.judge import RunValues, Spread, place, ratio_interval
 from trainmark.analysis.subject import Subject
 from trainmark.published.lookup import subject
 from trainmark.spec.errors import UsageError
@@ -187,8 +187,7 @@ def drawn_run(draw: np.random.Generator, case: Case, speed: float) -> tuple[floa
     step_s = np.maximum(1 + unrest, 0.05) * np.exp(draw.normal(0, case.between)) / speed
     found = mean_interval(step_s, np.ones(STEPS))
     assert found is not None
-    error = found.relative_half_width / quantile(0.975, found.degrees)
-    return found.value, Spread(error=error, degrees=found.degrees, steps=STEPS)
+    return found.value, Spread(error=found.error, degrees=found.degrees, steps=STEPS)
 
 
 def drawn_side(draw: np.random.Generator, case: Case, count: int, speed: float) -> RunValues:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from records import make_record
 
@@ -20,6 +21,7 @@ from trainmark.analysis.scaling_published import published_scalings
 from trainmark.published.library import rows
 from trainmark.report.scaling_table import render, render_published
 from trainmark.spec.errors import UsageError
+from trainmark.spec.intervals import around
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import DataChoice
 from trainmark.spec.recipe import Limits
@@ -28,7 +30,7 @@ from trainmark.spec.record import Doubt, Record
 
 def images(value: float, half: float | None = None) -> Quantity:
     """A throughput known to ± so much, or to nobody knows what."""
-    return Quantity(value=value, unit="images/s", interval=None if half is None else (value - half, value + half))
+    return Quantity(value=value, unit="images/s", interval=None if half is None else around(value, half / value))
 
 
 def a_run(topology: str, p_core: Quantity, *, run_id: str = "", **changes: Any) -> Record:
@@ -49,7 +51,7 @@ def test_twice_the_devices_with_one_and_a_half_times_the_throughput_is_075() -> 
 def test_the_interval_adds_both_sides_in_quadrature() -> None:
     found = scaling_efficiency(images(180, 5.4), 2, images(100, 4), 1)
     assert found.value == pytest.approx(0.9)
-    assert found.interval == pytest.approx((0.9 * (1 - 0.05), 0.9 * (1 + 0.05)))  # 3 % and 4 % make 5 %
+    assert found.interval == pytest.approx(around(0.9, 0.05))  # 3 % and 4 % make 5 %
 
 
 def test_the_smallest_topology_is_the_base_where_1x1_was_not_run() -> None:
@@ -139,19 +141,26 @@ def test_repeats_are_pooled_and_their_spread_widens_the_interval() -> None:
         ]
     )
     base = found.points[0].throughput
-    assert base.value == 100
-    assert base.interval is not None
-    # Student's t with two degrees of freedom is 4.303, the deviation 2, and three own half-widths of 1 average out
-    half = math.hypot(4.3027 * 2 / math.sqrt(3), 1 / math.sqrt(3))
-    assert base.interval[1] - 100 == pytest.approx(half, rel=1e-4)
+    assert base.value == pytest.approx(math.prod((98, 102, 100)) ** (1 / 3))
+    # Student's t with two degrees of freedom is 4.303
+    half = 4.3027 * float(np.std(np.log([98, 102, 100]), ddof=1)) / math.sqrt(3)
+    assert base.interval == pytest.approx(around(base.value, half), rel=1e-4)
     assert found.points[0].runs == ("a", "b", "c")
     assert "(3 runs)" in render([found])
 
 
 def test_a_single_run_keeps_its_own_interval_and_repeats_without_one_get_their_spread() -> None:
-    assert pooled([images(100, 2)]).interval == (98, 102)
+    assert pooled([images(100, 2)]).interval == around(100, 0.02)
     assert pooled([images(100)]).interval is None
     assert pooled([images(99), images(101)]).interval is not None
+
+
+def test_an_efficiency_that_noise_hides_is_said_to_be_so() -> None:
+    found = scaling([a_run("1x1", images(100, 60)), a_run("1x2", images(150, 1))])
+    assert "too noisy to say" in found.notes[0]
+    assert "[" not in render([found])
+    low, high = found.points[1].efficiency.interval or (0, 0)
+    assert 0 < low < high
 
 
 def test_a_run_without_interval_gives_an_efficiency_without_one_and_says_so() -> None:
@@ -229,7 +238,7 @@ def test_programs_get_every_number() -> None:
     assert found["base"] == "1x1"
     point = found["points"][1]
     assert (point["devices"], point["efficiency"], point["exchange"]) == (2, 0.75, None)
-    assert point["throughput"]["interval"] == [149, 151]
+    assert point["throughput"]["interval"] == list(around(150, 1 / 150))
 
 
 def test_the_definition_can_be_explained() -> None:

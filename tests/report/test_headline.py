@@ -23,7 +23,7 @@ FULL_SIZE = {"flops": {"per_item": 24.5e9}, "device": {"name": "AMD EPYC"}}
 def with_rate(value: float | None, half_percent: float | None, **changes: object) -> Record:
     interval = None
     if value is not None and half_percent is not None:
-        interval = (value * (1 - half_percent / 100), value * (1 + half_percent / 100))
+        interval = (value / (1 + half_percent / 100), value * (1 + half_percent / 100))
     record = make_record(environment=FULL_SIZE, **changes)
     rate = Quantity(value=value, unit="images/s", interval=interval)
     return dataclasses.replace(record, metrics={**record.metrics, "p_core": rate, "p_train": rate})

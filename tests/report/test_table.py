@@ -7,7 +7,7 @@ from records import a_vocoder_record, make_quality, make_record, make_timeline, 
 from rich.cells import cell_len
 
 from trainmark.report.table import markdown, render
-from trainmark.spec.format import half_width_percent, number, short_device, shown_quality, stability_percent
+from trainmark.spec.format import number, plus_minus, short_device, shown_quality, stability_percent
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Doubt, Record
@@ -59,9 +59,19 @@ def test_a_value_just_short_of_the_target_is_not_rounded_onto_it() -> None:
     assert shown_quality(make_quality(value=75.512, goal=75.5)) == "75.51 %"
 
 
-def test_the_half_width_is_a_share_of_the_value() -> None:
-    assert half_width_percent(Quantity(value=200, unit="images/s", interval=(198, 202))) == pytest.approx(1.0)
-    assert half_width_percent(Quantity(value=200, unit="images/s")) is None
+@pytest.mark.parametrize(
+    ("interval", "shown"),
+    [
+        (None, ""),
+        ((200 / 1.01, 202), "±1.0 %"),
+        ((200 / 1.4, 280), "±40 %"),
+        ((200 / 1.6, 320), "too noisy to say"),
+        ((-28, 428), "too noisy to say"),
+        ((200, 200), "±0 %"),
+    ],
+)
+def test_an_interval_is_shown_as_the_factor_it_is_or_in_words(interval: tuple[float, float] | None, shown: str) -> None:
+    assert plus_minus(interval) == shown
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -13,6 +13,7 @@ import trainmark
 from trainmark.analysis.audit_record import audit_document
 from trainmark.report.describe import describe
 from trainmark.spec.errors import UsageError
+from trainmark.spec.intervals import around, too_noisy
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.record import RECORD_SCHEMA, Record
 
@@ -46,6 +47,10 @@ def test_an_old_record_is_read_and_nothing_of_it_is_lost(path: Path) -> None:
     record = Record.from_json(old)
     again = json.loads(record.dumps())
     again["schema"] = old["schema"]
+    for alias, quantity in old["metrics"].items():
+        if interval := quantity.pop("interval", None):
+            half = (interval[1] - interval[0]) / 2 / quantity["value"]
+            assert again["metrics"][alias]["interval"] == pytest.approx(around(quantity["value"], half))
     assert_holds(again, old)
     assert (record.revision, record.event_files) == (None, {})
     assert not record.unknown
@@ -69,6 +74,16 @@ def test_a_metric_that_did_not_exist_then_was_not_recorded_and_is_not_wrong() ->
     findings = [finding for entry in audit_document(old, "x.json") for finding in entry.findings]
     assert [str(finding) for finding in findings if finding.verdict == "failed"] == []
     assert "p_core" in describe(record)
+
+
+def test_an_old_interval_below_zero_is_read_as_one_too_noisy_to_say() -> None:
+    old = document(OLD[0])
+    old["metrics"]["p_core"] |= {"value": 27.5, "interval": [-3.89, 58.87]}
+    record = Record.from_json(old)
+    low, high = record.metrics["p_core"].interval or (0, 0)
+    assert 0 < low < 27.5 < high
+    assert too_noisy((low, high))
+    assert "too noisy to say" in describe(record, width=160)
 
 
 def test_what_a_newer_version_wrote_is_kept_and_shown() -> None:

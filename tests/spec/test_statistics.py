@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.special import stdtrit
 
-from trainmark.spec import statistics
+from trainmark.spec import intervals
 from trainmark.spec.statistics import Drift, Series, at_mean_items, drift, mean_interval, steady_start, steps_needed
 
 REPLICATES = 500
@@ -192,7 +192,7 @@ def test_time_that_follows_the_items_exactly_leaves_no_doubt() -> None:
     interval = mean_interval(items / 250, items)
     assert interval is not None
     assert interval.value == pytest.approx(250)
-    assert interval.relative_half_width < 1e-9
+    assert interval.share < 1e-9
     assert interval.effective_steps == 50
 
 
@@ -208,7 +208,7 @@ def test_resembling_neighbours_count_as_fewer_steps() -> None:
 
 def test_a_higher_confidence_gives_a_wider_interval() -> None:
     step_s = 1 + 0.05 * correlated(np.random.default_rng(1), 60, 0.3, rows=1)[0]
-    widths = [i.relative_half_width for c in (0.8, 0.95, 0.99) if (i := mean_interval(step_s, np.ones(60), c))]
+    widths = [i.share for c in (0.8, 0.95, 0.99) if (i := mean_interval(step_s, np.ones(60), c))]
     assert len(widths) == 3
     assert widths == sorted(widths)
     with pytest.raises(ValueError, match="confidence"):
@@ -245,11 +245,11 @@ def test_steps_too_short_for_the_clock_are_no_error() -> None:
         assert not trend.drifting
 
 
-def teststudent_quantiles_match_scipy() -> None:
-    for degrees in (4, 5, 8, 30):
+def test_student_quantiles_match_scipy() -> None:
+    for degrees in (1, 3, 4, 5, 8, 30):
         for probability in (0.9, 0.975, 0.995):
-            assert statistics.student_quantile(probability, degrees) == pytest.approx(
-                float(stdtrit(degrees, probability)), rel=0.003
+            assert intervals.quantile(probability, degrees) == pytest.approx(
+                float(stdtrit(degrees, probability)), rel=0.005
             )
 
 
@@ -263,7 +263,7 @@ def test_the_steps_asked_for_bring_the_interval_near_one_percent(correlation: fl
         assert 100 <= total <= 4000
         interval = mean_interval(step_s[:total], np.ones(total))
         assert interval is not None
-        reached.append(interval.relative_half_width)
+        reached.append(interval.share)
     assert 0.008 < float(np.median(reached)) < 0.0125
     assert float(np.quantile(reached, 0.9)) < 0.02
 
@@ -517,5 +517,5 @@ def test_a_very_long_series_gives_the_interval_a_formula_predicts() -> None:
     interval = mean_interval(1 + 0.05 * row, np.ones(100_000))
     assert interval is not None
     # deviation 0.05 and (1 + r) / (1 - r) = 4 times the independent variance
-    assert interval.relative_half_width == pytest.approx(1.96 * 0.05 * 2 / math.sqrt(100_000), rel=0.35)
+    assert interval.share == pytest.approx(1.96 * 0.05 * 2 / math.sqrt(100_000), rel=0.35)
     assert interval.effective_steps == pytest.approx(25_000, rel=0.6)

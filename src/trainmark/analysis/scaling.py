@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Literal
 
 from trainmark.spec import metrics
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import device_name, number
+from trainmark.spec.intervals import around, half_width, of_repeats, too_noisy
 from trainmark.spec.metrics import THROUGHPUTS, Quantity
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
@@ -72,15 +73,14 @@ def scaling_efficiency(throughput: Quantity, devices: int, base: Quantity, base_
     Both sides must agree in workload, recipe, precision, platform, device and kind of data. The metric is named with
     the number, for p_whole, p_train and p_core scale differently.
 
-    The two throughputs were measured apart and do not know of each other's errors. So the relative half-widths of
-    their 95 % intervals are added in quadrature; where one of them has no interval, neither has the efficiency.
+    The two throughputs were measured apart and do not know of each other's errors. So the half-widths of their 95 %
+    intervals, on the logarithm, are added in quadrature; where one of them has no interval, neither has the efficiency.
     """
     value = _known(throughput) / (devices / base_devices * _known(base))
-    shares = [_share(side) for side in (throughput, base)]
-    if None in shares:
+    if throughput.interval is None or base.interval is None:
         return Efficiency(value=value)
-    half = value * math.hypot(*(share for share in shares if share is not None))
-    return Efficiency(value=value, interval=(value - half, value + half))
+    half = math.hypot(half_width(throughput.interval), half_width(base.interval))
+    return Efficiency(value=value, interval=around(value, half))
 
 
 def scaling(records: Sequence[Record], metric: str = "p_core") -> Scaling:
@@ -158,22 +158,11 @@ def to_json(found: Scaling) -> dict[str, Any]:
 
 
 def pooled(quantities: Sequence[Quantity]) -> Quantity:
-    """The mean of independent repeats, with a 95 % interval that holds what changes from run to run as well.
-
-    Half of it is the repeats' own half-widths, of a mean of so many, and Student's t of their spread, added in
-    quadrature. The spread already holds some of the noise within a run, so the interval is rather too wide than too
-    narrow. A single run keeps its own; where there is neither interval nor spread, there is none.
-    """
-    values = [_known(quantity) for quantity in quantities]
-    mean, count = fmean(values), len(values)
-    halves = [(high - low) / 2 for low, high in (q.interval for q in quantities if q.interval is not None)]
-    parts = [math.hypot(*halves) / count] if halves else []
-    if count > 1:
-        from scipy.special import stdtrit  # a lighter import than scipy.stats
-
-        parts.append(float(stdtrit(count - 1, 0.975)) * stdev(values) / math.sqrt(count))
-    half = math.hypot(*parts)
-    return Quantity(value=mean, unit=quantities[0].unit, interval=(mean - half, mean + half) if parts else None)
+    """The mean of repeats with the interval that `compare` gives them as well; a single run keeps its own."""
+    mean, interval = of_repeats([_known(quantity) for quantity in quantities])
+    if len(quantities) == 1:
+        return quantities[0]
+    return Quantity(value=mean, unit=quantities[0].unit, interval=interval)
 
 
 def _measured(ordered: Sequence[Record], kind: Kind, alias: str) -> Scaling:
@@ -287,6 +276,8 @@ def _efficiency_notes(points: Sequence[Point]) -> list[str]:
         shown = f"{point.topology} with {number(point.efficiency.value)}"
         if point.efficiency.interval is None:
             notes.append(f"{shown} has no interval, as a run behind it has none: more steps or repeats would give one")
+        elif too_noisy(point.efficiency.interval):
+            notes.append(f"{shown} is too noisy to say: more steps, repeats or a quieter machine would help")
         if point.efficiency.value > 1 and (point.efficiency.interval is None or point.efficiency.interval[0] > 1):
             notes.append(f"{shown} is above ideal: check that both ran alike")
     return notes
@@ -329,10 +320,3 @@ def _known(quantity: Quantity) -> float:
     if not quantity.value:
         raise UsageError(f"a throughput of {quantity.value} {quantity.unit} cannot be scaled by")
     return quantity.value
-
-
-def _share(quantity: Quantity) -> float | None:
-    """Half the interval as a part of the value."""
-    if quantity.interval is None:
-        return None
-    return (quantity.interval[1] - quantity.interval[0]) / 2 / _known(quantity)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.analysis.compare.judge import MOST_REPEATS
 from trainmark.report.headline import number_of_times
-from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
-from trainmark.spec.format import NOTHING, device_name, number
+from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
+from trainmark.spec.format import NOTHING, TOO_NOISY_WORDS, device_name, number
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.comparison import Comparison, Party
@@ -43,6 +43,8 @@ def headline(found: Comparison) -> str:
         )
     if judgement.interval is None:
         return f"Inconclusive: {ratio}, and {judgement.basis}."
+    if judgement.too_noisy and found.inconclusive:
+        return f"Inconclusive: {ratio}, and the runs are {TOO_NOISY_WORDS}: the ratio is not even known to ±50 %."
     low, high = judgement.interval
     where = {"same": "within", "inconclusive": "across"}.get(found.verdict, "beyond")
     beside = f"95 % interval {_ratio(low)} to {_ratio(high)}, {where} {threshold}"
@@ -63,11 +65,13 @@ def sentences(found: Comparison) -> list[str]:
     """What makes the verdict believable, and what would settle it where it is open."""
     judgement = found.judgement
     said = []
-    if judgement.interval is not None and judgement.smallest_difference is not None:
-        said.append(
-            f"The interval rests on {judgement.basis}. These data would show a true difference of "
-            f"{number(100 * judgement.smallest_difference, 2)} % or more at least four times in five."
-        )
+    if judgement.interval is not None:
+        said.append(f"The interval rests on {judgement.basis}.")
+        if judgement.smallest_difference is not None:
+            said[-1] += (
+                f" These data would show a true difference of {number(100 * judgement.smallest_difference, 2)} % or "
+                "more at least four times in five."
+            )
         low, high = judgement.interval
         if found.threshold and not low <= 1 <= high and found.verdict in ("same", "inconclusive"):
             more = "is less" if found.verdict == "same" else "may or may not be more"
@@ -93,7 +97,7 @@ def _beside_published(found: Comparison) -> list[str]:
     """What can be said all the same: how far our own side alone leaves the ratio open."""
     if found.b.interval is not None:
         low, high = (bound / found.a.side.mean for bound in found.b.interval)
-    elif found.a.interval is not None and found.a.interval[0] > 0:
+    elif found.a.interval is not None:
         high, low = (found.b.side.mean / bound for bound in found.a.interval)
     else:
         return []
@@ -126,17 +130,11 @@ def _row(letter: str, party: Party) -> list[Cell]:
         configuration = (*device_name(first).split(), first.plan.topology, *first.precision.split())
         runs = str(len(subject.records))
         steps = str(sum(record.timeline.steps - record.timeline.warmup_steps for record in subject.records))
-    half = () if party.interval is None else (f"±{number(_half_percent(party), 2)} %",)
     return [
         Cell(pieces=(letter,), style="bold"),
         Cell(pieces=tuple(subject.label.split())),
         Cell(pieces=configuration),
         Cell(pieces=(runs,)),
         Cell(pieces=(steps,)),
-        Cell(pieces=(number(party.side.mean, 4), *half), style="bold"),
+        Cell(pieces=(number(party.side.mean, 4), *interval_pieces(party.interval)), style="bold"),
     ]
-
-
-def _half_percent(party: Party) -> float:
-    low, high = party.interval or (0.0, 0.0)
-    return 100 * (high - low) / 2 / party.side.mean

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trainmark.spec import links
-from trainmark.spec.format import NOTHING, half_width_percent, number
+from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce
 from trainmark.spec.machine import FlopsFacts
@@ -93,8 +93,7 @@ def metrics(record: Record, say: Say) -> FactSection:
     for alias in [*METRICS, *(alias for alias in record.metrics if alias not in METRICS)]:
         if (quantity := record.metrics.get(alias)) is None:
             continue
-        half = half_width_percent(quantity)
-        around = "" if half is None else f"±{number(half, 2)} %"
+        around = plus_minus(quantity.interval, say("too noisy to say"))
         if quantity.value is None:
             reason = quantity.unavailable or say("not available")
             rows.append((alias, NOTHING, "", around, say(reason)))

@@ -8,15 +8,14 @@ from statistics import fmean
 from trainmark.published import names
 from trainmark.published.beside import PublishedSpeed, nearest, own_rate, same_network, speeds
 from trainmark.spec import endings
-from trainmark.spec.format import goal, half_width_percent, number, shown_quality, verdict
+from trainmark.spec.format import goal, number, shown_quality, verdict
+from trainmark.spec.intervals import share, too_noisy
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 from trainmark.workloads import facts_of, title_of
 
-TOO_NOISY_PERCENT = 50.0
-"""Half an interval beyond which a rate is hardly known at all."""
 ALIKE_WITHIN = 1.05
 """Times that two speeds may differ and still be called about the same."""
 _MOST_LOSSES = 20
@@ -80,16 +79,16 @@ def opening(record: Record, say: Say, *, where: str) -> str:
         return say("{workload} did not finish on {where}: {ended}").format(**words, ended=record.ended)
     if p_core is None or rate is None:
         return say("{workload} was trained on {where}, but no step was counted").format(**words)
-    half = half_width_percent(p_core)
-    if half is None:
+    if p_core.interval is None:
         return say("{workload} trains at about {rate} on {where}, from too few steps for an interval").format(
             **words, rate=rate
         )
-    if half > TOO_NOISY_PERCENT:
+    if too_noisy(p_core.interval):
         return say("{workload} trains at about {rate} on {where}, which is too noisy to say more").format(
             **words, rate=rate
         )
-    return say("{workload} trains at {rate} ±{half} % on {where}").format(**words, rate=rate, half=number(half, 2))
+    half = number(100 * share(p_core.interval), 2)
+    return say("{workload} trains at {rate} ±{half} % on {where}").format(**words, rate=rate, half=half)
 
 
 def beside_published(record: Record, published: Iterable[PublishedSpeed], say: Say) -> str:

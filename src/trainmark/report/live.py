@@ -23,8 +23,8 @@ class Speed(NamedTuple):
     """Throughput over the last steps, their wait for data included."""
 
     items_per_s: float
-    half_width: float | None
-    """Half the 95 % interval as a part of it; None with too few steps."""
+    interval: tuple[float, float] | None
+    """95 % confidence; None with too few steps."""
     steps: int
 
 
@@ -154,7 +154,7 @@ class Live:
             return None
         found = statistics.mean_interval(step_s, items)
         rate = float(items.sum() / step_s.sum())
-        return Speed(rate, found.relative_half_width if found else None, int(step_s.size))
+        return Speed(rate, (found.low, found.high) if found else None, int(step_s.size))
 
     def lateness(self) -> list[Late]:
         """Of every rank, the latest first."""

@@ -12,7 +12,7 @@ import msgspec
 from trainmark.report.live import Live, phase, thinned
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
-from trainmark.spec.format import goal, number, with_unit
+from trainmark.spec.format import goal, number, plus_minus, with_unit
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
@@ -114,15 +114,13 @@ def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
 
 def result(record: Record) -> str:
     """How a run came out, in one line; safe to print."""
-    from trainmark.spec.format import device_name, half_width_percent, shown_quality, verdict
+    from trainmark.spec.format import device_name, shown_quality, verdict
 
     plan = record.plan
     parts = [f"{record.status}: {record.ended}"]
     p_core = record.metrics.get("p_core")
     if p_core is not None and p_core.value is not None:
-        half = half_width_percent(p_core)
-        interval = "" if half is None else f" ±{number(half, 2)} %"
-        parts.append(f"p_core {number(p_core.value)} {p_core.unit}{interval}")
+        parts.append(f"p_core {number(p_core.value)} {p_core.unit} {plus_minus(p_core.interval)}".rstrip())
     if record.quality.value is not None:
         name = quality_word(record.quality.name)
         parts.append(f"{name} {shown_quality(record.quality)}, target {goal(record.quality)}: {verdict(record)}")
@@ -145,7 +143,7 @@ def document(frame: Frame) -> dict[str, Any]:
         "step": live.step,
         "planned_step": live.planned,
         "items_per_s": speed.items_per_s if speed else None,
-        "relative_half_width": speed.half_width if speed else None,
+        "interval": speed.interval if speed else None,
         "over_steps": speed.steps if speed else 0,
         "loss": live.loss,
         "evaluation": msgspec.to_builtins(live.evaluation),
@@ -196,8 +194,8 @@ def _speed(live: Live) -> str | None:
     speed = live.speed()
     if speed is None:
         return None
-    interval = "" if speed.half_width is None else f" ±{number(100 * speed.half_width, 2)} %"
-    return f"{number(speed.items_per_s)} {live.item or 'items'}/s{interval} over {speed.steps} steps"
+    shown = f"{number(speed.items_per_s)} {live.item or 'items'}/s {plus_minus(speed.interval)}".rstrip()
+    return f"{shown} over {speed.steps} steps"
 
 
 def _quality(live: Live) -> str | None:

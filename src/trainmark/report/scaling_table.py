@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from trainmark.analysis.scaling import EXPLAINING, Point, Scaling
 from trainmark.analysis.scaling_published import PublishedPoint, PublishedScaling
 from trainmark.report.published_table import NOT_PUBLISHED, figure
-from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
-from trainmark.spec.format import NOTHING, half_width_percent, number, with_unit
+from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
+from trainmark.spec.format import NOTHING, number, telling, with_unit
 from trainmark.spec.metrics import THROUGHPUTS
 
 
@@ -72,14 +72,15 @@ def _topology(point: Point) -> tuple[str, ...]:
 
 
 def _throughput(point: Point) -> tuple[str, ...]:
-    half = half_width_percent(point.throughput)
-    return (figure(point.throughput.value), *([] if half is None else [f"±{number(half, 2)} %"]))
+    return (figure(point.throughput.value), *interval_pieces(point.throughput.interval))
 
 
 def _efficiency(point: Point) -> tuple[str, ...]:
     value = f"{point.efficiency.value:.3f}"
     if point.efficiency.interval is None:
         return (value,)
+    if telling(point.efficiency.interval) is None:
+        return (value, *interval_pieces(point.efficiency.interval))
     low, high = point.efficiency.interval
     return (value, f"[{low:.3f}, {high:.3f}]")
 

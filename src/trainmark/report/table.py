@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
+from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
 from trainmark.spec import escape
 from trainmark.spec.format import (
     NOTHING,
     VERDICT_STYLES,
     device_name,
     goal,
-    half_width_percent,
     number,
     shown_quality,
     stability_percent,
@@ -219,9 +218,11 @@ def _fix_hp(record: Record) -> Cell:
 def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]]:
     def cell(record: Record) -> Cell:
         quantity = record.metrics.get(alias)
-        half = half_width_percent(quantity) if quantity and alias == "p_core" else None
         return Cell(
-            pieces=(_shown(record, alias), *(() if half is None else (f"±{number(half, 2)} %",))),
+            pieces=(
+                _shown(record, alias),
+                *interval_pieces(quantity.interval if quantity and alias == "p_core" else None),
+            ),
             style="bold" if alias == "p_core" else "",
         )
 

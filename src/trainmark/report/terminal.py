@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.spec import escape
+from trainmark.spec.format import plus_minus
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
+
+    from trainmark.spec.intervals import Bounds
 
 _LONGEST_WORD = 18
 """A longer word in a cell is broken rather than given a column of its own width."""
@@ -128,6 +131,12 @@ class Cell:
 
     def __str__(self) -> str:
         return " ".join(self.pieces)
+
+
+def interval_pieces(interval: Bounds | None) -> tuple[str, ...]:
+    """What stands beside a value in its cell."""
+    shown = plus_minus(interval)
+    return (shown,) if shown.startswith("±") else tuple(shown.split())
 
 
 @dataclass(frozen=True, kw_only=True)

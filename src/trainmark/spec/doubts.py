@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trainmark.spec import statistics
 from trainmark.spec.events import Resumed
-from trainmark.spec.format import number
+from trainmark.spec.format import TOO_NOISY_WORDS, number
+from trainmark.spec.intervals import TOO_NOISY
 from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import Plan
@@ -108,11 +109,15 @@ def few_steps(f: Facts) -> Found:
     found = statistics.mean_interval(compute_s, items)
     if found is None:
         yield "few-steps", f"{compute_s.size} counted steps are too few for a 95 % interval"
-    elif found.relative_half_width > WANTED_HALF_WIDTH:
+    elif found.share > WANTED_HALF_WIDTH:
         more = statistics.steps_needed(compute_s, items, WANTED_HALF_WIDTH)
         enough = more < MOST_MORE * compute_s.size
         remedy = f"about {more} more steps would do" if enough else "a quieter machine would help"
-        yield "few-steps", f"p_core is known to ±{100 * found.relative_half_width:.1f} %, not ±1 %: {remedy}"
+        noisy = found.share > TOO_NOISY
+        known = (
+            f"{TOO_NOISY_WORDS} what p_core is" if noisy else f"p_core is known to ±{100 * found.share:.1f} %, not ±1 %"
+        )
+        yield "few-steps", f"{known}: {remedy}"
 
 
 def drifting(f: Facts) -> Found:

@@ -9,14 +9,17 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trainmark.spec import endings
+from trainmark.spec.intervals import Bounds, share, too_noisy
 from trainmark.spec.target import telling_digits
 
 if TYPE_CHECKING:
-    from trainmark.spec.metrics import Quantity
     from trainmark.spec.record import Quality, Record
 
 NOTHING = "—"
 """Stands where there is no number; a note says why."""
+
+TOO_NOISY_WORDS = "too noisy to say"
+"""Instead of an interval that tells nothing."""
 
 VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
 
@@ -38,12 +41,16 @@ def with_unit(value: float, unit: str, digits: int = 3) -> str:
     return f"{number(value, digits)} {unit}" if unit not in ("", "-") else number(value, digits)
 
 
-def half_width_percent(quantity: Quantity) -> float | None:
-    """Half the 95 % interval as a share of the value."""
-    if quantity.interval is None or not quantity.value:
-        return None
-    low, high = quantity.interval
-    return 100 * (high - low) / 2 / abs(quantity.value)
+def plus_minus(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> str:
+    """`±0.4 %`: the value times or divided by 1.004; words where that says nothing, and nothing without an interval."""
+    if interval is None:
+        return ""
+    return noisy if too_noisy(interval) else f"±{number(100 * share(interval), 2)} %"
+
+
+def telling(interval: Bounds | None) -> Bounds | None:
+    """An interval that is worth drawing."""
+    return None if interval is None or too_noisy(interval) else interval
 
 
 def shown_quality(quality: Quality) -> str:

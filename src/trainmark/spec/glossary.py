@@ -44,8 +44,9 @@ WORDS = {
     "attention_focus": "The largest attention weight of a frame, as a mean over frames: 1 is one letter at a time.",
     "real_time_factor": "Of `trainmark speak`: seconds of computing for a second of sound. Below 1 is faster than "
     "real time.",
-    "interval": "'±0.4 %' beside a throughput: with 95 % confidence the value a long run would find lies within that "
-    "share of the one shown. It respects that neighbouring steps resemble each other.",
+    "interval": "'±0.4 %' beside a throughput: with 95 % confidence the value a long run would find lies between the "
+    "one shown divided by 1.004 and times 1.004. It is made on the logarithm, so that it never reaches zero, and "
+    "respects that neighbouring steps resemble each other. Beyond ±50 % the words are 'too noisy to say'.",
     "coverage": "The steps that p_whole, p_train and p_core cover. In a full run these are all training steps, as in "
     "the published tables; in a run cut to so many steps or seconds, only the steady part.",
     "stability": "Over the repeats of one run: (largest - smallest) / median of p_core, and how many completed.",

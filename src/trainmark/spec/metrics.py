@@ -11,6 +11,7 @@ import numpy as np
 
 from trainmark.spec import statistics
 from trainmark.spec.errors import UsageError, nearest
+from trainmark.spec.intervals import around
 from trainmark.spec.numbers import Finite
 from trainmark.spec.sensed import Sensed
 from trainmark.spec.timeline import Timeline
@@ -42,7 +43,7 @@ class Quantity:
     value: Finite | None
     unit: str
     interval: tuple[Finite, Finite] | None = None
-    """95 % confidence, respecting that neighbouring steps are alike."""
+    """95 % confidence, on the logarithm, respecting that neighbouring steps are alike."""
     unavailable: str | None = None
     """Why there is no value. A missing number is never 0."""
 
@@ -477,9 +478,8 @@ def _quantity(entry: Metric, m: Measured) -> Quantity:
     if value is None:
         return Quantity(value=None, unit=unit, unavailable=entry.reason(m))
     spread = entry.interval(m) if entry.interval else None
-    # the spread is the series'; the value may also carry time outside of steps, so the share is what is kept
-    share = spread.relative_half_width if spread else 0.0
-    return Quantity(value=value, unit=unit, interval=(value * (1 - share), value * (1 + share)) if spread else None)
+    # the spread is the series'; the value may also carry time outside of steps, so the width is what is kept
+    return Quantity(value=value, unit=unit, interval=around(value, spread.half_width) if spread else None)
 
 
 def withhold(found: Mapping[str, Quantity]) -> dict[str, Quantity]:

@@ -13,6 +13,7 @@ import msgspec
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.beyond import beyond, restored
 from trainmark.spec.errors import UsageError, misfit
+from trainmark.spec.intervals import around
 from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity, quantity_to_json
 from trainmark.spec.numbers import Count, Finite, Whole
@@ -25,7 +26,9 @@ RECORD_SCHEMA = 2
 # The history of the schema. A field that is only added changes no number: a reader keeps what it does not know, and
 # what a record does not have was not recorded. The number changes where an older document must be rewritten to be read.
 #   1  The first. `restarts`, `artifacts`, `data_facts` and `telemetry` came during it, so that a record may lack them.
-#   2  Those four are always there; with `revision`, the source that ran, and `event_files`, the SHA-256 of each event
+#   2  Intervals are on the logarithm; before, they lay symmetrically around their value and could reach below zero.
+#      Warm-up ends where steps stop becoming faster; before, steps that became slower could be taken for it.
+#      Those four are always there; with `revision`, the source that ran, and `event_files`, the SHA-256 of each event
 #      file the record was made of (empty where nobody took them).
 KIND = "trainmark record"
 ALL_STEPS = "all training steps"
@@ -234,7 +237,19 @@ def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
         "revision": None,
         "event_files": {},
     }
-    return {**later, **document, "schema": 2}
+    upgraded = {**later, **document, "schema": 2}
+    if isinstance(metrics := upgraded.get("metrics"), Mapping):
+        upgraded["metrics"] = {alias: _on_the_logarithm(found) for alias, found in metrics.items()}
+    return upgraded
+
+
+def _on_the_logarithm(quantity: Any) -> Any:
+    """A quantity whose interval was as far below its value as above: as wide, and never below zero."""
+    try:
+        value, (low, high) = quantity["value"], quantity["interval"]
+        return {**quantity, "interval": list(around(value, (high - low) / 2 / value))}
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # it has none, or is damaged, which is said later
+        return quantity
 
 
 VIEWS: dict[Literal["text", "html"], Callable[[Record], str]] = {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainmark.spec.intervals import CONFIDENCE, WIDEST, around, quantile
 
 Series = NDArray[np.float64]
 
@@ -32,10 +33,10 @@ class Interval:
 
     value: float
     """Items per second: sum of items / sum of seconds."""
-    low: float
-    high: float
-    relative_half_width: float
-    """0.01 reads "±1 %"."""
+    error: float
+    """Standard error of the value's logarithm."""
+    half_width: float
+    """Of the interval, on the logarithm."""
     confidence: float
     steps: int
     effective_steps: float
@@ -43,6 +44,19 @@ class Interval:
     degrees: int
     """Of freedom: how surely the spread behind the interval is known itself."""
     method: str
+
+    @property
+    def low(self) -> float:
+        return around(self.value, self.half_width)[0]
+
+    @property
+    def high(self) -> float:
+        return around(self.value, self.half_width)[1]
+
+    @property
+    def share(self) -> float:
+        """0.01 reads "±1 %"."""
+        return math.expm1(self.half_width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +142,14 @@ def _warmup(step_s: Series, items: Series | None, most: int) -> tuple[int, int |
     return start, None
 
 
-def mean_interval(step_s: Series, items: Series, confidence: float = 0.95) -> Interval | None:
+def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE) -> Interval | None:
     """The throughput of these steps and its confidence interval; None for fewer than 8 steps, or if they took no time.
 
     Give the steps that count, those from `steady_start` on: nothing is left out here.
 
-    Throughput is a ratio of sums, so its variance is that of `items - throughput * seconds` per step, over the square
-    of the mean step; steps whose time follows their items (mel frames) therefore do not widen it. Neighbouring steps
+    The interval is of the throughput's logarithm. Throughput is a ratio of sums, so its variance is that of `items -
+    throughput * seconds` per step, over the square of the mean step; steps whose time follows their items (mel frames)
+    therefore do not widen it. Neighbouring steps
     resemble each other, so the variance is the long-run one: the series is prewhitened with its lag-1 correlation
     (corrected for its bias in short series), the variance near frequency zero is the mean square of the first
     v = 0.65 sqrt(n) cosine coefficients (4 <= v <= 30), and the quantile is Student's with v degrees of freedom
@@ -159,13 +174,11 @@ def mean_interval(step_s: Series, items: Series, confidence: float = 0.95) -> In
     if float(np.abs(residual).max()) <= 1e-12 * float(items.mean()):  # nothing but rounding
         residual = np.zeros(n)
     variance, degrees = _long_run_variance(residual)
-    standard_error = math.sqrt(variance / n) / float(step_s.mean())
-    half_width = student_quantile(0.5 + confidence / 2, degrees) * standard_error
+    error = math.sqrt(variance / n) / float(step_s.mean()) / throughput if throughput else 0.0
     return Interval(
         value=throughput,
-        low=max(0.0, throughput - half_width),
-        high=throughput + half_width,
-        relative_half_width=half_width / throughput if throughput else 0.0,
+        error=error,
+        half_width=min(WIDEST, quantile(0.5 + confidence / 2, degrees) * error),
         confidence=confidence,
         steps=n,
         effective_steps=_effective_steps(residual, variance),
@@ -174,7 +187,9 @@ def mean_interval(step_s: Series, items: Series, confidence: float = 0.95) -> In
     )
 
 
-def steps_needed(step_s: Series, items: Series, relative_half_width: float = 0.01, confidence: float = 0.95) -> int:
+def steps_needed(
+    step_s: Series, items: Series, relative_half_width: float = 0.01, confidence: float = CONFIDENCE
+) -> int:
     """About how many more steps would bring the interval to the given half-width; 0 if it is there already.
 
     A forecast from the spread seen so far, and as rough: mostly within a factor of two from 100 steps on, of three
@@ -187,10 +202,10 @@ def steps_needed(step_s: Series, items: Series, relative_half_width: float = 0.0
     interval = mean_interval(step_s, items, confidence)
     if interval is None:
         return max(0, FEWEST_STEPS - n)
-    spread_squared = n * (interval.relative_half_width / student_quantile(0.5 + confidence / 2, _degrees(n))) ** 2
+    wanted_half_width = math.log1p(relative_half_width)
     total = n
     for _ in range(50):  # the quantile shrinks as the series grows; this settles in a few rounds
-        wanted = spread_squared * (student_quantile(0.5 + confidence / 2, _degrees(total)) / relative_half_width) ** 2
+        wanted = n * (interval.error * quantile(0.5 + confidence / 2, _degrees(total)) / wanted_half_width) ** 2
         if abs(wanted - total) <= 0.001 * total:
             break
         total = max(FEWEST_STEPS, math.ceil(wanted))
@@ -205,7 +220,7 @@ def drift(step_s: Series, items: Series | None = None) -> Drift | None:
     levels, with the step between them where it leaves least, and a straight line. Each is held against the prewhitened
     cosine variance of what it leaves; of those that are certain the one that leaves less is told. A steady series is
     called drifting in at most 2 of 100 cases up to a lag-1 correlation of 0.6, in 3 up to 0.8. Found in at least 95 of
-    100 cases, under 1 % of noise with a correlation of 0.5, if it begins 30 to 50 % into the series: 5 % slower from 60
+    100 cases, under 1 % of noise with a correlation of 0.5, if it begins 30 to 50 % into the series: 5 % slower from 100
     steps on, 10 % from 40 on. With items that differ from step to step, times are judged as `at_mean_items` gives them.
     """
     step_s, mean_items = _checked(step_s), 1.0
@@ -242,7 +257,7 @@ class _Fit:
 
     def certain_at(self, probability: float) -> bool:
         change = abs(self.levels[1] - self.levels[0])
-        return change > student_quantile(probability, self.degrees) * self.error
+        return change > quantile(probability, self.degrees) * self.error
 
 
 def _two_levels(values: Series) -> _Fit:
@@ -255,7 +270,7 @@ def _two_levels(values: Series) -> _Fit:
     best = int(np.argmax((after - before) ** 2 * at * (n - at)))
     split, levels = int(at[best]), (float(before[best]), float(after[best]))
     left = values - np.where(np.arange(n) < split, *levels)
-    variance, degrees = _long_run_variance(left, removed=1, least_degrees=min(8, n // 5))
+    variance, degrees = _long_run_variance(left, removed=1, least_degrees=min(8, max(5, n // 5)))
     error = math.sqrt(variance * (1 / split + 1 / (n - split)))
     return _Fit(levels=levels, at=split, left=float(left @ left), error=error, degrees=degrees)
 
@@ -265,7 +280,7 @@ def _line(values: Series) -> _Fit:
     line = (np.arange(n) - (n - 1) / 2) / n  # rises by 1 from the first step to the last
     change = float(line @ values / (line @ line))
     left = values - mean - change * line
-    variance, degrees = _long_run_variance(left, removed=1, least_degrees=min(8, n // 5))
+    variance, degrees = _long_run_variance(left, removed=1, least_degrees=min(8, max(5, n // 5)))
     error = math.sqrt(variance / float(line @ line))
     levels = (mean - change / 2, mean + change / 2)
     return _Fit(levels=levels, left=float(left @ left), error=error, degrees=degrees)
@@ -390,22 +405,6 @@ def _degrees(n: int) -> int:
 def _effective_steps(residual: Series, variance: float) -> float:
     n = len(residual)
     return min(float(n), max(1.0, n * float(residual.var()) / variance)) if variance else float(n)
-
-
-def student_quantile(probability: float, degrees: float) -> float:
-    """Student's t from the normal quantile by Fisher's expansion, good to 0.2 % from 4 degrees on.
-
-    Here because importing scipy takes longer than a training step, and this is called between steps.
-    """
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum(term / degrees**power for power, term in enumerate(terms))
 
 
 def binomial_interval(hits: int, tries: int, confidence: float = 0.95) -> tuple[float, float]:

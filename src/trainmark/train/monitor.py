@@ -156,4 +156,4 @@ class Monitor:
         compute_s, items = np.asarray(self._compute_s), np.asarray(self._items, dtype=np.float64)
         start = statistics.steady_start(compute_s, items)
         found = statistics.mean_interval(compute_s[start:], items[start:])
-        return found is not None and found.relative_half_width <= half_width
+        return found is not None and found.share <= half_width

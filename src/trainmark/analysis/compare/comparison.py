@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.analysis.compare import quantities
-from trainmark.analysis.compare.judge import CONFIDENCE, Judgement, RunValues, Spread, judge, own_interval, quantile
+from trainmark.analysis.compare.judge import Judgement, RunValues, Spread, judge, own_interval
 from trainmark.analysis.compare.likeness import Difference, differences
 from trainmark.spec import escape, metrics
 from trainmark.spec.errors import UsageError
@@ -148,6 +148,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "interval": list(judgement.interval) if judgement.interval else None,
         "basis": judgement.basis,
         "unless_off_by": found.unless_off_by,
+        "too_noisy": judgement.too_noisy,
         "smallest_difference": judgement.smallest_difference,
         "would_decide": asdict(judgement.more) if judgement.more else None,
         "a": _party_to_json(found.a),
@@ -184,8 +185,7 @@ def _spread(record: Record, compared: Compared) -> Spread | None:
     found = interval_of(_measured(record)) if interval_of else None
     if found is None:
         return None
-    error = found.relative_half_width / quantile(0.5 + CONFIDENCE / 2, found.degrees)
-    return Spread(error=error, degrees=found.degrees, steps=found.steps, disturbed=_disturbed(record))
+    return Spread(error=found.error, degrees=found.degrees, steps=found.steps, disturbed=_disturbed(record))
 
 
 def _disturbed(record: Record) -> float:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal
 
-from trainmark.spec.statistics import student_quantile
+from trainmark.spec.intervals import CONFIDENCE, WIDEST, Bounds, around, log_variance, of_repeats, quantile, too_noisy
 
-CONFIDENCE = 0.95
 POWER = 0.8
 """How often a difference of the size called the smallest would be found."""
 
@@ -23,10 +21,6 @@ MOST_STEPS = 20
 MOST_REPEATS = 100
 """Needing more than this, the two are too near the threshold to be told from it."""
 USUAL_REPEATS = 5
-
-EXPANDED_FROM = 4
-"""From so many degrees of freedom on, Fisher's expansion is within 0.04 % of the 95 % quantile, and spares importing
-scipy, which takes as long as all the rest of a comparison."""
 
 Outcome = Literal["above", "below", "same", "inconclusive"]
 
@@ -62,7 +56,7 @@ class RunValues:
     @property
     def mean(self) -> float:
         """Of logarithms, as ratios are what is compared."""
-        return math.exp(fmean(math.log(value) for value in self.values))
+        return of_repeats(self.values)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +71,21 @@ class More:
 class Judgement:
     ratio: float
     """Value of B / value of A."""
-    interval: tuple[float, float] | None
+    interval: Bounds | None
     """95 % confidence; None where the spread of a side is not known."""
     outcome: Outcome
     """Where the ratio lies beside 1 and the threshold."""
     basis: str
     """Which spread the interval rests on, in words."""
     smallest_difference: float | None
-    """What these data would show four times in five, as a part of A's value."""
+    """What these data would show four times in five, as a part of A's value; None where they are too noisy to say."""
     more: More | None
     """None where nothing more is needed, or nothing sensible would help."""
+
+    @property
+    def too_noisy(self) -> bool:
+        """The ratio is not even known to ±50 %."""
+        return self.interval is not None and too_noisy(self.interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,25 +126,26 @@ def judge(a: RunValues, b: RunValues, *, threshold: float) -> Judgement:
             more=None if a.published or b.published else More(repeats=USUAL_REPEATS),
         )
     half = error.half_width()
-    interval = _around(difference, half)
+    interval = around(math.exp(difference), half)
     outcome = place(interval, threshold)
+    smallest = math.expm1(min(WIDEST, half + quantile(POWER, error.degrees) * math.sqrt(error.variance)))
     return Judgement(
         ratio=math.exp(difference),
         interval=interval,
         outcome=outcome,
         basis=error.basis,
-        smallest_difference=math.expm1(half + quantile(POWER, error.degrees) * math.sqrt(error.variance)),
+        smallest_difference=None if too_noisy(interval) else smallest,
         more=_more(a, b, difference, threshold, error.degrees) if outcome == "inconclusive" else None,
     )
 
 
-def ratio_interval(a: RunValues, b: RunValues) -> tuple[float, float] | None:
+def ratio_interval(a: RunValues, b: RunValues) -> Bounds | None:
     """The interval that `judge` decides by, for whoever asks thousands of times and needs no more."""
     error = _error(a, b)
-    return None if error is None else _around(math.log(b.mean / a.mean), error.half_width())
+    return None if error is None else around(b.mean / a.mean, error.half_width())
 
 
-def place(interval: tuple[float, float], threshold: float) -> Outcome:
+def place(interval: Bounds, threshold: float) -> Outcome:
     """Where an interval of the ratio lies."""
     low, high = interval
     if low > 1 + threshold:
@@ -155,30 +155,13 @@ def place(interval: tuple[float, float], threshold: float) -> Outcome:
     return "same" if 1 - threshold <= low and high <= 1 + threshold and threshold > 0 else "inconclusive"
 
 
-def own_interval(side: RunValues) -> tuple[float, float] | None:
+def own_interval(side: RunValues) -> Bounds | None:
     """A side's value with its 95 % interval: from its repeats, or of one run from its steps."""
     if len(side.values) > 1:
-        count = len(side.values)
-        half = quantile(0.5 + CONFIDENCE / 2, count - 1) * math.sqrt(_variance(side) / count)
-    elif side.spreads[0] is not None:
-        half = quantile(0.5 + CONFIDENCE / 2, side.spreads[0].degrees) * side.spreads[0].error
-        return side.mean * max(0.0, 1 - half), side.mean * (1 + half)  # as every other table shows it
-    else:
+        return of_repeats(side.values)[1]
+    if (spread := side.spreads[0]) is None:
         return None
-    return side.mean * math.exp(-half), side.mean * math.exp(half)
-
-
-def quantile(probability: float, degrees: float) -> float:
-    """Student's t: exact where few runs make it large, else as the intervals of step series take it."""
-    if degrees >= EXPANDED_FROM:
-        return student_quantile(probability, degrees)
-    from scipy.special import stdtrit  # a lighter import than scipy.stats
-
-    return float(stdtrit(degrees, probability))
-
-
-def _around(difference: float, half: float) -> tuple[float, float]:
-    return math.exp(difference - half), math.exp(difference + half)
+    return around(side.mean, quantile(0.5 + CONFIDENCE / 2, spread.degrees) * spread.error)
 
 
 def _error(a: RunValues, b: RunValues) -> _Error | None:
@@ -186,7 +169,7 @@ def _error(a: RunValues, b: RunValues) -> _Error | None:
         return None
     repeated = [side for side in (a, b) if len(side.values) > 1]
     if len(repeated) == 2:
-        parts = [(_variance(side) / len(side.values), len(side.values) - 1.0) for side in repeated]
+        parts = [(log_variance(side.values) / len(side.values), len(side.values) - 1.0) for side in repeated]
         return _welch(parts, "the spread of the repeats of both sides")
     if repeated:
         return _one_repeated(repeated[0], single=a if repeated[0] is b else b)
@@ -195,7 +178,7 @@ def _error(a: RunValues, b: RunValues) -> _Error | None:
 
 def _one_repeated(group: RunValues, *, single: RunValues) -> _Error:
     """A single run is taken to vary as the repeats do, or as its own steps say where that is more."""
-    count, between = len(group.values), _variance(group)
+    count, between = len(group.values), log_variance(group.values)
     spread = single.spreads[0]
     own = spread.error**2 + spread.disturbed**2 if spread else 0.0
     if spread is not None and own > between:
@@ -217,7 +200,7 @@ def _one_run_each(a: Spread | None, b: Spread | None) -> _Error | None:
     return _welch(parts, f"{said}, and the {100 * others:.0f} % of the machine that others used" if others else said)
 
 
-def _welch(parts: Sequence[tuple[float, float]], basis: str) -> _Error:
+def _welch(parts: Sequence[Bounds], basis: str) -> _Error:
     """Sums variances; degrees of freedom by Satterthwaite, but of two runs no more than their one."""
     total = sum(part for part, _ in parts)
     lost = sum(part**2 / degrees for part, degrees in parts)
@@ -225,13 +208,6 @@ def _welch(parts: Sequence[tuple[float, float]], basis: str) -> _Error:
     # two runs that happen to lie close make Satterthwaite believe the other side alone: 7 false alarms in 100
     degrees = fewest if fewest < 2 or not total else total**2 / lost if lost else math.inf
     return _Error(variance=total, degrees=degrees, basis=basis)
-
-
-def _variance(side: RunValues) -> float:
-    """Of one run, in logarithms, between the repeats of a side."""
-    logs = [math.log(value) for value in side.values]
-    middle = fmean(logs)
-    return math.fsum((value - middle) ** 2 for value in logs) / (len(logs) - 1)
 
 
 def _why_none(a: RunValues, b: RunValues) -> str:
@@ -262,8 +238,8 @@ def _more(a: RunValues, b: RunValues, difference: float, threshold: float, degre
 def _of_one_run(side: RunValues, other: RunValues) -> float:
     """The variance of one run's value, as well as it is known."""
     if len(side.values) > 1:
-        return _variance(side)
+        return log_variance(side.values)
     spread = side.spreads[0]
     if len(other.values) > 1:
-        return max(spread.error**2 if spread else 0.0, _variance(other))
+        return max(spread.error**2 if spread else 0.0, log_variance(other.values))
     return spread.error**2 + spread.between if spread else BETWEEN_RUNS**2

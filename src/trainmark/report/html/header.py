@@ -11,13 +11,12 @@ from trainmark.spec.format import (
     NOTHING,
     device_name,
     goal,
-    half_width_percent,
     number,
+    plus_minus,
     shown_quality,
     verdict,
 )
 from trainmark.spec.language import Say
-from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
 from trainmark.workloads import quality_word
 
@@ -70,11 +69,6 @@ def shown_status(status: str, say: Say) -> str:
     return {"valid": say("valid"), "invalid": say("invalid"), "incomplete": say("incomplete")}.get(status, status)
 
 
-def spread(quantity: Quantity) -> str:
-    half = half_width_percent(quantity)
-    return "" if half is None else f"±{number(half, 2)} %"
-
-
 def _figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
     """Word, number, unit, remark."""
     for alias, remark in (
@@ -84,7 +78,7 @@ def _figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
     ):
         quantity = record.metrics.get(alias)
         known = quantity is not None and quantity.value is not None
-        around = spread(quantity) if quantity is not None and known else ""
+        around = plus_minus(quantity.interval, say("too noisy to say")) if quantity is not None and known else ""
         yield alias, *_number(record, alias), f"{remark} {around}".rstrip() if known else _why(record, alias, say)
     reached = f"{shown_verdict(record, say)}, {goal(record.quality)}"
     yield quality_word(record.quality.name), shown_quality(record.quality), "", reached

@@ -11,7 +11,7 @@ from trainmark.report.headline import number_of_times
 from trainmark.report.html import axis
 from trainmark.report.html.bars import Dot, dots, ruler
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.spec.format import NOTHING, device_name, number
+from trainmark.spec.format import NOTHING, device_name, number, telling
 from trainmark.spec.language import Say
 from trainmark.spec.published_row import Source
 from trainmark.spec.record import Record
@@ -159,7 +159,7 @@ def _key(kind: str, word: str) -> Markup:
 
 def _of_record(record: Record, base: Record, say: Say) -> _Place:
     devices = Topology.parse(record.plan.topology).devices
-    low_high = record.metrics["p_core"].interval
+    low_high = telling(record.metrics["p_core"].interval)
     used = record.metrics.get("mfu")
     rate = own_rate(record, "p_core") or 0.0
     above = used is not None and used.value is not None and used.value > 100

@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.spec.format import NOTHING, number
+from trainmark.spec.format import NOTHING, number, telling
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 from trainmark.workloads import title
@@ -88,14 +88,14 @@ def _speed_ups(values: Sequence[float], ideal: float) -> axis.Axis:
 
 def _efficiency(point: Point) -> str:
     shown = f"{100 * point.efficiency.value:.1f} %"
-    if point.efficiency.interval is None:
+    if (interval := telling(point.efficiency.interval)) is None:
         return shown
-    low, high = point.efficiency.interval
+    low, high = interval
     return f"{shown} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _spread(point: Point, base: Point) -> tuple[float, float] | None:
-    if point.efficiency.interval is None:
+    if (interval := telling(point.efficiency.interval)) is None:
         return None
     ideal = point.topology.devices / base.topology.devices
-    return point.efficiency.interval[0] * ideal, point.efficiency.interval[1] * ideal
+    return interval[0] * ideal, interval[1] * ideal

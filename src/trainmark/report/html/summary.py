@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from trainmark.analysis.peaks import mfu
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.header import shown_status, shown_verdict, spread
+from trainmark.report.html.header import shown_status, shown_verdict
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.report.published_table import figure
-from trainmark.spec.format import NOTHING, device_name, number, shown_quality, verdict
+from trainmark.spec.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
 from trainmark.spec.language import Say
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.published_row import PREFIX, PublishedRow
@@ -133,6 +133,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, say: Say) ->
         ]
     )
     failed = sum(bool(check.findings) for check in contents.checks.get(record.run_id, ()))
+    noisy = say("too noisy to say")
     return [
         _Cell(
             shown=[el("a", record.run_id.rpartition("-")[2] or record.run_id, href=f"#{anchor}"), _when(record)],
@@ -142,7 +143,9 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, say: Say) ->
         _Cell(shown=[device_name(record), el("small", record.plan.topology)]),
         _Cell(shown=record.precision),
         _Cell(shown=_settings(fix_hp(record.plan.deviations))),
-        _of_metric(record, "p_core", lambda quantity: f"{quantity.unit} {spread(quantity)}".rstrip()),
+        _of_metric(
+            record, "p_core", lambda quantity: f"{quantity.unit} {plus_minus(quantity.interval, noisy)}".rstrip()
+        ),
         _of_metric(record, "mfu"),
         _Cell(shown=shown, key=quality.value, class_="number"),
         _of_metric(record, "e2e_time"),

@@ -1,0 +1,76 @@
+"""The one kind of interval there is: on the logarithm of a value, so that it never reaches zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, fmean
+
+CONFIDENCE = 0.95
+TOO_NOISY = 0.5
+"""Beyond ±50 % an interval tells a reader nothing but that."""
+WIDEST = 50.0
+"""A half-width beyond this is kept as this: a factor of 5e21 is no number to go on with."""
+
+_EXPANDED_FROM = 4  # degrees of freedom from which on Fisher's expansion is within 0.2 % of the quantile
+
+Bounds = tuple[float, float]
+
+
+def around(value: float, half_width: float) -> Bounds:
+    """From value / f to value x f, where f is e to the half-width; "±4 %" says that f is 1.04."""
+    factor = math.exp(min(half_width, WIDEST))
+    return value / factor, value * factor
+
+
+def half_width(bounds: Bounds) -> float:
+    """Of an interval, on the logarithm; without end where it holds zero."""
+    low, high = bounds
+    return math.log(high / low) / 2 if low > 0 else math.inf if high > 0 else 0.0
+
+
+def share(bounds: Bounds) -> float:
+    """What is shown: 0.04 reads "±4 %", a value so much larger, or smaller by the same factor."""
+    return math.expm1(min(half_width(bounds), WIDEST))
+
+
+def too_noisy(bounds: Bounds) -> bool:
+    return share(bounds) > TOO_NOISY
+
+
+def of_repeats(values: Sequence[float]) -> tuple[float, Bounds | None]:
+    """The mean of repeats, of their logarithms, with Student's 95 % interval; a single one has none.
+
+    The spread of repeats holds all that changes from process to process, and what changes within one as well.
+    """
+    mean, count = math.exp(fmean(map(math.log, values))), len(values)
+    if count < 2:
+        return mean, None
+    return mean, around(mean, quantile(0.5 + CONFIDENCE / 2, count - 1) * math.sqrt(log_variance(values) / count))
+
+
+def log_variance(values: Sequence[float]) -> float:
+    """Of one value, in logarithms, between repeats."""
+    logs = [math.log(value) for value in values]
+    middle = fmean(logs)
+    return math.fsum((value - middle) ** 2 for value in logs) / (len(logs) - 1)
+
+
+def quantile(probability: float, degrees: float) -> float:
+    """Student's t: exact where few degrees make it large, else by Fisher's expansion of the normal quantile.
+
+    Importing scipy takes longer than a training step, and this is called between steps.
+    """
+    if degrees < _EXPANDED_FROM:
+        from scipy.special import stdtrit  # a lighter import than scipy.stats
+
+        return float(stdtrit(degrees, probability))
+    z = NormalDist().inv_cdf(probability)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return math.fsum(term / degrees**power for power, term in enumerate(terms))
