@@ -48,6 +48,7 @@ def test_without_words_a_page_of_the_newest_runs_is_made_and_named(store: Store,
 
 
 def test_the_page_goes_where_it_is_asked_to(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
     first, second = tmp_path / "a b" / "out.html", tmp_path / "second.html"
     assert call(store, "a1b2", "--html", first) == 0
     assert call(store, "a1b2", "--format", "html", "--out", second, "--lang", "en") == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainmark import datasets
-from trainmark.cli.terminal import say
+from trainmark.cli.terminal import result_is_kept, say
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def _make(args: argparse.Namespace) -> int:
     words = {name: getattr(args, name) for name in ("seed", *(option.name for option in known.make_options))}
     given = {name: value for name, value in words.items() if value is not None}
     known.make(out, progress=_counting(known.things), **given)
+    result_is_kept()
     print(out)
     return 0
 
@@ -155,6 +156,7 @@ def _prepare(args: argparse.Namespace) -> int:
     words = {option.name: getattr(args, option.name) for option in known.prepare_options}
     files = {name: Path(word).expanduser() if word else None for name, word in words.items()}
     say(known.prepare(out, any_archive=args.no_md5, progress=_shown, **files))
+    result_is_kept()
     print(out)
     return 0
 

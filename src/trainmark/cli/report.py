@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import console, say
+from trainmark.cli.terminal import console, result_is_kept, say
 from trainmark.report import FORMATS, NEWEST, WITH_ROWS
 from trainmark.spec.language import LANGUAGES
 
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark.report import output
     from trainmark.spec import escape
+    from trainmark.spec.whole_files import is_stream
     from trainmark.store.store import Store, default_folder
 
     form, out = _asked(args)
@@ -55,15 +56,17 @@ def run(args: argparse.Namespace) -> int:
     if rows and form not in WITH_ROWS:
         say(f"{len(rows)} published rows are left out: {form} is about runs")
     text = output.render(form, records, rows, store=store, language=args.lang, folders=folders, published=args.publish)
-    if form == "html":
-        out = out or store.folder / "reports" / f"report-{records[0].run_id if records else 'published'}.html"
     if out is not None:
         output.write(out, text, store)
-    if form == "html":
-        print(escape.terminal(str(out)))
-    elif out is None:
+    elif form == "html":
+        out = output.keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
+    if out is None:
         screen = console()
         screen.file.write(escape.fitted(text, screen.encoding))
+    else:
+        result_is_kept()
+        if form == "html" and not is_stream(out):
+            print(escape.terminal(str(out)))
     return 0
 
 

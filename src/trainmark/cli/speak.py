@@ -7,11 +7,11 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.cli.terminal import say
+from trainmark.cli.terminal import result_is_kept, say
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 
 if TYPE_CHECKING:
@@ -77,11 +77,14 @@ def run(args: argparse.Namespace) -> int:
     targets = _targets(args, len(texts))
     if not args.force:
         _refuse_existing(targets)
+    if args.lines is not None:
+        _make_folders({path.parent for files in targets for path in files if path is not None})
     voice = speak.open_voice(_checkpoint(args.checkpoint, args.store), _device(args.platform))
     documents: list[Any] = []
     for files, speech in zip(targets, speak.speak(voice, texts, settings), strict=True):
         speech.write(files.wav, files.png)
         documents.append(speech.document)
+        result_is_kept()
         shown = escape.terminal(str(files.wav))
         for doubt in speech.document["doubts"]:
             say(f"{shown}: {doubt['code']}: {doubt['text']}")
@@ -149,6 +152,15 @@ def _targets(args: argparse.Namespace, count: int) -> list[Files]:
             raise UsageError(f"{word} {path} must be a folder with --lines, as every line gets its own file")
     names = [f"{number:03d}" for number in range(1, count + 1)]
     return [Files(folder / f"{name}.wav", args.plot / f"{name}.png" if args.plot else None) for name in names]
+
+
+def _make_folders(folders: Iterable[Path]) -> None:
+    """Those that are named, and none above them."""
+    for folder in folders:
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise NotReadyError(f"the folder {folder} cannot be made: {error.strerror}") from error
 
 
 def _refuse_existing(targets: Sequence[Files]) -> None:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from trainmark.datasets.data_set import MANIFEST
 from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.spec.errors import NotReadyError
+from trainmark.spec.whole_files import sync
 
 Progress = Callable[[int, int], None]
 """Told how many items are written and how many there will be."""
@@ -151,7 +152,7 @@ def _write_manifest(root: Path, plan: DatasetSpec, written: list[WrittenFile]) -
         json.dump(manifest, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    _sync_folder(root)
+    sync(root)
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
@@ -198,7 +199,7 @@ def _install(unfinished: Path, out: Path, plan: DatasetSpec) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
         else:
-            _sync_folder(out.parent)
+            sync(out.parent)
             return
         if _holds(out, plan):
             return  # another process was faster, and its bytes are the same
@@ -221,11 +222,3 @@ def _sweep(out: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _LEFT_OVER_S:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmark.spec.errors import NotReadyError, WorkloadError
-from trainmark.spec.whole_files import write_whole
+from trainmark.spec.whole_files import write_named
 
 if TYPE_CHECKING:
     import torch
@@ -62,11 +62,7 @@ def write(path: Path, samples: Samples | torch.Tensor, rate: int = RATE) -> None
     levels = np.rint(values * (32768 / max(peak, 1.0))).clip(-32768, 32767).astype(np.int16)
     wav = io.BytesIO()
     _soundfile().write(wav, levels, rate, format="WAV", subtype="PCM_16")
-    try:
-        write_whole(path, wav.getvalue())
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NotReadyError(f"cannot write the sound file {path}: {reason}; choose another folder") from error
+    write_named(path, wav.getvalue())
 
 
 @contextlib.contextmanager

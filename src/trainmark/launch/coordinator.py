@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.spec.errors import HangError, NotReadyError, WorkloadError
+from trainmark.spec.whole_files import write_whole
 from trainmark.train.ranks import host_name
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Coordinator:
                     f"launcher {launcher} handed over a file with the name {name!r}; nothing was written"
                 )
             data = b"".join(self._store.get(self._key(f"file/{name}/{number}")) for number in range(pieces))
-            (folder / name).write_bytes(data)
+            write_whole(folder / name, data)
         return True
 
     def finish(self, exit_code: int) -> None:

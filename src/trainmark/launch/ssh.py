@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
-import secrets
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,6 +19,7 @@ from trainmark.launch.cluster_env import PORT
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.site import Remote, Site
 from trainmark.spec.topology import Topology
+from trainmark.spec.whole_files import whole_folder
 
 ARRIVED = "trainmark arrived"
 """The first line of every remote side: ssh has let us in and the folder is there."""
@@ -165,21 +164,21 @@ def fetch(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -
     home = store / "runs" / run_id
     if home.exists():
         return
-    unfinished = store / f".{run_id}-{secrets.token_hex(4)}.part"  # not among the runs, where it would be listed
     command = shlex.join(["tar", "-cf", "-", "--exclude=checkpoints", "-C", str(path.parent), run_id])
     try:
-        with _output_of(ssh_command(target, remote, command)) as source, Destination(unfinished) as destination:
+        # unfinished it lies in the store, not among the runs, where it would be listed
+        with (
+            whole_folder(home, beside=store) as unfinished,
+            _output_of(ssh_command(target, remote, command)) as source,
+            Destination(unfinished) as destination,
+        ):
             for member in members(source, f"the copy from host {target.host}", FETCH_LIMITS):
                 name = PurePosixPath(member.name)
                 if name.parts[0] != run_id or len(name.parts) < 2:
                     raise NotReadyError(f"{member} is not of this run")
                 destination.write(name.relative_to(run_id), member, member.size)
-        home.parent.mkdir(exist_ok=True)
-        unfinished.rename(home)
     except OSError as error:
         raise NotReadyError(f"{home} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from trainmark.spec.errors import NotReadyError, UsageError, nearest
 from trainmark.spec.language import by_locale
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
-from trainmark.spec.whole_files import write_whole
+from trainmark.spec.whole_files import write_named, write_whole
 from trainmark.store.store import Store
 
 
@@ -57,21 +57,30 @@ def render(
 
 
 def leave_page(records: Sequence[Record], store: Store) -> Path:
-    """Writes the page of these runs into the store."""
-    path = store.folder / "reports" / f"{records[-1].run_id}.html"
-    write(path, render("html", records, store=store, folders=run_folders(records, store)), store)
+    """Draws the page of these runs and keeps it."""
+    page = render("html", records, store=store, folders=run_folders(records, store))
+    return keep_page(f"{records[-1].run_id}.html", page, store)
+
+
+def keep_page(name: str, page: str, store: Store) -> Path:
+    """Writes a page into the store."""
+    path = store.folder / "reports" / name
+    try:
+        write_whole(path, _encoded(page))
+    except OSError as error:
+        raise NotReadyError(f"{path} could not be written: {error.strerror}; name a file with --html") from error
     return path
 
 
 def write(path: Path, text: str, store: Store) -> None:
+    """To the file a user named."""
     if path.expanduser().resolve().parent == store.records.resolve():
         raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")
-    try:
-        write_whole(path.expanduser(), text.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise NotReadyError(
-            f"{path} could not be written: {error.strerror}; choose another place with --out"
-        ) from error
+    write_named(path, _encoded(text))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
 
 
 def run_folders(records: Iterable[Record], store: Store) -> dict[str, Path]:

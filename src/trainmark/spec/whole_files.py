@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all: under another name first, which a reader never sees."""
+"""Writes a file or a folder whole or not at all: under another name first, which a reader never sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+
+from trainmark.spec.errors import NotReadyError
 
 UNFINISHED = ".part"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -27,6 +32,54 @@ def write_whole(path: Path, content: bytes, *, beside: Path | None = None) -> No
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
+
+
+def write_named(path: Path, content: bytes) -> None:
+    """To a place the user names: a link is followed, a pipe or a device is written to, and no folder is made.
+
+    NotReadyError where that cannot be done.
+    """
+    path = path.expanduser()
+    try:
+        if is_stream(path):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
+                stream.write(content)
+            return
+        file = path.resolve()
+        if not file.parent.exists():
+            raise NotReadyError(f"cannot write {path}: there is no folder {file.parent}; make it, or choose another")
+        write_whole(file, content)
+    except (OSError, RuntimeError) as error:  # links that lead to each other are a RuntimeError before Python 3.13
+        reason = getattr(error, "strerror", None) or str(error)
+        raise NotReadyError(f"cannot write {path}: {reason}; choose another place") from error
+
+
+def is_stream(path: Path) -> bool:
+    """Whether what is there is no file to be replaced: a pipe, a terminal, a device, `/dev/stdout`."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    # what a shell has opened for us is named there too, and is not ours to replace even where it is a file
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or path.absolute().is_relative_to("/dev")
+
+
+@contextlib.contextmanager
+def whole_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
+    """A folder to fill, which becomes `final` in one step at the end; what went wrong before leaves nothing behind.
+
+    A folder that is there already is replaced. What a killed process leaves is hidden and ends in `UNFINISHED`.
+    """
+    unfinished = (beside or final.parent) / f".{final.name}-{secrets.token_hex(4)}{UNFINISHED}"
+    try:
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if final.exists():
+            shutil.rmtree(final)
+        unfinished.rename(final)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def write_once(path: Path, content: bytes) -> None:
@@ -49,12 +102,12 @@ def write_once(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
     for folder in (path.parent, path.parent.parent):
-        _sync_folder(folder)
+        sync(folder)  # the name must survive a power cut too, not only the content
 
 
-def _sync_folder(folder: Path) -> None:
-    """The name must survive a power cut too, not only the content."""
-    opened = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """A file or a folder is on disk when this returns."""
+    opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
     except OSError as error:

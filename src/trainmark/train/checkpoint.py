@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from trainmark.spec.errors import NotReadyError, WorkloadError
-from trainmark.spec.whole_files import sha256
+from trainmark.spec.whole_files import sha256, sync, whole_folder
 from trainmark.workloads.weights import checkpoints
 
 KEPT = 2
@@ -21,22 +20,15 @@ KEPT = 2
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Writes a checkpoint of a step; the older ones beyond the last two are removed once it is safe on disk."""
     final = folder / f"step-{step:09d}"
-    part = folder / f".{final.name}.part-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
-        torch.save(state, part / "state.pt")
-        manifest = {"step": step, "size": (part / "state.pt").stat().st_size, "sha256": sha256(part / "state.pt")}
-        (part / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-        for name in ("state.pt", "manifest.json", "."):
-            _sync(part / name)
-        if final.exists():
-            shutil.rmtree(final)
-        part.rename(final)
-        _sync(folder)
+        with whole_folder(final) as part:
+            torch.save(state, part / "state.pt")
+            manifest = {"step": step, "size": (part / "state.pt").stat().st_size, "sha256": sha256(part / "state.pt")}
+            (part / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+            for name in ("state.pt", "manifest.json", "."):
+                sync(part / name)
+        sync(folder)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        shutil.rmtree(part, ignore_errors=True)
         reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise WorkloadError(f"cannot write the checkpoint of step {step} to {folder}: {reason}") from error
     for old in checkpoints(folder)[:-KEPT]:
@@ -68,11 +60,3 @@ def _damage(path: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

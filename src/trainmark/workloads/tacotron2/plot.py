@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmark.datasets.mel import MEL
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.whole_files import write_whole
+from trainmark.spec.whole_files import write_named
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -74,11 +73,7 @@ def save(path: Path, *, alignment: Values, mel: Values | None, title: str, lette
         raise ValueError(f"the mel spectrogram {mel.shape} has other frames than the alignment {alignment.shape}")
     png = io.BytesIO()
     _drawn(alignment, mel, title, letters).save(png, "PNG", optimize=True)
-    try:
-        write_whole(path, png.getvalue())
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NotReadyError(f"cannot write the picture {path}: {reason}; choose another folder") from error
+    write_named(path, png.getvalue())
 
 
 def colored(shares: Values) -> npt.NDArray[np.uint8]:

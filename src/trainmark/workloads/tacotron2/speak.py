@@ -19,7 +19,7 @@ from trainmark.datasets.mel import MEL
 from trainmark.spec.errors import NotReadyError, WorkloadError
 from trainmark.spec.precision import Precision
 from trainmark.spec.record import Doubt
-from trainmark.spec.whole_files import sha256, write_whole
+from trainmark.spec.whole_files import sha256, write_named
 from trainmark.workloads import weights
 from trainmark.workloads.tacotron2 import griffin_lim, plot
 from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
@@ -390,7 +390,4 @@ def _checked_sha256(file: Path) -> str:
 
 
 def _write_document(path: Path, document: Mapping[str, Any]) -> None:
-    try:
-        write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        raise NotReadyError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
+    write_named(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
