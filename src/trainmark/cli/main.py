@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
-import os
 import re
 import sys
 import traceback
@@ -13,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol, cast
 
 from trainmark import __version__
-from trainmark.cli.terminal import say
+from trainmark.cli.terminal import say, standard_streams
+from trainmark.launch.signals import Terminated, raising_on_sigterm
 from trainmark.spec import escape
-from trainmark.spec.errors import TrainmarkError, UsageError, nearest
+from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, nearest
 
 COMMANDS = {
     "run": "run",
@@ -128,12 +127,17 @@ def parser(words: Sequence[str] = ()) -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    with standard_streams() as output, raising_on_sigterm():
+        code = _answer([word for word in words if word != "--debug"], debug="--debug" in words)
+        if output.problem:
+            say(f"trainmark: the output could not be written: {output.problem}")
+            code = code or (0 if output.result_is_kept else NotReadyError.exit_code)
+    return code
+
+
+def _answer(words: Sequence[str], *, debug: bool) -> int:
+    """Runs the command that is meant, and gives its exit code."""
     try:
-        words = [word for word in words if word != "--debug"]
         top = parser(words)
         args = top.parse_words(words)
         if args.command is None:
@@ -148,12 +152,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
         return error.exit_code
     except BrokenPipeError:
-        # whoever read our output has gone; what was to be kept is on disk by now
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0  # whoever read our output has gone; what was to be kept is on disk by now
+    except Terminated:
+        say("trainmark: ended by SIGTERM")
+        return 143
     except KeyboardInterrupt:
         say("trainmark: interrupted")
         return 130
+    except SystemExit as error:  # of argparse, after it printed its help
+        sys.stdout.flush()
+        return error.code if isinstance(error.code, int) else 0
     except Exception as error:
         traceback.print_exc()
         say(f"trainmark: this is a bug of ours: {type(error).__name__}: {error}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.progress import watching
-from trainmark.cli.terminal import console, look, say
+from trainmark.cli.terminal import console, look, result_is_kept, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     options = from_args(args)
     this_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
     result = session.run(options, own_command=this_command, say=say, watching=watching)
+    result_is_kept()
     for complaint in result.complaints:
         say(f"trainmark: {complaint}")
     if result.leads:

@@ -75,26 +75,33 @@ def run(
     if fill:
         _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
-    try:
-        outcome = _execute(plan, settled, watch, coordinator, interface)
-    except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
-        if leads:
-            with suppress(Exception):
-                _note(settled.folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
-                store.add(gather.record(settled.folder))
-        raise
-    if not leads:
-        return outcome
+    with catching_signals() as signals:
+        try:
+            outcome = _execute(plan, settled, watch, coordinator, interface, signals)
+        except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
+            if leads:
+                with suppress(Exception):
+                    _note(settled.folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
+                    store.add(gather.record(settled.folder))
+            raise
+        return _conclude(outcome, settled, store, signals) if leads else outcome
+
+
+def _conclude(outcome: Outcome, settled: Settled, store: Store, signals: list[int]) -> Outcome:
+    """Makes the record and keeps it. A signal that came too late to end the run ends what would have followed it."""
     if outcome.exit_code:
         _note(settled.folder, FaultFound(exit_code=outcome.exit_code, sentence=outcome.sentence))
     record = gather.record(settled.folder)
     store.add(record)
-    code = outcome.exit_code
+    code, sentence = outcome.exit_code, record.ended
     if not code and (number := endings.BY_SIGNAL.get(record.ended)):
         code = 128 + number
     elif not code and record.status == "invalid":
         code = endings.INVALID_CODE
-    return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=record.ended)
+    elif not code and signals:
+        code = 128 + signals[0]
+        sentence = f"{signal.Signals(signals[0]).name} came when the run was over ({record.ended}); its record is valid"
+    return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=sentence)
 
 
 def _note(folder: Path, event: Event) -> None:
@@ -108,7 +115,8 @@ def probe_only(
 ) -> tuple[list[AllReduce], int, str]:
     """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
     settled = settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
-    outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, only_probe=True)
+    with catching_signals() as signals:
+        outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, signals, only_probe=True)
     if coordinator and not coordinator.env.leads:
         return [], outcome.exit_code, outcome.sentence
     folder = RunFolder(settled.folder, only_ranks=[0])
@@ -122,6 +130,7 @@ def _execute(
     watch: Watcher,
     coordinator: Coordinator | None,
     interface: str | None,
+    signals: list[int],
     *,
     only_probe: bool = False,
 ) -> Outcome:
@@ -130,18 +139,17 @@ def _execute(
     workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe)
     route = network.route(here, settled.rendezvous_port, interface)
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
-    with catching_signals() as signals:
-        workers.start(settled.plan_file, route, time.perf_counter_ns())
-        try:
-            fault = _supervise(workers, signals, watch, heartbeat)
-        finally:
-            workers.end()
-        fault = fault or _own_fault(workers, signals)
-        if coordinator and heartbeat:
-            if here.leads:
-                fault = collect_faults(coordinator, heartbeat, settled.folder, fault)
-            else:
-                fault = follow(workers, coordinator, heartbeat, settled, fault)
+    workers.start(settled.plan_file, route, time.perf_counter_ns())
+    try:
+        fault = _supervise(workers, signals, watch, heartbeat)
+    finally:
+        workers.end()
+    fault = fault or _own_fault(workers, signals)
+    if coordinator and heartbeat:
+        if here.leads:
+            fault = collect_faults(coordinator, heartbeat, settled.folder, fault)
+        else:
+            fault = follow(workers, coordinator, heartbeat, settled, fault)
     if fault:
         return Outcome(exit_code=fault.exit_code, folder=settled.folder, sentence=fault.sentence)
     return Outcome(exit_code=0, folder=settled.folder)

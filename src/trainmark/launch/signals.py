@@ -1,4 +1,4 @@
-"""Takes note of Ctrl-C and of being asked to end, for code that decides itself what these mean."""
+"""Ctrl-C and being asked to end: noted, for code that decides itself what these mean, or raised, for all other code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,28 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: whatever cleans up after Ctrl-C does so now too."""
+
+
+@contextmanager
+def raising_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends what goes on as Ctrl-C does, by an exception, so that nothing is left behind."""
+    usual = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if not usual:  # whoever set another meaning keeps it
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
