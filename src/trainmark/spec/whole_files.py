@@ -46,7 +46,7 @@ def write_named(path: Path, content: bytes) -> None:
                 stream.write(content)
             return
         file = path.resolve()
-        if not file.parent.exists():
+        if not file.parent.is_dir():
             raise NotReadyError(f"cannot write {path}: there is no folder {file.parent}; make it, or choose another")
         write_whole(file, content)
     except (OSError, RuntimeError) as error:  # links that lead to each other are a RuntimeError before Python 3.13
