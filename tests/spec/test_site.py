@@ -35,8 +35,8 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_every_fact_is_read_and_paths_begin_where_the_file_lies(tmp_path: Path) -> None:
-    written(tmp_path / "trainmark.toml", WHOLE)
-    assert site.load({}, cwd=tmp_path) == site.Site(
+    chosen = written(tmp_path / "chosen.toml", WHOLE)
+    assert site.load({"TRAINMARK_CONFIG": str(chosen)}, cwd=tmp_path) == site.Site(
         data={"imagenet": "/data/imagenet", "ljspeech": str(tmp_path / "sets" / "lj")},
         remote=site.Remote(
             python="~/venv/bin/python",
@@ -95,3 +95,49 @@ def test_a_wrong_file_is_refused_with_its_name_and_the_key(tmp_path: Path, text:
         site.load({}, cwd=tmp_path)
     assert sentence in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+def test_a_file_of_the_working_folder_sets_values_and_names_no_programs(tmp_path: Path) -> None:
+    """What it may set is read all the same; only entering other hosts by it is refused."""
+    here = written(tmp_path / "here" / "trainmark.toml", WHOLE)
+    environ = {"HOME": str(tmp_path / "home")}
+    found = site.load(environ, cwd=here.parent)
+    assert found.data["imagenet"] == "/data/imagenet"
+    with pytest.raises(UsageError) as refused:
+        found.entering_hosts(trust=False)
+    assert f"site file {here}: python of [remote] decides what ssh runs" in str(refused.value)
+    assert "say --trust" in str(refused.value)
+    assert f'{tmp_path}/home/.config/trainmark/trainmark.toml: trust = ["{here.parent}"]' in str(refused.value)
+    assert found.entering_hosts(trust=True).remote.ssh_config == str(here.parent / "ssh" / "config")
+
+
+@pytest.mark.parametrize("key", ["python", "folder", "user", "ssh_config"])
+def test_every_word_that_changes_what_ssh_runs_needs_trust(tmp_path: Path, key: str) -> None:
+    written(tmp_path / "trainmark.toml", f'[remote]\n{key} = "x"\n')
+    with pytest.raises(UsageError, match=rf"{key} of \[remote\]"):
+        site.load({}, cwd=tmp_path).entering_hosts(trust=False)
+
+
+def test_the_users_own_files_are_followed_and_may_vouch_for_folders(tmp_path: Path) -> None:
+    remote = '[remote]\nssh_config = "cluster.ssh"\n'
+    here = written(tmp_path / "here" / "trainmark.toml", remote)
+    chosen = written(tmp_path / "chosen.toml", remote)
+    own = written(tmp_path / "home" / ".config" / "trainmark" / "trainmark.toml", remote)
+    environ = {"HOME": str(tmp_path / "home")}
+    for where, cwd in (
+        ({**environ, "TRAINMARK_CONFIG": str(chosen)}, here.parent),  # named by hand
+        (environ, tmp_path),
+        (environ, own.parent),
+    ):
+        assert site.load(where, cwd=cwd).entering_hosts(trust=False).remote.ssh_config
+    own.write_text(f'trust = ["{here.parent}"]\n')
+    assert site.load(environ, cwd=here.parent).entering_hosts(trust=False).remote.ssh_config
+
+
+def test_a_file_cannot_vouch_for_itself(tmp_path: Path) -> None:
+    written(tmp_path / "trainmark.toml", f'trust = ["{tmp_path}"]\n')
+    with pytest.raises(UsageError, match="trust is for your own file"):
+        site.load({}, cwd=tmp_path)
+    written(tmp_path / "trainmark.toml", 'untrusted = ""\n')
+    with pytest.raises(UsageError, match="key 'untrusted' is not known"):
+        site.load({}, cwd=tmp_path)

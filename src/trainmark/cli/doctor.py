@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--topology", metavar="NxM", help="measure the links between so many nodes x devices per node")
     add("--hosts", metavar="A,B", help="the machines of --topology, reached by ssh")
+    add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")
     add("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
     how_long = parser.add_mutually_exclusive_group()
     how_long.add_argument("--quick", action="store_true", help="measure the devices for 2 s, not 20 s")
@@ -70,7 +71,8 @@ def _tell_links(args: argparse.Namespace, store: Path) -> int:
     from trainmark.spec.topology import Topology
 
     topology = Topology.parse(args.topology)
-    results = [links.measure(topology, hosts=args.hosts, platform=args.platform, store=store, say=say)]
+    asked = {"hosts": args.hosts, "platform": args.platform, "trust": args.trust}
+    results = [links.measure(topology, store=store, say=say, **asked)]
     if results[0].sentence and not args.hosts:
         results.append(_network())
     told = [result for result in results if result.sentence]

@@ -25,6 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeat", type=int, default=1, metavar="K", help="run K times (default: once)")
     parser.add_argument("--data", metavar="DIR", help="where the same data lies on this machine (default: as before)")
+    parser.add_argument("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: as before)")
+    parser.add_argument(
+        "--trust", action="store_true", help="run the platform's or workload's file that the record names"
+    )
     add_verdict_options(parser)
     parser.add_argument("--store", metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
@@ -43,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     original = subject(args.run, store)
     if original.row is not None:
         raise UsageError(f"{original.label} is a published row, which tells no plan; name a run")
-    plan = reproduction.plan_again(original.records, args.data)
+    plan = reproduction.plan_again(original.records, args.data, platform=args.platform, trust=args.trust)
     quantities.find(args.metric, (original,))  # a wrong word ends here and not after the run
     result = session.run_plan(plan, options, say=say, watching=watching)
     for complaint in result.complaints:

@@ -29,13 +29,19 @@ Found = tuple[Sequence[AllReduce], int, str]
 
 
 def measure(
-    topology: Topology, *, hosts: str | None, platform: str | None, store: Path, say: Callable[[str], None]
+    topology: Topology,
+    *,
+    hosts: str | None,
+    platform: str | None,
+    store: Path,
+    say: Callable[[str], None],
+    trust: bool = False,
 ) -> CheckResult:
     """Between the devices of this machine and of its job, or of the hosts named."""
     if topology.devices == 1:
         return CheckResult(name=NAME, verdict="ok", sentence=f"{topology} has one rank, which exchanges with nobody")
     if hosts:
-        results, code, sentence = _probe_hosts(hosts, topology, platform)
+        results, code, sentence = _probe_hosts(hosts, topology, platform, trust=trust)
     else:
         options = RunOptions(recipe="smoke", topology=str(topology), platform=platform)
         # which one does not matter: no model is built
@@ -78,10 +84,11 @@ def _probe_here(plan: Plan, topology: Topology, store: Path, say: Callable[[str]
     return [], code, ""
 
 
-def _probe_hosts(hosts: str, topology: Topology, platform: str | None) -> Found:
+def _probe_hosts(hosts: str, topology: Topology, platform: str | None, *, trust: bool) -> Found:
     """What the doctor of the first host tells."""
     words = ["doctor", "--topology", str(topology), *(["--platform", platform] if platform else [])]
-    document, code = ssh_run.ask_hosts(hosts, words, topology, site.load(), quiet=True)
+    known = site.load().entering_hosts(trust=trust)
+    document, code = ssh_run.ask_hosts(hosts, words, topology, known, quiet=True)
     if document is None:
         return [], code, "ended before the links were measured"
     try:

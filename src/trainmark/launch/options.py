@@ -49,6 +49,8 @@ class RunOptions:
     resume: str | None = None
     hosts: str | None = None
     port: int | None = None
+    trust: bool = False
+    """Follow what a file in the working folder, or a record, says of programs."""
     join_timeout_s: float | None = _option(None, "--join-timeout")
     strict: bool = False
     quiet: bool = False

@@ -14,8 +14,13 @@ from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 
 
-def plan_again(records: Sequence[Record], data: str | None = None) -> Plan:
-    """What these repeats of one plan were told, with its files where they lie on this machine."""
+def plan_again(
+    records: Sequence[Record], data: str | None = None, *, platform: str | None = None, trust: bool = False
+) -> Plan:
+    """What these repeats of one plan were told, with its files where they lie on this machine.
+
+    A record may come from a stranger: files it names that run programs are not opened unless there is `trust`.
+    """
     record = records[0]
     for each in records:
         if each.status != "valid":
@@ -30,6 +35,18 @@ def plan_again(records: Sequence[Record], data: str | None = None) -> Plan:
         raise UsageError(f"run {record.run_id} went on from a checkpoint; reproduce the run it began with")
     if plan.init_from is not None and not Path(plan.init_from).is_file():
         raise NotReadyError(f"run {record.run_id} began with weights from {plan.init_from}, which is not there")
+    if plan.workload_source and plan.workload_source.file and not trust:
+        raise UsageError(
+            f"run {record.run_id} trained a workload from {plan.workload_source}, and reproducing it runs that file; "
+            "say --trust if you know what it holds"
+        )
+    if platform:
+        plan = replace(plan, platform=platform)
+    elif plan.platform.endswith(".toml") and not trust:
+        raise UsageError(
+            f"run {record.run_id} took the platform file {plan.platform}, which may name programs to run; "
+            "name yours with --platform, or say --trust if you know what it holds"
+        )
     if plan.data.folder == NO_FOLDER and not data:
         return plan
     return replace(plan, data=replace(plan.data, folder=str(_data_folder(plan, data))))

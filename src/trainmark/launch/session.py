@@ -154,17 +154,18 @@ class _Session:
         if options.resume:
             raise UsageError("--resume goes on where the checkpoints lie: run it on the first host, not with --hosts")
         topology = Topology.parse(options.topology or "1x1")
+        known = self._site.entering_hosts(trust=options.trust)
         decided = planning.plans(options)  # a wrong word ends here and not on every host
         if topology.nodes > 1:
             fill.refuse_several_launchers(decided, options)
-        over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False)
+        over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False, trust=False)
         records: list[Record] = []
         names = [workloads.word_of(plan) for plan in decided for _ in range(options.repeat)]
         for index, name in enumerate(names):
             said = replace(over_there, workloads=(name,), budget_s=self._share_s(len(names) - index))
             argv = [word for group in said.to_argv() for word in group]
             folder = self._store.folder
-            record, code = ssh_run.run_on_hosts(hosts, argv, topology, self._site, folder, quiet=options.quiet)
+            record, code = ssh_run.run_on_hosts(hosts, argv, topology, known, folder, quiet=options.quiet)
             if record:
                 if not self._store.path(record.run_id).exists():  # the first host may share this store
                     self._store.add(record)

@@ -53,20 +53,28 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of each real data set, by the set's name."""
     remote: Remote = Remote()
     network: Network = Network()
+    trust: tuple[Text, ...] = ()
+    """Of a user's own file: working folders whose file may say how other hosts are entered."""
+    untrusted: str = ""
+    """Why what it says of that is not followed unasked, in a sentence; empty where the file is the user's own."""
+
+    def entering_hosts(self, *, trust: bool) -> Site:
+        """The same, to enter other hosts by; UsageError where it names programs that nobody here has vouched for."""
+        if self.untrusted and not trust:
+            raise UsageError(self.untrusted)
+        return self
 
 
 def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, home: Path | None = None) -> Site:
     """The first file found counts; without one every fact is left to its default."""
-    path = _find(os.environ if environ is None else environ, cwd or Path.cwd(), home)
+    environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
+    own = _own_file(environ, home)
+    path = _find(environ, cwd, own)
     if path is None:
         return Site()
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"site file {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"site file {path} is not valid TOML: {error}") from None
-    found = tables.read(Site, document, f"site file {path}")
+    found = _read(path)
+    if path == cwd / FILE and not (own and own.is_file() and own.samefile(path)):
+        found = _with_trust(found, path, own)
     remote = found.remote
     if remote.ssh_config is not None:
         remote = msgspec.structs.replace(remote, ssh_config=_beside(path, remote.ssh_config))
@@ -74,18 +82,46 @@ def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, h
     return msgspec.structs.replace(found, data=data, remote=remote)
 
 
-def _find(environ: Mapping[str, str], cwd: Path, home: Path | None) -> Path | None:
+def _read(path: Path) -> Site:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"site file {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"site file {path} is not valid TOML: {error}") from None
+    return tables.read(Site, document, f"site file {path}", untrusted="")
+
+
+def _with_trust(found: Site, path: Path, own: Path | None) -> Site:
+    """What a file in the working folder, which anybody may have put there, says of other hosts is data until somebody
+    vouches for it: ssh runs what its configuration names, and the hosts run the Python that is named."""
+    where = own or f"~/.config/trainmark/{FILE}"
+    if found.trust:
+        raise UsageError(f"site file {path}: trust is for your own file {where}; a file cannot vouch for itself")
+    keys = [field for field in Remote.__struct_fields__ if getattr(found.remote, field) != getattr(Remote(), field)]
+    vouched = _read(own).trust if keys and own and own.is_file() else ()
+    if not keys or any(Path(folder).expanduser().resolve() == path.resolve().parent for folder in vouched):
+        return found
+    sentence = (
+        f"site file {path}: {keys[0]} of [remote] decides what ssh runs, and the file lies in the working folder; "
+        f'say --trust if you know who wrote it, or name the folder in {where}: trust = ["{path.resolve().parent}"]'
+    )
+    return msgspec.structs.replace(found, untrusted=sentence)
+
+
+def _own_file(environ: Mapping[str, str], home: Path | None) -> Path | None:
+    if home is None and environ.get("HOME"):
+        home = Path(environ["HOME"])
+    return home and home / ".config" / "trainmark" / FILE
+
+
+def _find(environ: Mapping[str, str], cwd: Path, own: Path | None) -> Path | None:
     if chosen := environ.get(VARIABLE):
         path = Path(chosen).expanduser()
         if not path.is_file():
             raise UsageError(f"{VARIABLE} names {path}, and there is no such file; correct it or unset it")
         return path
-    candidates = [cwd / FILE]
-    if home is None and environ.get("HOME"):
-        home = Path(environ["HOME"])
-    if home is not None:
-        candidates.append(home / ".config" / "trainmark" / FILE)
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in (cwd / FILE, own) if path and path.is_file()), None)
 
 
 def _beside(path: Path, word: str) -> str:
