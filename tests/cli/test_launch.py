@@ -112,7 +112,7 @@ def test_every_word_of_a_run_is_handed_on(capsys: pytest.CaptureFixture[str], ta
         "strict": True,
         "quiet": True,
     }
-    elsewhere = {"seconds", "epochs", "items", "init_from", "resume", "hosts", "port"}
+    elsewhere = {"seconds", "epochs", "items", "init_from", "resume", "hosts", "port", "trust"}
     assert {field.name for field in fields(RunOptions)} == given.keys() | elsewhere
     said = [word for group in RunOptions(**given).to_argv() for word in group]  # type: ignore[arg-type]
     args, _ = again(rendered_words(target, render(capsys, target, *said, "--json")))

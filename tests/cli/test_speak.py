@@ -71,6 +71,7 @@ def test_a_text_is_spoken_into_a_file_with_its_document_beside(capsys: pytest.Ca
 
 
 def test_out_and_plot_name_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a b").mkdir()
     assert call("Hello.", "--out", "a b/hé.wav", "--plot", "p.png") == 0
     assert files() == ["a b/hé.json", "a b/hé.wav", "p.png"]
     assert capsys.readouterr().out.startswith("a b/hé.wav  ")
@@ -200,17 +201,17 @@ def test_lines_that_cannot_be_opened_are_exit_3(
     assert sentence in refused(capsys)
 
 
-def test_an_output_folder_that_cannot_be_made_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_folder_that_is_not_there_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("Hello.", "--out", "tiny.pt/x.wav") == 3
-    assert "cannot write the sound file tiny.pt/x.wav" in refused(capsys)
+    assert "cannot write tiny.pt/x.wav: there is no folder" in refused(capsys)
 
 
-def test_a_mel_that_is_not_finite_is_exit_4_and_leaves_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_are_not_finite_are_exit_3_and_leave_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     broken = weights()
     broken["decoder.linear_projection.linear_layer.bias"].fill_(torch.nan)
     torch.save(broken, "broken.pt")
-    assert call("Hello.", "--plot", "x.png", voice="broken.pt") == 4
-    assert "no numbers" in refused(capsys)
+    assert call("Hello.", "--plot", "x.png", voice="broken.pt") == 3
+    assert "NaN or infinite" in refused(capsys)
     assert files() == []
 
 
