@@ -403,3 +403,44 @@ def test_a_stream_that_carries_only_ascii_works(store: Store, monkeypatch: pytes
 def test_a_store_without_runs_says_how_to_make_one(store: Store) -> None:
     with pytest.raises(UsageError, match="trainmark run"):
         call(store)
+
+
+def test_a_long_run_is_watched_by_its_last_steps_and_says_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(store, limits=Limits(seconds=5000.0)).trained(300)
+    whole = looked(run).live
+    monkeypatch.setattr("trainmark.spec.rank_log.RECENT_STEPS", 250)
+    watched = watch.Watched(run.folder, run.store)
+    for rank in (0, 1):
+        run.steps(rank, 300, loss=1.5)
+    live = watched.look().live
+    assert [len(rank.compute_ns) for rank in live.ranks] == [250, 250]
+    assert [rank.step for rank in live.ranks] == [600, 600]
+    run.steps(0, 10)
+    run.steps(1, 10, compute_ms=105)
+    live, again = watched.look().live, looked(run).live
+    for other in (live, again):
+        assert (other.step, other.loss, len(other.ranks[0].compute_ns)) == (610, 2.0, 260)
+    assert whole.left_s
+    assert live.left_s == again.left_s == pytest.approx(whole.left_s - 310 * 0.11)
+    assert live.speed() == again.speed()
+    assert live.lateness() == again.lateness()
+
+
+def test_a_restart_far_back_is_followed_where_only_the_last_steps_are_kept(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainmark.spec.rank_log.RECENT_STEPS", 20)
+    run = Run(store).trained(100)
+    watched = watch.Watched(run.folder, run.store)
+    watched.look()
+    run.begin()
+    run.ready(first_step=30)
+    watched.look()
+    assert [rank.step for rank in watched.live.ranks] == [30, 30]
+    for rank in (0, 1):
+        run.steps(rank, 10)
+    watched.look()
+    assert [(rank.step, len(rank.compute_ns)) for rank in watched.live.ranks] == [(40, 10), (40, 10)]
+    assert watched.live.speed()

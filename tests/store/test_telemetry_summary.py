@@ -55,7 +55,7 @@ class Span(NamedTuple):
     until_ns: int | None = None
 
 
-def sampled(path: Path, spans: dict[int, Span]) -> list[telemetry.Node]:
+def sampled(path: Path, spans: dict[int, Span]) -> list[telemetry.NodeSums]:
     folder = RunFolder(path)
     folder.update()
     for rank, span in spans.items():

@@ -17,7 +17,7 @@ from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.event_files import folded, read_line, whole_log, writer_of
 from trainmark.spec.record import RECORD_SCHEMA, Record, upgrade
-from trainmark.spec.run_folder import RunFolder, read_run
+from trainmark.spec.run_folder import RunFolder, open_run
 from trainmark.spec.whole_files import sha256
 from trainmark.store.gather import gather
 
@@ -49,7 +49,7 @@ class Case:
         if self.folder is None:
             raise CannotCheckError("the run's events are not at hand")
         try:
-            return read_run(self.folder)
+            return open_run(self.folder)
         except NotReadyError as error:
             raise CannotCheckError(str(error)) from error
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from trainmark.spec.metrics import METRICS, Measured, Quantity, measure, withhol
 from trainmark.spec.precision import Precision, ran
 from trainmark.spec.recipe import Recipe
 from trainmark.spec.record import Evaluation, Record, coverage
+from trainmark.spec.series import SeriesFile, StepSeries, thinned
 from trainmark.spec.target import reached
-from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.spec.timeline import RankTrace
 from trainmark.spec.topology import Topology
-from trainmark.store.telemetry import MOST_POINTS
+from trainmark.store.telemetry import most_points
 
 SHORT = {field.name: field.metadata.get("short", "") for field in fields(Recipe)}
 NOT_ON_THE_RECORD = {"sensed", "target_reached_ns"}
@@ -51,11 +52,19 @@ def audit_record(record: Record, folder: Path | None = None) -> tuple[CheckResul
     return look(CHECKS, Case(record=record, document=document, folder=folder), record.run_id)
 
 
-def audit_document(document: Mapping[str, Any], name: str, folder: Path | None = None) -> tuple[CheckResult, ...]:
-    """Every check on a record file's JSON; one that cannot be read as a record is wrong for that."""
+def audit_document(
+    document: Mapping[str, Any],
+    name: str,
+    folder: Path | None = None,
+    read: Callable[[SeriesFile], StepSeries] | None = None,
+) -> tuple[CheckResult, ...]:
+    """Every check on a record file's JSON; one that cannot be read as a record is wrong for that.
+
+    With `read`, the series that a long run's record leaves to a file beside it.
+    """
     title = "the file is a record, with the plan its fingerprint was taken of"
     try:
-        record = Record.from_json(document)
+        record = Record.from_json(document, read)
     except DAMAGED as error:
         why, remedy = "no run writes a record that cannot be read", "who changed the file after it was written"
         return (concluded("readable", title, (wrong(str(error), why, remedy),), name),)
@@ -129,12 +138,18 @@ def series(case: Case) -> Iterator[CheckResult]:
     expected = [rank for rank in range(topology.devices) if valid or rank in numbers]
     if numbers != expected or len({trace.host for trace in traces if trace.host}) > topology.nodes:
         yield wrong(f"ranks {numbers} of a {topology} run", "one of them is missing or too many", "the series")
-    for trace in traces:
+    if record.means_only and not record.means_only.damaged:
+        raise CannotCheckError(str(record.means_only))
+    if record.series_file:
+        yield from _summary(record)
+    for trace in traces if not record.series_file else ():
         times = [trace.wait_ns, trace.compute_ns, trace.items, *([trace.exchange_ns] if trace.exchange_ns else [])]
         if len({len(kept) for kept in times} | ({steps} if valid else set())) > 1:
             shown = ", ".join(str(len(kept)) for kept in times)
             yield wrong(f"rank {trace.rank}: {shown} of {steps}", "a step leaves one value in each", "what was cut")
-    if len({bool(trace.exchange_ns) for trace in traces if trace.compute_ns}) > 1:
+    if len({trace.steps for trace in traces}) > 1 and valid:
+        yield wrong(", ".join(str(trace.steps) for trace in traces[:8]), "all ranks take the same steps", "the series")
+    if len({bool(trace.exchanged) for trace in traces if trace.steps}) > 1:
         yield wrong("some ranks have it, some not", "the exchange is measured on all or on none", "the series")
     known, missing = workloads.facts_of(record), list(record.loss).count(None)
     if len(record.loss) != steps or (valid and missing):
@@ -143,6 +158,21 @@ def series(case: Case) -> Iterator[CheckResult]:
     least = known.least_loss if known and known.least_loss is not None else -math.inf
     if any(loss is not None and not least <= loss < math.inf for loss in record.loss):
         yield wrong(f"below {least:g}, or without end", "there is no such loss", "the losses")
+
+
+def _summary(record: Record) -> Iterator[CheckResult]:
+    """What a long run's record keeps of its series, against the file that holds them."""
+    kept, slowest = record.timeline, record.timeline.slowest
+    if record.means_only:
+        yield wrong(str(record.means_only), "the series were changed after the record was made", "who can write there")
+        return
+    if record.points != thinned(record.steps, kept.steady_from):
+        yield wrong("series.points", "they are not the means of the series beside the record", "the record")
+    part = slice(kept.warmup_steps, kept.steps)
+    items = sum(kept.items_of_steps[part])
+    if slowest.part(part)[:3] != kept.counted(slowest)[:3] or items != kept.items:
+        said = f"rank {slowest.rank}: {kept.counted(slowest)}, {kept.items} items of all"
+        yield wrong(said, f"its series give {slowest.part(part)[:3]}, and {items} items", "the sums of the ranks")
 
 
 @check("items", "every step trained as many items as the plan's batch asks for")
@@ -154,6 +184,12 @@ def items(case: Case) -> Iterator[CheckResult]:
     # where a batch of one leaves a remainder, some rank gets two
     least, most = 0 if plan.skip_bad else 1, max(2, batch) * known.most_items_per_sample
     for trace in case.record.timeline.ranks:
+        if trace.sums and not least * trace.steps <= trace.whole.items <= most * trace.steps:
+            yield wrong(
+                f"rank {trace.rank}: {trace.whole.items} {case.record.item} in {trace.steps} steps, batch {batch}",
+                f"a step has {least} to {most} of them",
+                "the sums of the ranks, and the recipe's batch",
+            )
         if odd := [(step, count) for step, count in enumerate(trace.items) if not least <= count <= most]:
             yield wrong(
                 f"rank {trace.rank}, step {odd[0][0]}: {odd[0][1]} {case.record.item}, batch {batch}",
@@ -166,8 +202,9 @@ def items(case: Case) -> Iterator[CheckResult]:
 def warm_up(case: Case) -> Iterator[CheckResult]:
     if case.older:
         raise CannotCheckError("the record is of a version that told warm-up otherwise")
+    _need_steps(case.record)
     timeline, full = case.record.timeline, case.record.plan.limits.full
-    whole = Timeline(ranks=timeline.ranks)
+    whole = replace(timeline, warmup_steps=0, steady_from=0)
     steady = statistics.steady_start(whole.compute_s, whole.step_items) if whole.steps else 0
     warmup = 0 if full else steady
     if (timeline.steady_from, timeline.warmup_steps) != (steady, warmup):
@@ -204,6 +241,7 @@ def phases(case: Case) -> Iterator[CheckResult]:
 @check("metrics", "every metric and its interval follow from the series")
 def metrics(case: Case) -> Iterator[CheckResult]:
     record = case.record
+    _need_steps(record)
     flops = record.environment.flops
     computed = measure(
         Measured(
@@ -249,7 +287,7 @@ def _unlike(found: Quantity, expected: Quantity, *, followed: bool) -> Iterator[
 
 def _steps_planned(record: Record) -> int | None:
     if (record.plan.limits.full and record.quality.reached) or record.ended in (endings.ITEMS, endings.CAP_OF_ITEMS):
-        return len(record.timeline.ranks[0].compute_ns)
+        return record.timeline.ranks[0].steps
     return record.plan.last_step(first_step=0, steps_per_epoch=_steps_per_epoch(record), items_per_step=None)
 
 
@@ -282,7 +320,7 @@ def sensed(case: Case) -> Iterator[CheckResult]:
             said = f"{alias} {value!r}, highest sample {highest / scale!r}"
             found.append(wrong(said, "it is the highest sample taken while it trained", "the metric and the samples"))
     energy, power, each = (_value(record, alias) for alias in ("energy", "power", "energy_per_item"))
-    items = sum(sum(trace.items) for trace in record.timeline.ranks)
+    items = sum(trace.whole.items for trace in record.timeline.ranks)
     if None not in (energy, each) and not same(each, (energy or 0) / items):
         found.append(wrong(f"{each!r} J an item; {energy!r} J, {items} items", "it is their ratio", "the metrics"))
     device_s = sum((span[-1] - span[0]) * len(one.devices) for one in machines if (span := one.training_s))
@@ -296,14 +334,14 @@ def sensed(case: Case) -> Iterator[CheckResult]:
 
 def _highest(record: Record, source: str) -> float | None:
     """The highest sample of the training part; None where it cannot be told exactly by what the record kept."""
-    highest = -math.inf
+    highest, points = -math.inf, most_points(Topology.parse(record.plan.topology).nodes)
     for machine in record.telemetry.machines:
         for device in machine.devices:
             series = device.series.get(source)
             if series is None or len(machine.training_s) != 2:
                 continue
             begin_s, end_s = machine.training_s
-            if len(series.at_s) >= MOST_POINTS:
+            if len(series.at_s) >= points:
                 return None
             for at_s, value in zip(series.at_s, series.values, strict=True):
                 if min(abs(at_s - begin_s), abs(at_s - end_s)) <= ROUNDED * end_s:
@@ -360,7 +398,7 @@ def evaluations(case: Case) -> Iterator[CheckResult]:
             "there is a time where an evaluation met the target, and nowhere else",
             "the metric and the evaluations",
         )
-    elif told.value is not None and hit and not (record.plan.resume_from or record.restarts):
+    elif told.value is not None and hit and not (record.plan.resume_from or record.restarts or record.series_file):
         least_s, most_s = _when(record.timeline.ranks[0], hit, is_last=hit is history[-1])
         if not least_s * (1 - 1e-9) <= told.value <= most_s * (1 + 1e-9):
             yield wrong(
@@ -490,6 +528,7 @@ def machine(case: Case) -> Iterator[CheckResult]:
 @check("doubts", "every doubt the numbers ask for stands on the record, with its figures, and no other")
 def doubts(case: Case) -> Iterator[CheckResult]:
     record, known = case.record, workloads.facts_of(case.record)
+    _need_steps(record)
     # another version may not have known it, or told it otherwise
     bad = wrong if record.trainmark == trainmark.__version__ and not case.older else doubtful
     said = [doubt for doubt in record.doubts if doubt.code not in OF_EVENTS]
@@ -523,6 +562,11 @@ def doubts(case: Case) -> Iterator[CheckResult]:
     resumes = record.plan.resume_from is not None and record.timeline.steps > 0
     if len(told) != len(set(told)) or ("resumed" in told) != resumes:
         yield wrong(", ".join(told) or "none", "a run that goes on from a checkpoint says so, once", "the doubts")
+
+
+def _need_steps(record: Record) -> None:
+    if record.means_only:
+        raise CannotCheckError(str(record.means_only))
 
 
 def _value(record: Record, alias: str) -> float | None:

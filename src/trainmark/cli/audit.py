@@ -85,11 +85,12 @@ def _record(file: Path) -> Iterator[Audit]:
     from trainmark.analysis.audit_events import audit_logs
     from trainmark.analysis.audit_record import audit_document
     from trainmark.spec.audit import Audit
+    from trainmark.store.store import series_beside
 
     folder = file.absolute().parent.parent / "runs" / file.stem
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
     for document in _documents(file):
-        checks = audit_document(document, file.name, folder if has_events else None)
+        checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
     if has_events:
         yield from audit_logs(folder, recorded=True)

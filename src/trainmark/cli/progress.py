@@ -108,12 +108,12 @@ class ProgressLine:
         limits = self._plan.limits
         if limits.wall_s is not None and limits.steps is None and limits.items is None:
             return limits.wall_s, min(limits.wall_s, time.monotonic() - self._began_s)
-        done = float(len(log.compute_ns))
+        done = float(log.step - log.first_step)
         last = self._plan.last_step(
             first_step=log.first_step, steps_per_epoch=log.steps_per_epoch, items_per_step=log.items_per_step
         )
         if limits.steps is None and limits.items is None and limits.seconds is not None:
-            spent = (sum(log.wait_ns) + sum(log.compute_ns)) / 1e9
+            spent = log.busy_ns / 1e9
             return limits.seconds, spent
         return None if last is None else last - log.first_step, done
 

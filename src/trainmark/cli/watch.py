@@ -65,9 +65,10 @@ class Watched:
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         from trainmark.report.live import Live
+        from trainmark.spec.rank_log import RECENT_STEPS
         from trainmark.spec.run_folder import RunFolder
 
-        self.folder = RunFolder(folder)
+        self.folder = RunFolder(folder, keep=RECENT_STEPS)
         self.record = store.path(folder.name)
         self.live = Live(folder=self.folder)
         self._now_s, self._wall_s = now_s, wall_s

@@ -23,6 +23,7 @@ from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
+from trainmark.store import gather
 from trainmark.store.store import Store, default_folder
 
 PAGE_S = 5.0
@@ -168,6 +169,7 @@ class _Session:
             record, code = ssh_run.run_on_hosts(hosts, argv, topology, known, folder, quiet=options.quiet)
             if record:
                 if not self._store.path(record.run_id).exists():  # the first host may share this store
+                    record = gather.with_series(record, self._store.runs / record.run_id)
                     self._store.add(record)
                 records.append(record)
             if code:

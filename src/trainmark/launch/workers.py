@@ -21,7 +21,7 @@ from trainmark.launch.network import Route
 from trainmark.platforms import files
 from trainmark.spec import endings
 from trainmark.spec.plan import Plan
-from trainmark.spec.rank_log import RankLog
+from trainmark.spec.rank_log import RECENT_STEPS, RankLog
 from trainmark.spec.run_folder import RunFolder
 
 INIT_LIMIT_S = 600.0
@@ -68,7 +68,8 @@ class WorkerProcesses:
         self.folder = folder
         self.log = folder / ("launcher.log" if env.leads else f"launcher{env.launcher}.log")
         # other launchers may write into the same folder, and what their ranks do is theirs to judge
-        self._written = RunFolder(folder, only_ranks=range(env.first_rank, env.first_rank + env.ranks))
+        own = range(env.first_rank, env.first_rank + env.ranks)
+        self._written = RunFolder(folder, only_ranks=own, keep=RECENT_STEPS)
         self.ranks = self._written.logs
         self._heard_at_s = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None

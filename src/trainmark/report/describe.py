@@ -147,7 +147,10 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
         marked = max(1, round(min(columns, len(every_s)) * min(warmup, len(every_s)) / len(every_s)))
         pairs.append(("", "^" * marked + f" warm-up, {warmup} steps"))
     spread = f"5th percentile {number(fifth)} s, 95th {number(last)} s"
-    pairs.append(("", f"median {number(middle)} s, {spread}, from {number(lowest)} s to {number(highest)} s"))
+    if record.means_only:
+        pairs.append(("", f"means of neighbouring steps: {record.means_only}"))
+    else:
+        pairs.append(("", f"median {number(middle)} s, {spread}, from {number(lowest)} s to {number(highest)} s"))
     if len(held := np.unique(timeline.step_items)) > 1:
         median = number(float(np.median(timeline.step_items)), 4)
         ends = f"from {number(float(held[0]), 4)} to {number(float(held[-1]), 4)}"
@@ -172,10 +175,10 @@ def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
         drawn.add_column(writer.text(head), justify="left" if head == "host" else "right")
     for trace in traces[:_MOST_RANKS]:
         memory = NOTHING if trace.memory_peak_bytes is None else number(trace.memory_peak_bytes / 2**30)
-        exchange = number(sum(trace.exchange_ns) / 1e9) if trace.exchange_ns else NOTHING
+        exchange = number(trace.whole.exchange_ns / 1e9) if trace.exchanged else NOTHING
         share = f"{100 * own[trace.rank] / fastest:.1f} %"
         took = number(trace.busy_ns / 1e9)
-        cells = (str(trace.rank), trace.host, took, exchange, share, number(sum(trace.items)), memory)
+        cells = (str(trace.rank), trace.host, took, exchange, share, number(trace.whole.items), memory)
         drawn.add_row(*(writer.text(cell) for cell in cells))
     writer.put(drawn, indent=2)
     if len(traces) > _MOST_RANKS:

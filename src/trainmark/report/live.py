@@ -122,8 +122,7 @@ class Live:
         if self.plan.limits.wall_s is not None and self.elapsed_s is not None:
             return max(0.0, self.plan.limits.wall_s - self.elapsed_s)
         if self.plan.limits.seconds is not None:
-            trained_s = (sum(self.first.wait_ns) + sum(self.first.compute_ns)) / 1e9
-            return max(0.0, self.plan.limits.seconds - trained_s)
+            return max(0.0, self.plan.limits.seconds - self.first.busy_ns / 1e9)
         if self.planned is None:
             return None
         return max(0, self.planned - self.step) * median(_whole_s(self.first))
@@ -172,10 +171,10 @@ class Live:
         """Of each rank those of its last steps that all ranks have finished; nothing where there is none of them."""
         ranks = self.ranks
         high = min((rank.step for rank in ranks), default=0)
-        low = max((max(rank.first_step, rank.step - RECENT_STEPS) for rank in ranks), default=0)
+        low = max((max(rank.kept_from, rank.step - RECENT_STEPS) for rank in ranks), default=0)
         if low >= high:
             return []
-        return [(rank, slice(low - rank.first_step, high - rank.first_step)) for rank in ranks]
+        return [(rank, slice(low - rank.kept_from, high - rank.kept_from)) for rank in ranks]
 
 
 def phase(rank: RankLog) -> str:

@@ -109,7 +109,10 @@ ANY = "*"
 _DEVICE = dict.fromkeys(("type", "name", "count", "count_visible", "memory_bytes", "driver", "stand_in"), _keep)
 _CPU = dict.fromkeys(("name", "logical_cores", "usable_cores", "capability", "memory_bytes"), _keep)
 KEPT: Mapping[str, Any] = {
-    "series": {"ranks": {"host": _host, ANY: _data}, "warmup_steps": _keep, "steady_from": _keep, "loss": _keep},
+    "series": {
+        "ranks": {"host": _host, ANY: _data},
+        **dict.fromkeys(("warmup_steps", "steady_from", "loss", "file", "points"), _keep),
+    },
     **dict.fromkeys(("schema", "kind", "run_id", "created", "status", "group", "item"), _keep),
     "trainmark": _version,
     "revision": _keep,
@@ -221,7 +224,9 @@ class _Copy:
             if name in KEPT and name not in kept:
                 kept[name] = self._apply(KEPT[name], value)
             self.dropped += name not in KEPT and name != "plan"
-        return Record.from_json({**kept, "plan": plan.to_json()})
+        return Record.from_json(
+            {**kept, "plan": plan.to_json()}, None if record.means_only else lambda file: record.steps
+        )
 
     def _plan(self, plan: Plan) -> Plan:
         """The plan with other places. Its recipe is what is compared and its fingerprint covers no place: both stay."""

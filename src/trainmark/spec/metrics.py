@@ -343,7 +343,7 @@ def training_energy(m: Measured) -> float | None:
 )
 def energy_per_item(m: Measured) -> float | None:
     """The energy one trained item took: evaluations are in it, so compare it between full runs only."""
-    items = sum(sum(trace.items) for trace in m.timeline.ranks)
+    items = sum(trace.whole.items for trace in m.timeline.ranks)
     return None if m.sensed.energy_j is None or not items else m.sensed.energy_j / items
 
 

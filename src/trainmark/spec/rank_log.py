@@ -13,6 +13,8 @@ from trainmark.spec.machine import DeviceClock, FlopsFacts, MachineFacts, Precis
 from trainmark.spec.record import Restart
 from trainmark.spec.timeline import RankTrace
 
+RECENT_STEPS = 4096
+"""Who only watches a run keeps so many of each rank's last steps at least."""
 SERIES = ("wait_ns", "compute_ns", "exchange_ns", "items", "loss")
 """What a rank writes down of every step."""
 
@@ -78,10 +80,35 @@ class RankLog:
     """Lines that this version cannot read; a newer one may write more than this one knows."""
     _again: _Again | None = None
 
+    keep: int | None = None
+    """At least so many of the last steps are kept, and the older ones forgotten; None keeps all."""
+    forgotten: int = 0
+    """Steps that were."""
+    forgotten_ns: int = 0
+    """What they took."""
+
+    @property
+    def kept_from(self) -> int:
+        """The number of the first step that is kept."""
+        return self.first_step + self.forgotten
+
     @property
     def step(self) -> int:
         """The number of the step that comes next."""
-        return self.first_step + len(self.compute_ns)
+        return self.kept_from + len(self.compute_ns)
+
+    @property
+    def busy_ns(self) -> int:
+        """What all steps took, waiting included."""
+        return self.forgotten_ns + sum(self.wait_ns) + sum(self.compute_ns)
+
+    def forget(self, keep: int) -> None:
+        """Drops all but so many of the last steps."""
+        old = max(0, len(self.compute_ns) - keep)
+        self.forgotten_ns += sum(self.wait_ns[:old]) + sum(self.compute_ns[:old])
+        self.forgotten += old
+        for name in SERIES:
+            setattr(self, name, getattr(self, name)[old:])
 
     def add(self, event: AnyEvent | Unknown) -> None:
         match event:
@@ -89,6 +116,8 @@ class RankLog:
                 self.phase = "train"
                 for name in SERIES:
                     getattr(self, name).extend(getattr(event, name))
+                if self.keep is not None and len(self.compute_ns) > 2 * self.keep:
+                    self.forget(self.keep)
             case events.StretchTimed():
                 self.stretches.append(event)
             case events.Alive():
@@ -155,12 +184,14 @@ class RankLog:
         """Drops what is trained again, and charges to `restart` all time that left nothing behind."""
         kept = max(0, step - self.first_step)
         for name in SERIES:
-            del getattr(self, name)[kept:]
+            del getattr(self, name)[max(0, kept - self.forgotten) :]
+        if self.forgotten > kept:
+            self.forgotten, self.forgotten_ns = kept, self.forgotten_ns * kept // self.forgotten  # about
         self.saved = [(at, phases) for at, phases in self.saved if kept and at <= step]
         self.evaluations = [event for event in self.evaluations if kept and event.step <= step]
         self.first_step = self.first_step if kept else step
         phases = dict(self.saved[-1][1]) if self.saved else {"startup": self.startup_ns}
-        lost_ns = max(0, again.startup_ns - sum(phases.values()) - sum(self.wait_ns) - sum(self.compute_ns))
+        lost_ns = max(0, again.startup_ns - sum(phases.values()) - self.busy_ns)
         self.before_ns = {**phases, "restart": phases.get("restart", 0) + lost_ns}
         self.phases_ns, self._again = {}, None
         self.restarts.append(Restart(step=step, lost_s=lost_ns / 1e9, reason=again.reason, damaged=again.damaged))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from trainmark.spec import series
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.beyond import beyond, restored
 from trainmark.spec.errors import UsageError, misfit
@@ -18,8 +19,9 @@ from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity, quantity_to_json
 from trainmark.spec.numbers import Count, Finite, Whole
 from trainmark.spec.plan import Plan
+from trainmark.spec.series import Points, SeriesFile, StepSeries
 from trainmark.spec.telemetry import Telemetry
-from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.spec.timeline import RankSums, RankTrace, Timeline
 from trainmark.spec.workload_facts import WorkloadFacts
 
 RECORD_SCHEMA = 2
@@ -29,7 +31,8 @@ RECORD_SCHEMA = 2
 #   2  Intervals are on the logarithm; before, they lay symmetrically around their value and could reach below zero.
 #      Warm-up ends where steps stop becoming faster; before, steps that became slower could be taken for it.
 #      Those four are always there; with `revision`, the source that ran, and `event_files`, the SHA-256 of each event
-#      file the record was made of (empty where nobody took them).
+#      file the record was made of (empty where nobody took them). The series of a long run lie in a file beside the
+#      record, which names it in `series.file` and keeps sums of every rank and means of neighbouring steps.
 KIND = "trainmark record"
 ALL_STEPS = "all training steps"
 
@@ -84,6 +87,18 @@ class Restart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeansOnly:
+    """The series of a long run are not at hand: every step is known only as the mean of its neighbours."""
+
+    reason: str
+    damaged: bool = False
+    """The file is there, and it is not the one the record was made with."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     run_id: str
     created: str
@@ -105,6 +120,12 @@ class Record:
     timeline: Timeline
     loss: Sequence[float | None] = ()
     """Training loss of each step's global batch, as a mean over all ranks; None where any was not finite."""
+    series_file: SeriesFile | None = None
+    """Where the series of a long run lie; None where the record itself keeps them."""
+    points: Points | None = None
+    """What it keeps of them then."""
+    means_only: MeansOnly | None = None
+    """Set where these series are not at hand."""
     environment: Environment = field(default_factory=Environment)
     doubts: tuple[Doubt, ...] = ()
     restarts: tuple[Restart, ...] = ()
@@ -140,6 +161,11 @@ class Record:
         seen = self.environment.precision
         return seen.ran if seen else self.plan.precision
 
+    @property
+    def steps(self) -> StepSeries:
+        """Of a long run, what lies in the file beside its record."""
+        return series.of_timeline(self.timeline, self.loss)
+
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = restored(self._known(), self.unknown)
         return document
@@ -170,33 +196,47 @@ class Record:
             "telemetry": msgspec.to_builtins(self.telemetry),
             "event_files": dict(self.event_files),
             **({"workload_facts": self.workload_facts.to_json()} if self.workload_facts else {}),
-            "series": {
-                "warmup_steps": self.timeline.warmup_steps,
-                "steady_from": self.timeline.steady_from,
-                "loss": list(self.loss),
-                "ranks": [_trace_to_json(trace) for trace in self.timeline.ranks],
-            },
+            "series": self._series(),
         }
+
+    def _series(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "warmup_steps": self.timeline.warmup_steps,
+            "steady_from": self.timeline.steady_from,
+        }
+        if self.series_file and self.points:
+            points = msgspec.to_builtins(self.points)
+            document |= {"file": msgspec.to_builtins(self.series_file), "points": points}
+        else:
+            document["loss"] = list(self.loss)
+        return {**document, "ranks": [_trace_to_json(trace) for trace in self.timeline.ranks]}
 
     def dumps(self) -> str:
         return json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Record:
-        """Of any schema up to this one; UsageError where it is no record, or a damaged or a newer one."""
+    def from_json(cls, document: Mapping[str, Any], read: Callable[[SeriesFile], StepSeries] | None = None) -> Record:
+        """Of any schema up to this one; UsageError where it is no record, or a damaged or a newer one.
+
+        Series that are not in the document are taken from `read`. Where that cannot find them, each step is the mean of
+        its neighbours that the document keeps, and `means_only` says why.
+        """
         upgraded = upgrade(document)
         try:
             found = msgspec.convert(upgraded, _Document)
+            steps, means_only = _steps(found.series, read)
+            timeline = _timeline(found.series, steps)
         except msgspec.ValidationError as error:
             raise UsageError(f"this record is damaged: {misfit(error)}") from error
+        except ValueError as error:
+            raise UsageError(f"this record is damaged: {error}") from error
         record = cls(
             plan=Plan.from_json(upgraded["plan"]),
-            timeline=Timeline(
-                ranks=tuple(_trace_from_json(trace) for trace in found.series.ranks),
-                warmup_steps=found.series.warmup_steps,
-                steady_from=found.series.steady_from,
-            ),
-            loss=found.series.loss,
+            timeline=timeline,
+            loss=steps.loss if steps else found.series.loss or [],
+            series_file=found.series.file,
+            points=found.series.points,
+            means_only=means_only,
             **{name: getattr(found, name) for name in _PLAIN},
         )
         known = {**record._known(), "environment": msgspec.to_builtins(record.environment)}
@@ -262,13 +302,19 @@ def coverage(*, full: bool, steps: int, warmup: int) -> str:
 
 
 def _trace_to_json(trace: RankTrace) -> dict[str, Any]:
-    # not asdict, which copies every number of every series
-    document = {**vars(trace), "phases_ns": dict(trace.phases_ns), "items": _pack(trace.items)}
+    document: dict[str, Any] = {
+        "rank": trace.rank,
+        "host": trace.host,
+        "phases_ns": dict(trace.phases_ns),
+        "memory_peak_bytes": trace.memory_peak_bytes,
+    }
+    if trace.sums:
+        return {**document, "sums": msgspec.to_builtins(trace.sums)}
     for name in ("wait_ns", "compute_ns", "exchange_ns"):
-        document[name] = list(document[name])
+        document[name] = list(getattr(trace, name))
     if not trace.exchange_ns:
         del document["exchange_ns"]
-    return document
+    return {**document, "items": _pack(trace.items)}
 
 
 class _Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,13 +323,18 @@ class _Trace(msgspec.Struct, frozen=True, kw_only=True):
     rank: Count
     host: str = ""
     phases_ns: dict[str, Count] = {}
-    wait_ns: list[Count]
-    compute_ns: list[Count]
+    wait_ns: list[Count] | None = None
+    compute_ns: list[Count] | None = None
     exchange_ns: list[Count] = []
-    items: list[tuple[Count, Count]]
+    items: list[tuple[Count, Count]] | None = None
     memory_peak_bytes: Count | None = None
+    sums: RankSums | None = None
 
     def __post_init__(self) -> None:
+        if self.sums is not None:
+            return
+        if self.wait_ns is None or self.compute_ns is None or self.items is None:
+            raise ValueError("a rank has its series, or what they sum to")
         steps = len(self.compute_ns)
         if not len(self.wait_ns) == sum(count for count, _ in self.items) == steps or len(self.exchange_ns) > steps:
             raise ValueError(f"{steps} steps have one wait and one count of items each")
@@ -292,8 +343,46 @@ class _Trace(msgspec.Struct, frozen=True, kw_only=True):
 class _Series(msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: Count
     steady_from: Count
-    loss: list[Finite | None]
     ranks: Annotated[list[_Trace], msgspec.Meta(min_length=1)]
+    loss: list[Finite | None] | None = None
+    """Missing with `file` and `points`, which stand instead of every rank's series."""
+    file: SeriesFile | None = None
+    points: Points | None = None
+
+    def __post_init__(self) -> None:
+        long = self.file is not None
+        if not (self.points is not None) == (self.loss is None) == long:
+            raise ValueError("there is a loss for every step, or a file of the series and their means")
+        if any((trace.sums is not None) != long for trace in self.ranks):
+            raise ValueError("every rank has its series, or every rank what they sum to")
+
+
+def _steps(
+    found: _Series, read: Callable[[SeriesFile], StepSeries] | None
+) -> tuple[StepSeries | None, MeansOnly | None]:
+    """The series that are not inside the record, as they are or as means; and why only as means."""
+    if found.file is None or found.points is None:
+        return None, None
+    means = series.spread_out(found.points, found.file.steps, found.steady_from)
+    if read is None:
+        return means, MeansOnly(reason=f"{found.file.name} is not at hand")
+    try:
+        return read(found.file), None
+    except FileNotFoundError:
+        return means, MeansOnly(reason=f"{found.file.name} is not beside the record")
+    except OSError as error:
+        return means, MeansOnly(reason=f"{found.file.name} cannot be read: {error.strerror}")
+    except ValueError as error:
+        return means, MeansOnly(reason=f"{found.file.name} is not the record's: {error}", damaged=True)
+
+
+def _timeline(found: _Series, steps: StepSeries | None) -> Timeline:
+    ranks = [_trace_from_json(trace) for trace in found.ranks]
+    if steps is None:
+        return Timeline(ranks=tuple(ranks), warmup_steps=found.warmup_steps, steady_from=found.steady_from)
+    if min(trace.steps for trace in ranks) != len(steps.compute_ns):
+        raise ValueError("its ranks have other steps than its series")
+    return series.timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,11 +420,12 @@ def _trace_from_json(trace: _Trace) -> RankTrace:
         rank=trace.rank,
         host=trace.host,
         phases_ns=trace.phases_ns,
-        wait_ns=trace.wait_ns,
-        compute_ns=trace.compute_ns,
+        wait_ns=() if trace.wait_ns is None else trace.wait_ns,
+        compute_ns=() if trace.compute_ns is None else trace.compute_ns,
         exchange_ns=trace.exchange_ns or (),
-        items=_unpack(trace.items),
+        items=() if trace.items is None else _unpack(trace.items),
         memory_peak_bytes=trace.memory_peak_bytes,
+        sums=trace.sums,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trainmark.spec import events
 from trainmark.spec.errors import NotReadyError, TrainmarkError
-from trainmark.spec.event_files import FOLDED, EventTail, Writer, writer_of
+from trainmark.spec.event_files import FOLDED, EventTail, Source, Writer, writer_of
 from trainmark.spec.events import AnyEvent, Unknown
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
@@ -43,14 +43,12 @@ class RunHead(Struct, frozen=True, kw_only=True):
 
 @dataclass(kw_only=True)
 class NodeSamples:
-    """What one machine's sampler wrote."""
+    """What one machine's sampler wrote last."""
 
     launcher: int
     begin: events.SamplerBegin | None = None
-    host: list[events.HostSample] = field(default_factory=list)
-    devices: dict[int, list[tuple[int, events.DeviceReading]]] = field(default_factory=dict)
-    """Of each device, when it was read and what."""
     last: tuple[events.DeviceReading, ...] = ()
+    """What was read of the devices."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: events.SamplerEnd | None = None
     last_ns: int | None = None
@@ -61,11 +59,9 @@ class NodeSamples:
             case events.SamplerBegin():
                 self.begin = event
             case events.HostSample():
-                self.host.append(event)
+                pass
             case events.DeviceSamples():
                 self.last = tuple(event.readings)
-                for reading in event.readings:
-                    self.devices.setdefault(reading.device, []).append((event.at_ns, reading))
             case events.Unavailable():
                 self.unavailable = event.fields
             case events.SamplerEnd():
@@ -86,8 +82,11 @@ class NodeSamples:
 class RunFolder:
     """All that the processes of a run wrote down, as far as it has come."""
 
-    def __init__(self, path: Path, *, only_ranks: Iterable[int] | None = None) -> None:
-        """With `only_ranks` the logs of these are read and nothing else; they are there before their first line."""
+    def __init__(self, path: Path, *, only_ranks: Iterable[int] | None = None, keep: int | None = None) -> None:
+        """With `only_ranks` the logs of these are read and nothing else; they are there before their first line.
+
+        Each rank's log keeps at least `keep` of its last steps, or all.
+        """
         self.path = path
         self.head: RunHead | None = None
         self.plan: Plan | None = None
@@ -98,6 +97,7 @@ class RunFolder:
         """What the launchers together found to have gone wrong."""
         self._tails: dict[str, tuple[Writer, EventTail]] = {}
         self._finds_files = only_ranks is None
+        self._keep = keep
         for rank in only_ranks or ():
             self._take(f"rank{rank}.jsonl")
 
@@ -120,6 +120,12 @@ class RunFolder:
         """Lines of ranks and samplers that this version cannot read."""
         return sum(log.not_understood for log in self.logs) + sum(node.not_understood for node in self.nodes)
 
+    def open(self) -> None:
+        """Takes in what was to run, and what the launcher said."""
+        self.head, self.plan = _head(self.path / HEAD_FILE), _plan(self.path / PLAN_FILE)
+        self._take(LAUNCHER_FILE)
+        self.update()
+
     def update(self) -> bool:
         """Takes in what is new; True where a rank wrote something (a sampler goes on however long a rank hangs)."""
         if self._finds_files:
@@ -136,6 +142,21 @@ class RunFolder:
                 self.ranks[writer.number].torn = tail.torn
         return heard
 
+    def each_rank(self) -> Iterator[RankLog]:
+        """Every rank's log in turn, read whole; its steps are forgotten before the next one is read."""
+        for number in sorted(_numbers(self.path, "rank")):
+            self.ranks[number] = log = read_rank(self.path, number)
+            yield log
+            log.forget(0)
+
+    def samplers_found(self) -> list[int]:
+        """The launchers beside which something was sampled, in their order."""
+        return sorted(_numbers(self.path, "telemetry"))
+
+    def sampler_events(self, launcher: int) -> Iterator[AnyEvent | Unknown]:
+        """All that the sampler beside a launcher wrote."""
+        return EventTail(self.path / f"telemetry{launcher}.jsonl").new_events()
+
     def event_files(self) -> dict[str, str]:
         """The SHA-256 of every event file and of its finished chunks, by their names."""
         names = sorted(name for name in _names(self.path) if writer_of(name.removesuffix(FOLDED)))
@@ -146,7 +167,7 @@ class RunFolder:
             return
         self._tails[name] = (writer, EventTail(self.path / name))
         if writer.source == "rank":
-            self.ranks[writer.number] = RankLog(rank=writer.number)
+            self.ranks[writer.number] = RankLog(rank=writer.number, keep=self._keep)
         elif writer.source == "telemetry":
             self.samplers[writer.number] = NodeSamples(launcher=writer.number)
 
@@ -161,10 +182,21 @@ class RunFolder:
             self.fault = event
 
 
-def read_run(path: Path) -> RunFolder:
-    """A run's folder as it is now; NotReadyError where it is none."""
-    folder = RunFolder(path)
-    folder.update()
+def read_rank(path: Path, number: int, *, until: int | None = None) -> RankLog:
+    """A rank's log in a run's folder; with `until` no further than is needed to have so many steps of it."""
+    log, tail = RankLog(rank=number), EventTail(path / f"rank{number}.jsonl")
+    for event in tail.new_events():
+        log.add(event)
+        if until is not None and len(log.compute_ns) >= until:
+            break
+    log.torn = tail.torn
+    return log
+
+
+def open_run(path: Path) -> RunFolder:
+    """A run's folder, of which its ranks and samplers are not read yet; NotReadyError where it is none."""
+    folder = RunFolder(path, only_ranks=())
+    folder.open()
     if folder.head is None or folder.plan is None:
         raise NotReadyError(f"{path} is not a run folder: {_why_not(path)}")
     return folder
@@ -192,6 +224,11 @@ def _why_not(path: Path) -> str:
     except (OSError, ValueError, RecursionError, TrainmarkError) as error:
         return str(error)
     return "it changed while it was read"
+
+
+def _numbers(folder: Path, source: Source) -> list[int]:
+    """Of the ranks or samplers that have written something."""
+    return [writer.number for name in _names(folder) if (writer := writer_of(name)) and writer.source == source]
 
 
 def _names(folder: Path) -> list[str]:

@@ -5,15 +5,50 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import add, sub
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from trainmark.spec.numbers import Count
+
 PHASES = ("startup", "init", "warmup", "data_wait", "compute", "evaluate", "checkpoint", "restart", "other")
 """Never overlapping, and their sum is the end-to-end time."""
 
 Floats = npt.NDArray[np.float64]
+
+
+class StepSums(NamedTuple):
+    """Some of a rank's steps added up."""
+
+    wait_ns: Count = 0
+    compute_ns: Count = 0
+    exchange_ns: Count = 0
+    items: Count = 0
+
+    def __add__(self, other: object) -> StepSums:
+        return StepSums(*map(add, self, other)) if isinstance(other, StepSums) else NotImplemented
+
+    def __sub__(self, other: StepSums) -> StepSums:
+        return StepSums(*map(sub, self, other))
+
+
+NO_STEPS = StepSums()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSums:
+    """All of a rank's steps added up, where their series are too long to be kept."""
+
+    steps: Count
+    exchanged: Count
+    """How many of them have their exchange measured."""
+    warmup: StepSums
+    counted: StepSums
+    """After the warm-up, those that all ranks finished."""
+    rest: StepSums = NO_STEPS
+    """Last ones that not all ranks finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +65,33 @@ class RankTrace:
     """The part of each computation that only exchanged with other ranks; empty where none was measured."""
     items: Sequence[int] = ()
     memory_peak_bytes: int | None = None
+    sums: RankSums | None = None
+    """Of a long run: there only the slowest rank has series, of the steps all ranks finished."""
+
+    @property
+    def steps(self) -> int:
+        return self.sums.steps if self.sums else len(self.compute_ns)
+
+    @property
+    def exchanged(self) -> int:
+        """How many steps have their exchange measured."""
+        return self.sums.exchanged if self.sums else len(self.exchange_ns)
 
     @property
     def busy_ns(self) -> int:
         """What this rank spent on its steps, waiting included; the rank with most of it sets the run's time."""
-        return sum(self.wait_ns) + sum(self.compute_ns)
+        return self.whole.wait_ns + self.whole.compute_ns
+
+    @cached_property
+    def whole(self) -> StepSums:
+        """All its steps added up."""
+        if self.sums:
+            return self.sums.warmup + self.sums.counted + self.sums.rest
+        return self.part(slice(None))
+
+    def part(self, steps: slice) -> StepSums:
+        """Some of the steps it has series of, added up."""
+        return StepSums(*(sum(kept[steps]) for kept in (self.wait_ns, self.compute_ns, self.exchange_ns, self.items)))
 
 
 class Skew(NamedTuple):
@@ -55,6 +112,8 @@ class Timeline:
     """Steps left out of throughput; 0 in a full run, whose throughput covers every step."""
     steady_from: int = 0
     """The step from which the series is steady; intervals and drift are judged from there on."""
+    items_of_steps: Sequence[int] = ()
+    """Of all ranks together, where only the slowest rank's own series are kept."""
 
     @cached_property
     def slowest(self) -> RankTrace:
@@ -63,11 +122,13 @@ class Timeline:
     @cached_property
     def steps(self) -> int:
         """Steps every rank finished; the last one of a run cut short may be missing on some."""
-        return min(len(trace.compute_ns) for trace in self.ranks)
+        return min(trace.steps for trace in self.ranks)
 
     @cached_property
     def step_items(self) -> Floats:
         """Items of each counted step, summed over ranks."""
+        if len(self.items_of_steps):
+            return self._after_warmup(self.items_of_steps)
         return np.asarray(sum(self._after_warmup(trace.items) for trace in self.ranks))
 
     @cached_property
@@ -81,11 +142,11 @@ class Timeline:
 
     @property
     def items(self) -> int:
-        return int(self.step_items.sum())
+        return sum(self.counted(trace).items for trace in self.ranks)
 
     @property
     def exchange_known(self) -> bool:
-        return bool(self.ranks) and all(len(trace.exchange_ns) >= self.steps for trace in self.ranks)
+        return bool(self.ranks) and all(trace.exchanged >= self.steps for trace in self.ranks)
 
     @cached_property
     def exchange_s(self) -> Floats:
@@ -102,7 +163,7 @@ class Timeline:
         if len(self.ranks) < 2:
             return None
         own = np.array([self.own_ns(trace) for trace in self.ranks])
-        items = np.array([self._after_warmup(trace.items).sum() for trace in self.ranks])
+        items = np.array([float(self.counted(trace).items) for trace in self.ranks])
         if own.min() <= 0 or items.min() <= 0:
             return None
         factors = own[:, None] / own / np.maximum(1.0, items[:, None] / items)
@@ -111,18 +172,24 @@ class Timeline:
 
     def own_ns(self, trace: RankTrace) -> float:
         """A rank's computing in the counted steps, without the exchange in which it waits for slower ranks."""
-        own = self._after_warmup(trace.compute_ns).sum()
-        return float(own - self._after_warmup(trace.exchange_ns).sum() if self.exchange_known else own)
+        counted = self.counted(trace)
+        return float(counted.compute_ns - counted.exchange_ns if self.exchange_known else counted.compute_ns)
+
+    def counted(self, trace: RankTrace) -> StepSums:
+        """A rank's counted steps added up."""
+        return trace.sums.counted if trace.sums else trace.part(slice(self.warmup_steps, self.steps))
 
     @cached_property
     def phases_ns(self) -> dict[str, int]:
-        trace, first = self.slowest, self.warmup_steps
+        trace = self.slowest
+        warmup = trace.sums.warmup if trace.sums else trace.part(slice(self.warmup_steps))
+        counted = trace.whole - warmup
         return {
             **dict.fromkeys(PHASES, 0),
             **trace.phases_ns,
-            "warmup": sum(trace.wait_ns[:first]) + sum(trace.compute_ns[:first]),
-            "data_wait": sum(trace.wait_ns[first:]),
-            "compute": sum(trace.compute_ns[first:]),
+            "warmup": warmup.wait_ns + warmup.compute_ns,
+            "data_wait": counted.wait_ns,
+            "compute": counted.compute_ns,
         }
 
     def seconds(self, *phases: str) -> float:

@@ -18,16 +18,20 @@ UNFINISHED = ".part"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def write_whole(path: Path, content: bytes, *, beside: Path | None = None) -> None:
+def write_whole(path: Path, content: bytes, *, beside: Path | None = None, synced: bool = False) -> None:
     """Makes the folders of `path` and puts the content there in one step; OSError where that cannot be done.
 
-    What a killed process leaves behind ends in `UNFINISHED` and lies in `beside`, or else next to `path`. Nothing is
-    synced: after a power cut a file may be torn.
+    What a killed process leaves behind ends in `UNFINISHED` and lies in `beside`, or else next to `path`. Unless it is
+    `synced`, after a power cut a file may be torn.
     """
     unfinished = (beside or path.parent) / f".{secrets.token_hex(8)}{UNFINISHED}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(content)
+        with unfinished.open("xb") as stream:
+            stream.write(content)
+            if synced:
+                stream.flush()
+                os.fsync(stream.fileno())
         unfinished.replace(path)
     finally:
         with contextlib.suppress(OSError):

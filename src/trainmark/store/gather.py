@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 import trainmark
-from trainmark.spec import endings, statistics
+from trainmark.spec import endings, series
 from trainmark.spec.doubts import CLOCKS_FAR_APART, Facts, collect
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.events import Failed, FaultFound
@@ -22,37 +21,36 @@ from trainmark.spec.metrics import Measured, measure, withhold
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.record import Evaluation, Quality, Record, Restart, Status, coverage
-from trainmark.spec.run_folder import RunFolder, read_run
+from trainmark.spec.run_folder import RunFolder, open_run
 from trainmark.spec.target import Target
-from trainmark.spec.timeline import Timeline
 from trainmark.spec.topology import Topology
 from trainmark.spec.workload_facts import WorkloadFacts
-from trainmark.store import telemetry as samplers
+from trainmark.store import reduction, telemetry as samplers
 
 AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch)
 
 
 def record(path: Path) -> Record:
     """The record of the run in a folder."""
-    return gather(read_run(path))
+    return gather(open_run(path))
 
 
 def gather(folder: RunFolder) -> Record:
-    """The record of a run. One that did not reach its end gives an incomplete record, with all it measured."""
+    """The record of a run. One that did not reach its end gives an incomplete record, with all it measured.
+
+    One rank's series are in memory at a time, beside what all ranks' make together.
+    """
     head, plan = folder.head, folder.plan
     if head is None or plan is None:
         raise NotReadyError(f"{folder.path} is not a run folder: it does not say what was to run")
-    ranks = folder.logs or [RankLog()]
+    reduced = reduction.reduce(folder, full=plan.limits.full)
+    ranks, timeline = reduced.ranks, reduced.timeline
     first = ranks[0]
-    traces = tuple(log.trace() for log in ranks)
-    whole = Timeline(ranks=traces)
-    steady_from = statistics.steady_start(whole.compute_s, whole.step_items) if whole.steps else 0
-    warmup = 0 if plan.limits.full else steady_from
-    timeline = Timeline(ranks=traces, warmup_steps=warmup, steady_from=steady_from)
     quality = _quality(head.target, plan, first)
     clock = max(filter(None, (log.clock() for log in ranks)), key=lambda found: found.apart, default=None)
     status, ended = _status(plan, ranks, folder.fault, clock)
-    nodes = samplers.nodes(folder)
+    machines = Topology.parse(plan.topology).nodes
+    nodes = samplers.nodes(folder, of=machines)
     environment = _environment(folder, first, clock, samplers.foreign_load(nodes))
     flops = environment.flops
     measured = Measured(
@@ -61,7 +59,7 @@ def gather(folder: RunFolder) -> Record:
         memory_capacity_bytes=environment.device.memory_bytes,
         steps_planned=_planned(plan, first, reached=quality.reached),
         target_reached_ns=_reached_ns(head.target, plan, first),
-        sensed=samplers.summarise_sensors(nodes, Topology.parse(plan.topology).nodes),
+        sensed=samplers.summarise_sensors(nodes, machines),
         flops_per_item=flops.per_item if flops else None,
         peak_tflops=flops.peak_tflops if flops else None,
         peak_source=flops.peak_source if flops else None,
@@ -83,10 +81,12 @@ def gather(folder: RunFolder) -> Record:
         plan=plan,
         item=head.item,
         metrics=metrics,
-        coverage=coverage(full=plan.limits.full, steps=whole.steps, warmup=warmup),
+        coverage=coverage(full=plan.limits.full, steps=timeline.steps, warmup=timeline.warmup_steps),
         quality=quality,
         timeline=timeline,
-        loss=_loss(ranks, whole.steps),
+        loss=reduced.loss,
+        series_file=series.file_of(head.run_id, reduced.steps) if reduced.steps else None,
+        points=series.thinned(reduced.steps, timeline.steady_from) if reduced.steps else None,
         restarts=restarts,
         environment=environment,
         telemetry=telemetry,
@@ -113,6 +113,23 @@ def gather(folder: RunFolder) -> Record:
         data_facts=data_facts,
         workload_facts=WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None,
     )
+
+
+def with_series(record: Record, folder: Path) -> Record:
+    """A record that came without the file of its series, with what the run's events tell of them where these are."""
+    if record.means_only is None:
+        return record
+
+    def read(said: series.SeriesFile) -> series.StepSeries:
+        steps = reduction.reduce(open_run(folder), full=record.plan.limits.full).steps
+        if steps is None or series.file_of(record.run_id, steps) != said:
+            raise ValueError("the run's events make another")
+        return steps
+
+    try:
+        return Record.from_json(record.to_json(), read)
+    except NotReadyError:
+        return record
 
 
 def now_utc() -> str:
@@ -161,18 +178,6 @@ def _first_failure(ranks: Sequence[RankLog]) -> Failed | None:
     return min((log.failed for log in ranks if log.failed), key=lambda failure: failure.consequence, default=None)
 
 
-def _loss(ranks: Sequence[RankLog], steps: int) -> list[float | None]:
-    """The loss of each step's global batch: ranks weigh theirs by their share, so it is the plain mean."""
-    if len(ranks) == 1:
-        return ranks[0].loss
-    return [_mean(losses) for losses in islice(zip(*(log.loss for log in ranks), strict=False), steps)]
-
-
-def _mean(losses: tuple[float | None, ...]) -> float | None:
-    finite = [loss for loss in losses if loss is not None]
-    return float(f"{sum(finite) / len(losses):.7g}") if len(finite) == len(losses) else None
-
-
 def _restarts(ranks: Sequence[RankLog]) -> tuple[Restart, ...]:
     """As rank 0 saw them, each with what the rank that failed could say of itself."""
     found = []
@@ -216,7 +221,7 @@ def _reached_ns(target: Target, plan: Plan, log: RankLog) -> int | None:
 def _planned(plan: Plan, log: RankLog, *, reached: bool) -> int | None:
     """How many steps the run was to take, as far as that is fixed; one that reached its target needed no more."""
     if reached and plan.limits.full:
-        return len(log.compute_ns)
+        return log.step - log.first_step
     last = plan.last_step(
         first_step=log.first_step, steps_per_epoch=log.steps_per_epoch, items_per_step=log.items_per_step
     )

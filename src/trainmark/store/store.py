@@ -9,7 +9,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +20,7 @@ from trainmark.spec.whole_files import write_once, write_whole
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.spec.record import Record
+    from trainmark.spec.series import SeriesFile, StepSeries
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -120,6 +121,7 @@ class Store:
         text = record.dumps()
         self._make_folder()
         try:
+            self._add_series(record)
             write_once(path, text.encode())
         except FileExistsError:
             raise UsageError(
@@ -133,6 +135,16 @@ class Store:
             status = path.stat()
             self._remember({path.name: _Entry(status.st_size, status.st_mtime_ns, row_of(record))})
         return path
+
+    def _add_series(self, record: Record) -> None:
+        """The file of a long run's series, before the record that names it; one without a record is nobody's."""
+        from trainmark.spec import series
+
+        if record.series_file is None or record.means_only:
+            return
+        if self.path(record.run_id).exists():
+            raise FileExistsError
+        write_whole(self.records / record.series_file.name, series.packed(record.steps), synced=True)
 
     def check_writable(self) -> None:
         """Ends in a sentence now, rather than after an hour of training, if a record could not be saved here."""
@@ -345,12 +357,24 @@ def read_record(path: Path) -> Record:
     from trainmark.spec.record import Record, parse
 
     try:
-        return Record.from_json(parse(path.read_bytes()))
+        return Record.from_json(parse(path.read_bytes()), series_beside(path))
     except OSError as error:
         raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:
         reason = str(error).removeprefix("this record is damaged: ")
         raise UsageError(f"record file {path} is damaged: {reason}") from error
+
+
+def series_beside(path: Path) -> Callable[[SeriesFile], StepSeries]:
+    """Reads the series that a record in this file leaves to another file."""
+    from trainmark.spec import series
+
+    def read(said: SeriesFile) -> StepSeries:
+        if not (said.name.endswith(series.ENDING) and _RUN_ID.fullmatch(said.name)):
+            raise ValueError("it has no name of such a file")
+        return series.read(path.parent / said.name, said)
+
+    return read
 
 
 def read_row(path: Path) -> StoreRow:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.spec.events import DeviceReading, HostSample, SamplerBegin, SamplerEnd
-from trainmark.spec.rank_log import RankLog
-from trainmark.spec.run_folder import NodeSamples, RunFolder
+from trainmark.spec.events import (
+    AnyEvent,
+    DeviceSamples,
+    HostSample,
+    SamplerBegin,
+    SamplerEnd,
+    Unavailable,
+    Unknown,
+)
+from trainmark.spec.run_folder import RunFolder
 from trainmark.spec.sensed import Sensed
 from trainmark.spec.telemetry import DeviceTelemetry, MachineTelemetry, Series, Telemetry
 
 MOST_POINTS = 1000
 """A series longer than this is kept as means of equally many neighbours."""
+FEWEST_POINTS = 20
+MOST_POINTS_OF_ALL = 2000
+"""The machines of a run share so many points of a series, as long as each has the fewest."""
 LATE_S = 2.0
 """Sampling may begin or end so much inside the training and still be taken for all of it."""
 NOTHING_SAMPLED = "nothing was sampled during the run"
@@ -26,63 +38,155 @@ NOT_TRAINED = "the training did not begin"
 
 SERIES = ("power_w", "temperature_c", "memory_used_bytes", "utilisation_percent", "clock_mhz")
 HOST_SERIES = ("memory_used_bytes", "load", "shm_free_bytes")
+_OF_HOST = ("busy_s", "own_s", *HOST_SERIES)
+_OF_DEVICE = (*SERIES, "energy_j", "ecc_errors")
 
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What was read again and again, each value in eight bytes: a week of samples has millions."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.at_ns = array("q")
+        self._values = {name: array("d") for name in names}
+
+    def add(self, at_ns: int, sample: object) -> None:
+        self.at_ns.append(at_ns)
+        for name, values in self._values.items():
+            value = getattr(sample, name)
+            values.append(math.nan if value is None else value)
+
+    def known(self, *names: str) -> list[Floats]:
+        """When all of these were known, and their values then."""
+        found = [np.array(self.at_ns, dtype=np.float64), *(np.array(self._values[name]) for name in names)]
+        whole = np.logical_and.reduce([~np.isnan(values) for values in found])
+        return [values[whole] for values in found]
+
+
+@dataclass(kw_only=True)
 class Node:
     """One machine's samples, and when its first rank trained, by the machine's monotonic clock."""
 
     begin: SamplerBegin
-    host: Sequence[HostSample]
-    devices: Mapping[int, Sequence[tuple[int, DeviceReading]]]
-    unavailable: Mapping[str, str]
-    end: SamplerEnd | None
+    host: Columns = field(default_factory=lambda: Columns(_OF_HOST))
+    devices: dict[int, Columns] = field(default_factory=dict)
+    throttled: dict[int, list[tuple[str, ...] | None]] = field(default_factory=dict)
+    """Of each reading of a device, why it was held back; None where that was not known."""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    end: SamplerEnd | None = None
     from_ns: int | None = None
     until_ns: int | None = None
 
+    def add(self, event: AnyEvent | Unknown) -> None:
+        match event:
+            case HostSample():
+                self.host.add(event.at_ns, event)
+            case DeviceSamples():
+                for reading in event.readings:
+                    self.devices.setdefault(reading.device, Columns(_OF_DEVICE)).add(event.at_ns, reading)
+                    reasons = None if reading.throttled is None else tuple(reading.throttled)
+                    self.throttled.setdefault(reading.device, []).append(reasons)
+            case Unavailable():
+                self.unavailable = event.fields
+            case SamplerEnd():
+                self.end = event
+
     @property
     def last_ns(self) -> int:
-        return max([sample.at_ns for sample in self.host[-1:]] + [seen[-1][0] for seen in self.devices.values()])
+        return max(columns.at_ns[-1] for columns in (self.host, *self.devices.values()) if columns.at_ns)
 
     def series(self, device: int, name: str, *, training: bool = False) -> tuple[Floats, Floats]:
         """Seconds since the launch, and values; with `training` only those samples taken in the training part."""
-        found = [(at_ns, getattr(reading, name)) for at_ns, reading in self.of(device)]
-        pairs = [(at_ns, value) for at_ns, value in found if value is not None]
+        if device not in self.devices:
+            return np.empty(0), np.empty(0)
+        at_ns, values = self.devices[device].known(name)
         if training and self.from_ns is not None and self.until_ns is not None:
-            pairs = [pair for pair in pairs if self.from_ns <= pair[0] <= self.until_ns]
-        return np.array([self.seconds(at) for at, _ in pairs]), np.array([value for _, value in pairs], dtype=float)
+            inside = (self.from_ns <= at_ns) & (at_ns <= self.until_ns)
+            at_ns, values = at_ns[inside], values[inside]
+        return (at_ns - self.begin.launched_ns) / 1e9, values
 
-    def of(self, device: int) -> Sequence[tuple[int, DeviceReading]]:
-        return self.devices.get(device, ())
+    def held_back(self, device: int) -> Iterator[tuple[str, ...]]:
+        """Of each reading of the training part that could say it, why the device was held back."""
+        if self.from_ns is None or device not in self.devices:
+            return
+        for at_ns, reasons in zip(self.devices[device].at_ns, self.throttled[device], strict=True):
+            if reasons is not None and self.from_ns <= at_ns <= (self.until_ns or at_ns):
+                yield reasons
 
     def seconds(self, at_ns: int) -> float:
         return float(at_ns - self.begin.launched_ns) / 1e9
 
 
-def nodes(folder: RunFolder) -> list[Node]:
-    """The machines of a run that were sampled."""
-    return [node for samples in folder.nodes if (node := _node(samples, folder.ranks)) is not None]
+@dataclass(frozen=True, kw_only=True)
+class DeviceSums:
+    """What the samples of one device come to; None is what cannot be told by them."""
+
+    energy_j: float | None
+    training_s: float
+    peaks: Mapping[str, float | None]
+    throttled_percent: float | None
 
 
-def _node(samples: NodeSamples, ranks: Mapping[int, RankLog]) -> Node | None:
-    if samples.begin is None or not (samples.host or samples.devices):
-        return None
-    node = Node(
-        begin=samples.begin,
-        host=samples.host,
-        devices=samples.devices,
-        unavailable=samples.unavailable,
-        end=samples.end,
+@dataclass(frozen=True, kw_only=True)
+class NodeSums:
+    """What the samples of one machine come to."""
+
+    host: str
+    devices: Sequence[DeviceSums]
+    """Those the run used."""
+    foreign_load: float | None
+    unavailable: Mapping[str, str]
+    trained: bool
+    cut_short: bool
+    telemetry: MachineTelemetry
+
+
+def nodes(folder: RunFolder, of: int = 1) -> list[NodeSums]:
+    """Those machines of a run that were sampled; the samples of one are in memory at a time."""
+    found = []
+    for number in folder.samplers_found():
+        node: Node | None = None
+        for event in folder.sampler_events(number):
+            if isinstance(event, SamplerBegin):
+                node = Node(begin=event) if node is None else replace(node, begin=event)
+            elif node:
+                node.add(event)
+        if node and (node.host.at_ns or node.devices):
+            log = folder.ranks.get(node.begin.first_rank)
+            if log and log.trained_from_ns is not None:
+                node.from_ns, node.until_ns = log.trained_from_ns, log.trained_until_ns or node.last_ns
+            found.append(_node_sums(node, most_points(of)))
+    return found
+
+
+def most_points(machines: int) -> int:
+    """Of a series on the record, so that a run on many machines has room on one."""
+    return min(MOST_POINTS, max(FEWEST_POINTS, MOST_POINTS_OF_ALL // max(1, machines)))
+
+
+def _node_sums(node: Node, points: int) -> NodeSums:
+    used = node.begin.devices or ()
+    return NodeSums(
+        host=node.begin.host,
+        devices=[
+            DeviceSums(
+                energy_j=_energy(node, device),
+                training_s=_training_s(node),
+                peaks={name: _peak(node, device, name) for name in SERIES},
+                throttled_percent=_throttled(node, device),
+            )
+            for device in used
+        ],
+        foreign_load=_foreign_load(node),
+        unavailable=node.unavailable,
+        trained=node.from_ns is not None,
+        cut_short=_cut_short(node),
+        telemetry=_machine(node, points),
     )
-    log = ranks.get(samples.begin.first_rank)
-    if log is None or log.trained_from_ns is None:
-        return node
-    return replace(node, from_ns=log.trained_from_ns, until_ns=log.trained_until_ns or node.last_ns)
 
 
-def summarise_sensors(machines: Sequence[Node], nodes: int) -> Sensed:
+def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
     """All devices' sensors over the training part. A field that any device lacks is not known of the run."""
     if len(machines) < nodes:
         missing = NOTHING_SAMPLED if not machines else f"of {nodes} machines {len(machines)} sent their samples"
@@ -97,76 +201,78 @@ def summarise_sensors(machines: Sequence[Node], nodes: int) -> Sensed:
         reasons[name] = _why_not(machines, source)
         return None
 
-    pairs = [(machine, device) for machine in machines for device in machine.begin.devices or ()]
-    energies = [_energy(machine, device) for machine, device in pairs]
-    seconds = [_training_s(machine) for machine, _ in pairs]
-    powers = [None if energy is None else energy / length for energy, length in zip(energies, seconds, strict=True)]
+    devices = [device for machine in machines for device in machine.devices]
+    energies = [device.energy_j for device in devices]
+    powers = [None if device.energy_j is None else device.energy_j / device.training_s for device in devices]
+
+    def peaks(name: str) -> list[float | None]:
+        return [device.peaks[name] for device in devices]
+
     return Sensed(
         power_w=together("power_w", "power_w", powers, np.mean),
-        power_peak_w=together("power_peak_w", "power_w", _peaks(pairs, "power_w"), max),
+        power_peak_w=together("power_peak_w", "power_w", peaks("power_w"), max),
         energy_j=together("energy_j", "power_w", energies, sum),
-        temperature_peak_c=together("temperature_peak_c", "temperature_c", _peaks(pairs, "temperature_c"), max),
-        throttled_percent=together("throttled_percent", "throttled", [_throttled(*pair) for pair in pairs], max),
-        memory_peak_bytes=together("memory_peak_bytes", "memory_used_bytes", _peaks(pairs, "memory_used_bytes"), max),
+        temperature_peak_c=together("temperature_peak_c", "temperature_c", peaks("temperature_c"), max),
+        throttled_percent=together(
+            "throttled_percent", "throttled", [device.throttled_percent for device in devices], max
+        ),
+        memory_peak_bytes=together("memory_peak_bytes", "memory_used_bytes", peaks("memory_used_bytes"), max),
         reasons=reasons,
     )
 
 
-def foreign_load(machines: Sequence[Node]) -> float | None:
+def foreign_load(machines: Sequence[NodeSums]) -> float | None:
     """Share of the worst machine's cores that went to others until the training ended, stolen time included."""
-    shares = []
-    for machine in machines:
-        at_ns, busy_s, own_s = _cpu_use(machine, machine.until_ns)
-        if at_ns.size > 1 and at_ns[-1] > at_ns[0]:
-            length_s = (at_ns[-1] - at_ns[0]) / 1e9
-            others_s = (busy_s[-1] - busy_s[0]) - (own_s[-1] - own_s[0])
-            shares.append(max(0.0, float(others_s / (length_s * machine.begin.cores))))
-    return max(shares, default=None)
+    return max((machine.foreign_load for machine in machines if machine.foreign_load is not None), default=None)
+
+
+def _foreign_load(machine: Node) -> float | None:
+    at_ns, busy_s, own_s = _cpu_use(machine, machine.until_ns)
+    if at_ns.size < 2 or at_ns[-1] <= at_ns[0]:
+        return None
+    length_s = (at_ns[-1] - at_ns[0]) / 1e9
+    others_s = (busy_s[-1] - busy_s[0]) - (own_s[-1] - own_s[0])
+    return max(0.0, float(others_s / (length_s * machine.begin.cores)))
 
 
 def _cpu_use(machine: Node, until_ns: int | None = None) -> tuple[Floats, Floats, Floats]:
     """When the processor was looked at, how long its cores had worked until then, and how long for this run."""
-    found = [
-        (sample.at_ns, sample.busy_s, sample.own_s)
-        for sample in machine.host
-        if sample.busy_s is not None and sample.own_s is not None and (until_ns is None or sample.at_ns <= until_ns)
-    ]
-    at_ns, busy_s, own_s = np.array(found, dtype=float).reshape(-1, 3).T
-    return at_ns, busy_s, own_s
+    at_ns, busy_s, own_s = machine.host.known("busy_s", "own_s")
+    before = at_ns <= (math.inf if until_ns is None else until_ns)
+    return at_ns[before], busy_s[before], own_s[before]
 
 
-def summary(machines: Sequence[Node]) -> Telemetry:
+def summary(machines: Sequence[NodeSums]) -> Telemetry:
     """What the record keeps of the samples."""
-    return Telemetry(machines=[_machine(machine) for machine in machines])
+    return Telemetry(machines=[machine.telemetry for machine in machines])
 
 
-def _machine(machine: Node) -> MachineTelemetry:
+def _machine(machine: Node, points: int) -> MachineTelemetry:
     return MachineTelemetry(
         host=machine.begin.host,
         first_rank=machine.begin.first_rank,
         every_s=machine.begin.every_s,
-        samples=len(machine.host),
+        samples=len(machine.host.at_ns),
         ended_early=machine.end is None,
         sampler_cpu_s=machine.end.cpu_s if machine.end else None,
         last_s=_short(machine.seconds(machine.last_ns)),
         training_s=[_short(machine.seconds(ns)) for ns in (machine.from_ns, machine.until_ns) if ns is not None],
         unavailable=machine.unavailable,
-        host_series=_host_series(machine),
-        devices=[_device(machine, device) for device in sorted(machine.devices)],
+        host_series=_host_series(machine, points),
+        devices=[_device(machine, device, points) for device in sorted(machine.devices)],
     )
 
 
-def _device(machine: Node, device: int) -> DeviceTelemetry:
+def _device(machine: Node, device: int, points: int) -> DeviceTelemetry:
     kept: dict[str, Series] = {}
     for name in SERIES:
         at_s, values = machine.series(device, name)
         if values.size:
-            kept[name] = Series(at_s=_thin(at_s), values=_thin(values))
+            kept[name] = Series(at_s=_thin(at_s, points), values=_thin(values, points))
     reasons: dict[str, int] = {}
-    for at_ns, reading in machine.of(device):
-        if machine.from_ns is not None and machine.from_ns <= at_ns <= (machine.until_ns or at_ns):
-            for reason in reading.throttled or ():
-                reasons[reason] = reasons.get(reason, 0) + 1
+    for held_back in machine.held_back(device):
+        for reason in held_back:
+            reasons[reason] = reasons.get(reason, 0) + 1
     errors = machine.series(device, "ecc_errors")[1]
     power_s = machine.series(device, "power_w", training=True)[0]
     return DeviceTelemetry(
@@ -179,20 +285,20 @@ def _device(machine: Node, device: int) -> DeviceTelemetry:
     )
 
 
-def _host_series(machine: Node) -> dict[str, Series]:
-    at_s = np.array([machine.seconds(sample.at_ns) for sample in machine.host])
+def _host_series(machine: Node, points: int) -> dict[str, Series]:
     kept: dict[str, Series] = {}
     for name in HOST_SERIES:
-        values = [getattr(sample, name) for sample in machine.host if getattr(sample, name) is not None]
-        if len(values) == at_s.size:
-            kept[name] = Series(at_s=_thin(at_s), values=_thin(np.array(values, dtype=float)))
+        at_ns, values = machine.host.known(name)
+        if values.size == len(machine.host.at_ns):
+            at_s = (at_ns - machine.begin.launched_ns) / 1e9
+            kept[name] = Series(at_s=_thin(at_s, points), values=_thin(values, points))
     at_ns, busy, own = _cpu_use(machine)
     if at_ns.size > 1:
         times = (at_ns - machine.begin.launched_ns) / 1e9
         passed_s = np.maximum(np.diff(times), 1e-9) * machine.begin.cores
         for name, used in (("cpu_percent", busy), ("foreign_percent", busy - own)):
             shares = np.clip(100 * np.diff(used) / passed_s, 0, 100)
-            kept[name] = Series(at_s=_thin(times[1:]), values=_thin(shares))
+            kept[name] = Series(at_s=_thin(times[1:], points), values=_thin(shares, points))
     return kept
 
 
@@ -230,23 +336,15 @@ def _training_s(machine: Node) -> float:
     return (machine.until_ns - machine.from_ns) / 1e9
 
 
-def _peaks(pairs: Iterable[tuple[Node, int]], name: str) -> list[float | None]:
-    found: list[float | None] = []
-    for machine, device in pairs:
-        values = machine.series(device, name, training=True)[1]
-        whole = machine.from_ns is not None and not _cut_short(machine)
-        found.append(float(values.max()) if values.size and whole else None)
-    return found
+def _peak(machine: Node, device: int, name: str) -> float | None:
+    values = machine.series(device, name, training=True)[1]
+    return float(values.max()) if values.size and machine.from_ns is not None and not _cut_short(machine) else None
 
 
 def _throttled(machine: Node, device: int) -> float | None:
     if machine.from_ns is None or _cut_short(machine):
         return None
-    said = [
-        bool(reading.throttled)
-        for at_ns, reading in machine.of(device)
-        if reading.throttled is not None and machine.from_ns <= at_ns <= (machine.until_ns or at_ns)
-    ]
+    said = [bool(reasons) for reasons in machine.held_back(device)]
     return 100 * sum(said) / len(said) if said else None
 
 
@@ -255,21 +353,21 @@ def _cut_short(machine: Node) -> bool:
     return machine.end is None and machine.until_ns is not None and machine.until_ns - machine.last_ns > late_ns
 
 
-def _why_not(machines: Sequence[Node], source: str) -> str:
+def _why_not(machines: Sequence[NodeSums], source: str) -> str:
     for machine in machines:
-        on = f" on {machine.begin.host}" if len(machines) > 1 else ""
+        on = f" on {machine.host}" if len(machines) > 1 else ""
         if source in machine.unavailable:
             return machine.unavailable[source] + on
-        if machine.from_ns is None:
+        if not machine.trained:
             return NOT_TRAINED + on
-        if _cut_short(machine):
+        if machine.cut_short:
             return CUT_SHORT + on
     return TOO_SHORT
 
 
-def _thin(values: Floats) -> list[float]:
-    if values.size > MOST_POINTS:
-        values = np.array([part.mean() for part in np.array_split(values, MOST_POINTS)])
+def _thin(values: Floats, points: int) -> list[float]:
+    if values.size > points:
+        values = np.array([part.mean() for part in np.array_split(values, points)])
     return [_short(float(value)) for value in values]
 
 

@@ -93,8 +93,9 @@ class Monitor:
             return
         first, self._written = self._written, self._written + len(done)
         losses = self._losses.take(len(done))
-        self._compute_s.extend(step.compute_ns / 1e9 for step in done)
-        self._items.extend(step.items for step in done)
+        if self._limits.half_width is not None:
+            self._compute_s.extend(step.compute_ns / 1e9 for step in done)
+            self._items.extend(step.items for step in done)
         if self.bad_step is None:
             self.bad_step = next((first + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
         self._events.write(

@@ -17,7 +17,7 @@ from trainmark.analysis.audit_events import Case
 from trainmark.analysis.audit_record import CHECKS
 from trainmark.spec.audit import DAMAGED, look
 from trainmark.spec.record import Record
-from trainmark.spec.run_folder import read_run
+from trainmark.spec.run_folder import open_run
 
 KINDS = ["quick", "two ranks", "on a card", "speaking", "restarted"]
 
@@ -103,7 +103,7 @@ def test_a_value_of_another_kind_is_found_and_breaks_nothing(place: str, tmp_pat
 def test_what_no_run_writes_and_what_was_taken_out_is_found_by_the_events(tmp_path: Path) -> None:
     record = EVERY_KIND["quick"].leave(tmp_path)
     document, folder = json.loads(record.dumps()), tmp_path / "runs" / record.run_id
-    assert read_run(folder).event_files() == document["event_files"]
+    assert open_run(folder).event_files() == document["event_files"]
     case = Case(record=record, document=document, folder=folder)
     assert not is_found(document, case)
     assert is_found({**document, "certified_by": "us"}, case)

@@ -199,6 +199,9 @@ def _measured(record: Record) -> metrics.Measured:
     return metrics.Measured(item=record.item, timeline=record.timeline)
 
 
+MEANS = "means of neighbouring steps"
+
+
 def _faults(record: Record, compared: Compared) -> list[str]:
     """Why a record should not be compared at all."""
     if record.status != "valid":
@@ -206,6 +209,8 @@ def _faults(record: Record, compared: Compared) -> list[str]:
     recorded = record.metrics.get(compared.name)
     # what follows from a record's own series alone shows an older definition
     if compared.metric is None or compared.metric.needs or recorded is None or recorded.value is None:
+        return []
+    if record.means_only:  # of single steps nothing can be computed anew
         return []
     computed = compared.metric.compute(_measured(record))
     if computed is not None and math.isclose(computed, recorded.value, rel_tol=1e-6):
@@ -225,6 +230,8 @@ def _doubts(a: Subject, b: Subject) -> list[str]:
         for record in subject.records:
             for doubt in record.doubts:
                 texts.setdefault(doubt.code, []).append(doubt.text)
+            if record.means_only:
+                texts.setdefault("means-only", []).append(f"the interval rests on {MEANS}: {record.means_only}")
         said = [_first_of(alike, len(subject.records)) for alike in texts.values()]
         said += [subject.row.remark] if subject.row and subject.row.remark else []
         for text in said:

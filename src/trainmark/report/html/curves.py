@@ -37,6 +37,8 @@ def step_times(record: Record, say: Say, columns: int) -> Markup | None:
         notes.append(
             say("The slowest step of the warm-up took {time}, beyond the chart.").format(time=f"{number(above)} {unit}")
         )
+    if record.means_only:
+        notes.append(say("Means of neighbouring steps are drawn: {reason}.").format(reason=record.means_only))
     half = 0.5
     bands = [line_chart.Band(name=say("warm-up"), start=half, end=timeline.warmup_steps + half)] * bool(
         timeline.warmup_steps

@@ -16,9 +16,8 @@ def draw(record: Record, say: Say) -> Markup | None:
     if len(timeline.ranks) < 2 or not timeline.steps:
         return None
     known = timeline.exchange_known
-    first, last = timeline.warmup_steps, timeline.steps
     own = {trace.rank: timeline.own_ns(trace) for trace in timeline.ranks}
-    exchange = {trace.rank: sum(trace.exchange_ns[first:last]) if known else 0 for trace in timeline.ranks}
+    exchange = {trace.rank: timeline.counted(trace).exchange_ns if known else 0 for trace in timeline.ranks}
     traces = sorted(timeline.ranks, key=lambda trace: -own[trace.rank])
     longest = max(own[rank] + exchange[rank] for rank in own) or 1
     fastest = min(own.values()) or 1

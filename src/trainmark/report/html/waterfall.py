@@ -50,7 +50,7 @@ def exchange_ns(record: Record) -> int | None:
     timeline = record.timeline
     if len(timeline.ranks) < 2 or not timeline.exchange_known:
         return None
-    return sum(timeline.slowest.exchange_ns[timeline.warmup_steps :])
+    return timeline.counted(timeline.slowest).exchange_ns
 
 
 def draw(record: Record, say: Say) -> Markup | None:
