@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 import warm_start
+from hypothesis import settings
 from warm_start import WarmStart
+
+settings.register_profile("any machine", deadline=None)  # one that others use may take its time
+settings.load_profile("any machine")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile us anew
 os.environ.pop("COLUMNS", None)  # what runs the tests side by side sets it, and output here is for 120 columns
