@@ -112,6 +112,58 @@ def test_a_lost_device_exits_4_and_its_rank_is_named(cli: Cli, pictures: Path, t
     assert "the device failed: stand-in device 1 is lost" in done.stderr
 
 
+def test_a_device_that_lies_gets_no_valid_record(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    """Its events count half of the time, its batch norm loses the running statistics, it lowers float32 by itself."""
+    lies = "event_clock = 0.5\nslowdown = 4\nfloat32_inside = 'bfloat16'\nmemory_told_by = 'accelerator'\n"
+    lies += "unwritten_operators = ['native_batch_norm']\n"
+    done = cli(*words("resnet50", "--data", pictures, "--steps", "12", "--json"), **scripted(tmp_path, lies))
+    assert done.returncode == 5, done.stderr
+    assert "the device counts time unlike the host" in done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] == "invalid"
+    assert record["metrics"]["p_core"].get("value") is None
+    assert record["metrics"]["mem"]["value"] > 0
+    clock = record["environment"]["clock"]
+    assert clock["device_s"] == pytest.approx(clock["host_s"] / 2, rel=0.1)
+    said = doubts(record)
+    assert "where the host's clock shows" in said["device-clock"]
+    assert "fp32 was asked for and mixed: 100 % bfloat16, weights float32 ran" in said["precision-differs"]
+    assert "the device itself computes matmuls of float32 in bfloat16" in said["precision-differs"]
+    assert "output of conv1 (Conv2d) differs by" in said["cpu-differs"]
+    audited = cli("audit", record["run_id"])
+    assert ", 0 failed" in audited.stdout or "failed" not in audited.stdout, audited.stdout
+
+
+def test_collectives_that_exchange_nothing_stop_a_run_and_are_named(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    nothing = scripted(tmp_path, "exchanges = false\n")
+    done = cli(*words("resnet50", "--topology", "1x2", "--data", pictures, "--steps", "2"), **nothing)
+    assert done.returncode == 3, done.stderr
+    assert "the collectives by gloo do not exchange what they are given" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (
+            "missing_operators = ['max_pool2d_with_indices']\n",
+            "the device has no operator aten::max_pool2d_with_indices",
+        ),
+        ("memory_mib = 2\nplain_memory_error = true\n", "out of memory with batch_per_device=8"),
+    ],
+)
+def test_an_error_of_the_device_is_one_sentence_and_its_table_stays_in_the_log(
+    script: str, sentence: str, cli: Cli, pictures: Path, tmp_path: Path
+) -> None:
+    done = cli(*words("resnet50", "--data", pictures, "--steps", "2"), **scripted(tmp_path, script))
+    assert done.returncode == 4, done.stderr
+    assert sentence in done.stderr
+    record = json.dumps(record_of(tmp_path / "store"))
+    for table in ("registered at", "standin_allocator.cpp"):
+        assert table not in done.stderr + done.stdout + record
+    [log] = (tmp_path / "store" / "runs").glob("*/rank0.log")
+    assert "standin_" in log.read_text(encoding="utf-8")
+
+
 def test_more_devices_than_the_stand_in_has_are_refused(cli: Cli, pictures: Path) -> None:
     done = cli(*words("resnet50", "--topology", "1x3", "--data", pictures))
     assert done.returncode == 3

@@ -11,9 +11,10 @@ import torch
 from records import make_plan
 from torch import Tensor
 
+from trainmark.platforms.device_errors import is_out_of_memory, missing_operator, sentence
 from trainmark.train import setup, transfers
 from trainmark.train.ranks import Ranks
-from trainmark.train.worker import is_out_of_memory, out_of_memory_sentence
+from trainmark.train.worker import out_of_memory_sentence
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,54 @@ from trainmark.train.worker import is_out_of_memory, out_of_memory_sentence
 )
 def test_out_of_memory_is_known_whatever_the_device_calls_it(error: Exception, out_of_memory: bool) -> None:
     assert is_out_of_memory(error) is out_of_memory
+
+
+def test_a_vendors_own_words_for_it_are_known_by_the_platform_files_pattern() -> None:
+    error = RuntimeError("vendorMalloc returned 2 (no room)\n  in allocator.cpp:117")
+    assert not is_out_of_memory(error)
+    assert is_out_of_memory(error, r"vendorMalloc returned \d")
+    assert not is_out_of_memory(ValueError("vendorMalloc returned 2"), r"vendorMalloc returned \d")
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (
+            NotImplementedError(
+                "Could not run 'aten::unfold' with arguments from the 'X' backend. It\nregistered at a\n"
+            ),
+            "aten::unfold",
+        ),
+        (
+            NotImplementedError("The operator 'aten::_linalg_eigh' is not currently implemented for the MPS device."),
+            "aten::_linalg_eigh",
+        ),
+        (RuntimeError("\"nll_loss_forward\" not implemented for 'Half'"), "nll_loss_forward"),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+        (NotImplementedError(""), None),
+    ],
+)
+def test_a_missing_operator_is_named_in_one_line(error: Exception, name: str | None) -> None:
+    assert missing_operator(error) == name
+    said = sentence(error)
+    assert (said is None) is (name is None)
+    if said:
+        assert f"the device has no operator {name}" in said
+        assert "\n" not in said
+        assert "registered" not in said
+
+
+def test_a_failing_compiler_is_named_and_what_to_leave_out() -> None:
+    code = compile("def lower(device):\n    return {}[device]\n", "/x/torch/_inductor/scheduler.py", "exec")
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    with pytest.raises(KeyError) as failed:
+        scope["lower"]("lumen")
+    said = sentence(failed.value) or ""
+    assert said.startswith("torch.compile cannot compile the network for this device (KeyError: 'lumen')")
+    with pytest.raises(KeyError) as own:
+        {}["lumen"]
+    assert sentence(own.value) is None
 
 
 def test_a_real_allocation_that_cannot_be_had_is_out_of_memory() -> None:

@@ -30,7 +30,7 @@ PAGE_S = 5.0
 """Of a budget, what is kept for the table and the page."""
 AFTER_RUN_S = 3.0
 """Of a run's share, what is kept for its processes to end and its record to be made."""
-REFUSED_WHERE_STRICT = ("target-missed", "few-steps", "drifting", "precision-differs", "device-clock")
+REFUSED_WHERE_STRICT = ("target-missed", "few-steps", "drifting", "precision-differs", "cpu-differs", "device-clock")
 """Doubts that make a result unusable for whoever asked for a strict one."""
 
 Say = Callable[[str], None]

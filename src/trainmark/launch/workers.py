@@ -230,7 +230,7 @@ class WorkerProcesses:
 
     def _command(self, plan_file: Path, route: Route) -> list[str]:
         worker = ["-m", "trainmark.train.worker", str(self.folder), str(plan_file)]
-        worker += ["--only-probe"] if self._only_probe else []
+        worker += ["--only-probe"] if self._only_probe else [] if self._sampled else ["--trial"]
         if not self._uses_torchrun:
             return [sys.executable, *worker]
         nodes = self.env.launchers

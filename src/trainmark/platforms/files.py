@@ -77,6 +77,8 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
     """Module beside the file, for a chip that does not behave as others do; a user's own file cannot name any."""
     visible_devices: Annotated[str, _word(rf"^{_VARIABLE}$", "the name of a variable")] | None = None
     """Variable that limits which devices a process sees."""
+    out_of_memory: str | None = None
+    """Pattern found in what the device's error says where memory ended and torch's own error for that is not raised."""
     least_torch: Annotated[str, _word(r"^[0-9]+\.[0-9]+$", "a version such as 2.6")] | None = None
     """The oldest torch that has what the platform needs, as `2.8`."""
     kubernetes_resource: (
@@ -94,6 +96,7 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
         if not self.precisions:
             raise ValueError("precisions is empty; name those the devices train in")
         _check_known("precision", self.precisions, PRECISIONS)
+        _check_pattern("out_of_memory", self.out_of_memory)
         for variable, value in self.host_settings.items():
             if not re.fullmatch(_VARIABLE, variable):
                 raise ValueError(f"host_settings gives variables texts, not {variable} = {value!r}")

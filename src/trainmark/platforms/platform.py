@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import psutil
 import torch
 
+from trainmark.platforms import device_errors
 from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.timestamps import EventMarks, HostMarks, Marks
@@ -131,6 +132,10 @@ class Device:
         except (RuntimeError, NotImplementedError):  # the function is torch's, and not every device stands behind it
             return None
 
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether an error says that memory ended, in torch's words or in those the platform file knows."""
+        return device_errors.is_out_of_memory(error, self.platform.file.out_of_memory)
+
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on this device; the copy runs beside the computation where the device can do that."""
         if self._copies is None:
@@ -174,7 +179,7 @@ class Device:
                 linear(layer(image).flatten(1)).float().sum().backward()
             self.synchronize()
         except (RuntimeError, AssertionError, TypeError) as error:
-            return str(error).partition("\n")[0]
+            return device_errors.sentence(error) or device_errors.first_line(error)
         return None
 
     def emulates(self, precision: Precision) -> bool:

@@ -10,7 +10,7 @@ from trainmark.spec import links
 from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce
-from trainmark.spec.machine import FlopsFacts
+from trainmark.spec.machine import FlopsFacts, StepCheck
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.precision import said_of_inside, said_of_products
 from trainmark.spec.record import Record
@@ -134,6 +134,8 @@ def precision(record: Record, say: Say) -> FactSection | None:
         RecordFact(say("autocast"), found.autocast or "off"),
         RecordFact(say("tf32"), f"allowed for {' and '.join(flags)}" if flags else "not allowed"),
     ]
+    if (compared := record.environment.step_check) is not None:
+        facts.append(RecordFact(say("beside the CPU"), said_of_step(compared)))
     if found.loss_scale is not None:
         facts.append(RecordFact(say("loss scale"), f"{number(found.loss_scale)}, {found.skipped_steps} steps skipped"))
     return FactSection(
@@ -141,6 +143,15 @@ def precision(record: Record, say: Say) -> FactSection | None:
         remark=say("types of the first step's products, and what the device makes of them"),
         facts=facts,
     )
+
+
+def said_of_step(found: StepCheck) -> str:
+    """How one step on the device compared with the CPU, before training."""
+    if found.unavailable:
+        return f"not compared: {found.unavailable}"
+    if found.differing:
+        return f"{found.differing} of {found.quantities} quantities differ, first {found.first}"
+    return f"{found.quantities} quantities of one step and one evaluation agree"
 
 
 def fill(record: Record, say: Say) -> FactSection | None:

@@ -221,6 +221,18 @@ def precision_differs(f: Facts) -> Found:
         )
 
 
+def step_differs(f: Facts) -> Found:
+    found = f.environment.step_check
+    if found is not None and found.differing:
+        by = "is not a number" if found.difference is None else f"differs by {100 * found.difference:.3g} %"
+        yield (
+            "cpu-differs",
+            f"one step of this network on rank {found.rank}'s device does not come out as on the CPU: {found.first} "
+            f"{by}, where rounding explains {100 * (found.allowed or 0):.2g} %, and {found.differing} of "
+            f"{found.quantities} quantities differ; `trainmark platform check` names operators that are wrong",
+        )
+
+
 def skipped_steps(f: Facts) -> Found:
     skipped = f.environment.precision.skipped_steps if f.environment.precision else 0
     if skipped > MOST_SKIPPED * f.timeline.steps:
@@ -362,6 +374,7 @@ CHECKS = (
     left_out,
     emulated_precision,
     precision_differs,
+    step_differs,
     skipped_steps,
     mfu_above_100,
     foreign_load,

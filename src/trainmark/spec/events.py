@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.links import AllReduce
-from trainmark.spec.machine import FillSearch, FlopsFacts, MachineFacts, PrecisionProof
+from trainmark.spec.machine import FillSearch, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
 from trainmark.spec.numbers import Count, Finite, Whole
 
 
@@ -57,6 +57,10 @@ class LinksMeasured(Event, tag="link", frozen=True, kw_only=True):
     """What the links between the ranks carry, as rank 0 saw it."""
 
     results: Sequence[AllReduce]
+
+
+class StepCompared(Event, StepCheck, tag="step-check", frozen=True, kw_only=True):
+    """How one step on the rank's device compares with the CPU, before training."""
 
 
 class Resumed(Event, tag="resumed", frozen=True, kw_only=True):
@@ -186,8 +190,8 @@ class Failed(Event, tag="failed", frozen=True, kw_only=True):
 
 
 RankEvent = (
-    Begin | EnvironmentSeen | LinksMeasured | Resumed | Ready | PrecisionSeen | Steps | StretchTimed | Alive
-    | Evaluated | Saved | Phases | FlopsCounted | ArtifactsLeft | NoSample | End | Failed
+    Begin | EnvironmentSeen | LinksMeasured | StepCompared | Resumed | Ready | PrecisionSeen | Steps | StretchTimed
+    | Alive | Evaluated | Saved | Phases | FlopsCounted | ArtifactsLeft | NoSample | End | Failed
 )  # fmt: skip
 
 

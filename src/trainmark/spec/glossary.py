@@ -100,6 +100,10 @@ DOUBTS = {
     "precision-differs": "The arithmetic of the run's first step, or what the device makes of it inside, is not what "
     "was asked for; the text has what ran and how many products in which type. Labels in tables say what ran. Under "
     "--strict the result is not valid.",
+    "cpu-differs": "Before training, one step and one evaluation of the workload's own network, with a few samples, "
+    "were made on the device and on the CPU, and something differs by more than rounding explains; the text names the "
+    "first layer, statistic, gradient or sum that does. An operator of the device is wrong. Under --strict the result "
+    "is not valid.",
     "skipped-steps": "A loss scaler left out more than 1 % of the steps because their gradients were not finite; a few "
     "at the beginning are usual, while it looks for its scale.",
     "mfu-above-100": "The run did more FLOPs a second than the peak of its devices in the precision asked for, so "

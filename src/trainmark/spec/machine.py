@@ -85,6 +85,26 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
         return found
 
 
+class StepCheck(Struct, frozen=True, kw_only=True):
+    """One step and one evaluation of the workload's own network on a device, held against the CPU before training."""
+
+    rank: int = 0
+    samples: int = 0
+    """Of the first batch, that were trained on."""
+    quantities: int = 0
+    """Outputs of layers, running statistics, the loss, gradients, updates and sums of the evaluation."""
+    differing: int = 0
+    """How many of them differ by more than rounding explains."""
+    first: str | None = None
+    """The first of those, in the order in which a step makes them."""
+    difference: float | None = None
+    """By which share of its size the first differs; None where it is not a number."""
+    allowed: float | None = None
+    """By which share rounding explains it."""
+    unavailable: str | None = None
+    """Why nothing was compared."""
+
+
 class DeviceClock(Struct, frozen=True, kw_only=True):
     """What a rank's device counted of its training by its own events, and what the host's clock showed meanwhile."""
 
@@ -143,6 +163,8 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     flops: FlopsFacts | None = None
     precision: PrecisionProof | None = None
     fill: FillSearch | None = None
+    step_check: StepCheck | None = None
+    """Of the first rank whose device does not compute as the CPU, else of rank 0; None where the CPU trained."""
     clock: DeviceClock | None = None
     """Of the rank whose device's events are furthest from the host's clock; None where the host times the steps."""
     foreign_load: Finite | None = None

@@ -62,6 +62,12 @@ PRECISIONS: dict[str, Precision] = {
     )
 }
 
+
+def significand_bits(type_: str) -> int:
+    """Of a type by torch's name, or `tf32`."""
+    return _BITS[type_]
+
+
 LEAST_SHARE = 0.75
 """What a run's products must share of one type to be called by it: autocast leaves some of them as they are."""
 MOST_NARROWER = 0.01

@@ -9,7 +9,7 @@ from trainmark.spec import events
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.events import AnyEvent, Unknown
 from trainmark.spec.links import AllReduce
-from trainmark.spec.machine import DeviceClock, FlopsFacts, MachineFacts, PrecisionProof
+from trainmark.spec.machine import DeviceClock, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
 from trainmark.spec.record import Restart
 from trainmark.spec.timeline import RankTrace
 
@@ -53,6 +53,8 @@ class RankLog:
     environment: MachineFacts | None = None
     precision: PrecisionProof | None = None
     """What the steps were really computed in."""
+    step_check: StepCheck | None = None
+    """How one step on the device compared with the CPU."""
     resumed: events.Resumed | None = None
     restarts: list[Restart] = field(default_factory=list)
     link: tuple[AllReduce, ...] = ()
@@ -128,6 +130,8 @@ class RankLog:
                 self.environment = event
             case events.PrecisionSeen():
                 self.precision = event
+            case events.StepCompared():
+                self.step_check = event
             case events.Resumed():
                 if self._again is None:
                     self.resumed = event

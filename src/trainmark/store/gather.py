@@ -16,7 +16,7 @@ from trainmark.spec import endings, series
 from trainmark.spec.doubts import CLOCKS_FAR_APART, Facts, collect
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.events import Failed, FaultFound
-from trainmark.spec.machine import DeviceClock, Environment, FillSearch, FlopsFacts, PrecisionProof
+from trainmark.spec.machine import DeviceClock, Environment, FillSearch, FlopsFacts, PrecisionProof, StepCheck
 from trainmark.spec.metrics import Measured, measure, withhold
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
@@ -27,7 +27,7 @@ from trainmark.spec.topology import Topology
 from trainmark.spec.workload_facts import WorkloadFacts
 from trainmark.store import reduction, telemetry as samplers
 
-AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch)
+AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck)
 
 
 def record(path: Path) -> Record:
@@ -147,9 +147,15 @@ def _environment(
         flops=_plain(first.flops, FlopsFacts),
         precision=_plain(first.precision, PrecisionProof),
         fill=_plain(folder.fill, FillSearch),
+        step_check=_plain(_step_check(folder.logs), StepCheck),
         clock=clock,
         foreign_load=foreign_load,
     )
+
+
+def _step_check(ranks: Sequence[RankLog]) -> StepCheck | None:
+    told = [log.step_check for log in ranks if log.step_check]
+    return next((found for found in told if found.differing), told[0] if told else None)
 
 
 def _plain(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import asdict as asdict_of
 from torch import Tensor, distributed
 
 from trainmark import workloads
@@ -20,14 +21,14 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import LinksMeasured, Resumed, Saved
+from trainmark.spec.events import Alive, LinksMeasured, Resumed, Saved, StepCompared
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Recipe, from_values
 from trainmark.spec.record import Evaluation
 from trainmark.spec.topology import Topology
 from trainmark.spec.whole_files import sha256
-from trainmark.train import checkpoint, environment, link_probe, loop
+from trainmark.train import checkpoint, environment, link_probe, loop, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.global_batch_norm import over_all_ranks
@@ -39,14 +40,14 @@ from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import losses_on
 from trainmark.workloads import weights
-from trainmark.workloads.workload import Share, Workload
+from trainmark.workloads.workload import DataSource, Share, Workload
 
 LINK_BUDGET_S = 1.0
 """What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""
 
 
 def build_job(
-    plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int
+    plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int, compare: bool = True
 ) -> tuple[loop.Job, Position]:
     """The job of one rank and where it begins: at the first step, or where an earlier run was left."""
     if ranks.world != Topology.parse(plan.topology).devices:
@@ -68,9 +69,10 @@ def build_job(
     if links and ranks.rank == 0:
         events.write(LinksMeasured(results=links))
     initial = initial_weights(plan)
-    stepper = build_stepper(
-        workload, recipe, Precision.parse(plan.precision), device, collectives.world, initial, clock
-    )
+    precision = Precision.parse(plan.precision)
+    if compare:
+        check_step(workload, recipe, precision, device, data, events, collectives.rank)
+    stepper = build_stepper(workload, recipe, precision, device, collectives.world, initial, clock)
     position = starting_point(plan, folder / "checkpoints", stepper, events, collectives)
     monitor = Monitor(
         clock=clock,
@@ -107,6 +109,31 @@ def build_job(
         proof=Proof(stepper, events) if ranks.rank == 0 else None,
     )
     return job, position
+
+
+def check_step(
+    workload: Workload,
+    recipe: Recipe,
+    precision: Precision,
+    device: Device,
+    data: DataSource,
+    events: EventWriter,
+    rank: int,
+) -> None:
+    """Writes down how one step and one evaluation on the device compare with the CPU; nothing of it stays."""
+    if device.is_cpu:
+        return
+    eager = replace(recipe, compiled="no")
+    found = step_check.check(
+        workload,
+        precision,
+        device,
+        data,
+        build=lambda where, settings: build_stepper(workload, eager, settings, where, 1),
+        evaluation=loop.evaluation_precision(recipe, precision),
+        alive=lambda: events.write(Alive(phase="init")),
+    )
+    events.write(StepCompared(**{**asdict_of(found), "rank": rank}))
 
 
 def open_device(plan: Plan, ranks: Ranks) -> Device:

@@ -69,7 +69,7 @@ class Stepper:
             return self._step(batch)
 
     def _step(self, batch: Any) -> Tensor:
-        loss = self._gradients(batch, batch) if self._accumulate == 1 else self._gradients_in_parts(batch)
+        loss = self.gradients(batch, batch) if self._accumulate == 1 else self._gradients_in_parts(batch)
         if self._low_precision_weights:
             self._gradients_to_master()
         if self._clip_gradient_norm:
@@ -90,11 +90,11 @@ class Stepper:
         losses = []
         for part in parts:
             with self.parallel.no_sync():
-                losses.append(self._gradients(part, batch))
-        losses.append(self._gradients(last, batch))
+                losses.append(self.gradients(part, batch))
+        losses.append(self.gradients(last, batch))
         return torch.stack(losses).sum()
 
-    def _gradients(self, part: Any, batch: Any) -> Tensor:
+    def gradients(self, part: Any, batch: Any) -> Tensor:
         """Adds the gradients of a part of the step's batch and returns its part of the loss."""
         with self.device.autocast(self.precision):
             loss = self._loss(self.model, part)
@@ -104,6 +104,19 @@ class Stepper:
         self.scaler.scale(weighted).backward()  # type: ignore[no-untyped-call]
         self.parallel.after_backward()
         return weighted.detach()
+
+    def updated_weights(self) -> list[tuple[str, Tensor]]:
+        """What the optimizer updates, by the names of the model's parameters: these, or their float32 copies."""
+        low = {
+            id(weight): master for weight, master in zip(self._low_precision_weights, self._master_weights, strict=True)
+        }
+        return [(name, low.get(id(weight), weight)) for name, weight in self.bare_model.named_parameters()]
+
+    def take_over_weights(self) -> None:
+        """Called when the model's weights were changed from outside: their float32 copies follow."""
+        with torch.no_grad():
+            for low, master in zip(self._low_precision_weights, self._master_weights, strict=True):
+                master.copy_(low)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must restore; all ranks ask for it together, and one writes it down."""

@@ -20,7 +20,13 @@ def on_device(batches: Iterable[Any], device: Device) -> Iterable[Any]:
     return batches if device.is_cpu else (move_to_device(batch, device) for batch in batches)
 
 
-def move_to_device(value: Any, device: Device) -> Any:
+class TakesTensors(Protocol):
+    """All that is asked of a device here."""
+
+    def take(self, tensor: torch.Tensor) -> torch.Tensor: ...
+
+
+def move_to_device(value: Any, device: TakesTensors) -> Any:
     """A batch, or a part of one: its tensors are moved wherever they stand, and all else is handed on as it is."""
     if isinstance(value, torch.Tensor):
         return device.take(value)

@@ -14,11 +14,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from trainmark.datasets.die_with_parent import end_with_parent
+from trainmark.platforms import device_errors
 from trainmark.spec import endings, events
 from trainmark.spec.errors import InvalidResultError, TrainmarkError, WorkloadError
 from trainmark.spec.event_files import EventWriter
@@ -42,6 +44,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
     parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
     parser.add_argument("--only-probe", action="store_true", help="join, measure the links, and end")
+    parser.add_argument("--trial", action="store_true", help="a try of a batch: compare nothing with the CPU first")
     args = parser.parse_args()
     folder: Path = args.folder
     ranks = Ranks.from_environment()
@@ -53,7 +56,8 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        return _reporting_failure(work if not args.only_probe else probe_links, folder, args.plan, ranks)
+        task = probe_links if args.only_probe else partial(work, compare=not args.trial)
+        return _reporting_failure(task, folder, args.plan, ranks)
 
 
 def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
@@ -76,12 +80,13 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
         traceback.print_exc()
         if isinstance(error, TrainmarkError):
             code, sentence = error.exit_code, str(error)
-        elif is_device_failure(error):
-            code, sentence = 4, f"the device failed: {str(error).partition(chr(10))[0]}"
+        elif said := device_errors.sentence(error):
+            code, sentence = 4, said
         elif isinstance(error, KeyboardInterrupt):
             code, sentence = 130, "interrupted before the first step"
         else:
-            code, sentence = 1, f"unexpected {type(error).__name__}: {error}"
+            where = f" at {place}" if (place := device_errors.place(error)) else ""
+            code, sentence = 1, f"unexpected {type(error).__name__}{where}: {device_errors.first_line(error)}"
         try:
             log.write(
                 events.Failed(
@@ -90,7 +95,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
                     sentence=sentence,
                     at_ns=time.perf_counter_ns(),
                     consequence=is_consequence(error),
-                    out_of_memory=is_out_of_memory(error.__cause__ or error),
+                    out_of_memory=isinstance(error, OutOfMemoryError) or device_errors.is_out_of_memory(error),
                 )
             )
         except TrainmarkError:
@@ -98,10 +103,13 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
         return code
 
 
-def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
+def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
+    """Trains as the plan says; unless told otherwise, a step on the device is compared with the CPU first."""
     from trainmark.train import after_training, loop, monitor, setup
 
-    job, position = setup.build_job(plan, ranks, folder, log, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS)
+    job, position = setup.build_job(
+        plan, ranks, folder, log, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
+    )
     _on_signal(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
     log.write(
         events.Ready(
@@ -155,22 +163,14 @@ def is_consequence(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and re.search(WENT_AWAY, str(error)) is not None
 
 
-def is_device_failure(error: BaseException) -> bool:
-    """True for errors of the device or its driver, by the type torch has for them."""
-    return type(error).__name__ == "AcceleratorError"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return type(error).__name__ == "OutOfMemoryError" or (
-        isinstance(error, (RuntimeError, MemoryError))
-        and re.search(r"(can't allocate|out of) memory", str(error)) is not None
-    )
+class OutOfMemoryError(WorkloadError):
+    """The device has not enough memory for the batch."""
 
 
 def out_of_memory_sentence(batch: int, peak_bytes: int | None, error: BaseException) -> str:
     held = "" if peak_bytes is None else f" after holding {peak_bytes / 2**30:.2f} GiB"
     hint = f"try --set batch_per_device={batch // 2}" if batch > 1 else "the model does not fit"
-    return f"out of memory with batch_per_device={batch}{held}: {str(error).partition(chr(10))[0]}; {hint}"
+    return f"out of memory with batch_per_device={batch}{held}: {device_errors.first_line(error)}; {hint}"
 
 
 @contextmanager
@@ -179,8 +179,8 @@ def _explaining_memory(batch: int, device: Device) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_out_of_memory(error):
-            raise WorkloadError(out_of_memory_sentence(batch, device.peak_memory_bytes(), error)) from error
+        if device.is_out_of_memory(error):
+            raise OutOfMemoryError(out_of_memory_sentence(batch, device.peak_memory_bytes(), error)) from error
         raise
 
 

@@ -1,0 +1,354 @@
+"""Makes one step and one evaluation of the workload's own network on the device and on the CPU, and says what differs.
+
+It comes before the model of the run is made, on a network of its own with a few samples of the first batches, so that
+weights, random numbers and the order of the data are as they would be without it. How far a device may be off is not
+guessed: the CPU makes the step once more with every weight and every result off by as much as the precision rounds, and
+what that changes is what rounding can do to this network.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from trainmark.platforms import files
+from trainmark.platforms.platform import Device, Platform
+from trainmark.spec.machine import StepCheck
+from trainmark.spec.precision import PRECISIONS, Precision, significand_bits
+from trainmark.train.stepper import Stepper
+from trainmark.train.transfers import move_to_device
+from trainmark.workloads.workload import DataSource, Workload
+
+SAMPLES = 2
+"""Of the first batch, at least."""
+MOST_WEIGHTS = 500_000_000
+"""Larger networks are not compared: their step would take a CPU minutes."""
+MOST_NUMBERS = 1 << 20
+"""Of each tensor, evenly spread."""
+ROUNDINGS = 4
+"""Times as much as rounding every result once changes a quantity, it may differ."""
+FLOOR = 1e-4
+"""What nobody has to explain, of a quantity's size: sums in another order."""
+LOSS_SCALE = 1024.0
+"""Small enough not to overflow at once, as the first of a scaler's usually does."""
+
+LOTS = (1 << 16) + 1
+"""Not a power of two, so that no row of a matrix has the same lots as the next."""
+
+Build = Callable[[Device, Precision], Stepper]
+Quantities = dict[str, Tensor]
+"""By what they are, in the order in which a step makes them."""
+
+
+def check(
+    workload: Workload,
+    precision: Precision,
+    device: Device,
+    data: DataSource,
+    *,
+    build: Build,
+    evaluation: Precision,
+    alive: Callable[[], None] = lambda: None,
+) -> StepCheck:
+    """What came of it. An error on the device is raised as it would be in the run's first step; where the CPU cannot
+    make the step, or the device has no room for it, nothing is compared, and the reason told.
+
+    `build` makes the network on a device, always from the same seed; `evaluation` is what it is scored in.
+    """
+    parts = _Parts.of_first_batches(data)
+    if parts is None:
+        return StepCheck(unavailable="the first batch has no sample on this rank")
+    trial = _Trial(workload, build, parts, evaluation)
+    host = Platform(files.load("cpu")).open(0)
+    try:
+        reference = trial.begin(host, PRECISIONS["fp32"])
+        if (weights := sum(weight.numel() for weight in reference.model.parameters())) > MOST_WEIGHTS:
+            return StepCheck(unavailable=f"the network has {weights:,} weights, more than {MOST_WEIGHTS:,}")
+        wanted = trial.make(reference)
+        alive()
+        gradients = reference.gradients
+        del reference
+        sensitive = trial.make(trial.begin(host, PRECISIONS["fp32"]), gradients, rounded=_Rounded(precision))
+        alive()
+    except Exception as error:  # a workload's own code, on a device it may not have been written for
+        return StepCheck(unavailable=f"the CPU cannot make the step: {type(error).__name__}: {_first_line(error)}")
+    try:
+        found = trial.make(trial.begin(device, precision), gradients)
+    except Exception as error:
+        if not device.is_out_of_memory(error):
+            raise
+        return StepCheck(unavailable="the device has no room for the network and two samples")
+    finally:
+        gc.collect()  # the run is to find the memory as it was
+    return compare(found, wanted, sensitive, precision, samples=parts.train.count)
+
+
+def compare(
+    found: Quantities, wanted: Quantities, sensitive: Quantities, precision: Precision, *, samples: int = 0
+) -> StepCheck:
+    """Each quantity of the device beside the CPU's; `sensitive` is the CPU's with rounded weights."""
+    floor = max(FLOOR, 4 * _rounding(precision))
+    differing: list[tuple[str, float, float]] = []
+    compared = 0
+    for name, want in wanted.items():
+        if name not in found or name not in sensitive or not bool(want.isfinite().all()):
+            continue
+        compared += 1
+        allowed = max(floor, ROUNDINGS * _difference(sensitive[name], want))
+        difference = _difference(found[name], want)
+        if not difference <= allowed:
+            differing.append((name, difference, allowed))
+    if not differing:
+        return StepCheck(samples=samples, quantities=compared)
+    name, difference, allowed = differing[0]
+    return StepCheck(
+        samples=samples,
+        quantities=compared,
+        differing=len(differing),
+        first=name,
+        difference=min(difference, 1e9) if difference == difference else None,
+        allowed=min(allowed, 1e9),
+    )
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """The length of the difference, as a share of the other's length; not a number where one is not."""
+    if one.shape != other.shape:
+        return float("inf")
+    size = float(other.norm())
+    apart = float((one - other).norm())
+    return apart / size if size else (0.0 if apart == 0 else float("inf"))
+
+
+def _rounding(precision: Precision) -> float:
+    return float(2.0 ** (1 - significand_bits(precision.computes_in)))
+
+
+class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, every result is off by as much as a precision can round it, up or down by lot."""
+
+    def __init__(self, precision: Precision) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        signs = torch.randint(0, 2, (LOTS,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+        self._factors = 1 + signs * _rounding(precision)
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        aliases = [returned.alias_info for returned in operation._schema.returns]
+        if any(alias is not None and not alias.is_write for alias in aliases):
+            return result  # a view has no numbers of its own
+        return tree_map_only(Tensor, self.round_, result)
+
+    def round_(self, tensor: Tensor) -> Tensor:
+        if tensor.dtype == torch.float32 and tensor.layout == torch.strided and tensor.numel() > 1:
+            repeats = -(-tensor.numel() // LOTS)
+            tensor.mul_(self._factors.repeat(repeats)[: tensor.numel()].view(tensor.shape))
+        return tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """A few samples to train on, and a few to evaluate, in memory of their own."""
+
+    train: Any
+    evaluation: Any
+
+    @classmethod
+    def of_first_batches(cls, data: DataSource) -> _Parts | None:
+        train = _few_samples(data.train(0, 0))
+        return None if train is None else cls(train=train, evaluation=_few_samples(data.evaluation()))
+
+
+def _few_samples(batches: Iterable[Any]) -> Any:
+    iterator = iter(batches)
+    batch = next(iterator, None)
+    part = batch.parts(max(1, batch.count // SAMPLES))[0] if batch is not None and batch.count else None
+    own = move_to_device(part, _OwnMemory())
+    if close := getattr(iterator, "close", None):
+        close()
+    return own
+
+
+class _OwnMemory:
+    """Takes tensors as a device does, and leaves them where they are: a loader's memory is its own again soon."""
+
+    def take(self, tensor: Tensor) -> Tensor:
+        return tensor.clone()
+
+
+@dataclass(kw_only=True)
+class _Begun:
+    """A network that has made no step yet."""
+
+    stepper: Stepper
+    gradients: dict[str, Tensor] | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        return self.stepper.bare_model
+
+
+class _Trial:
+    """One step and one evaluation, made alike wherever it is made."""
+
+    def __init__(self, workload: Workload, build: Build, parts: _Parts, evaluation: Precision) -> None:
+        self._workload, self._build, self._parts = workload, build, parts
+        self._evaluation = evaluation
+
+    def begin(self, device: Device, precision: Precision) -> _Begun:
+        """The network as its seed makes it, with every weight moved a little: behind one that begins as zero, no other
+        would have a gradient."""
+        stepper = self._build(device, precision)
+        lot = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for weight in stepper.bare_model.parameters():
+                weight.copy_(weight.float().cpu() + 0.02 * torch.randn(weight.shape, generator=lot))
+        stepper.take_over_weights()
+        if precision.scales_loss:
+            stepper.scaler = torch.amp.GradScaler(device.torch.type, init_scale=LOSS_SCALE)
+        return _Begun(stepper=stepper)
+
+    def make(
+        self, begun: _Begun, gradients: dict[str, Tensor] | None = None, rounded: _Rounded | None = None
+    ) -> Quantities:
+        """All that is compared. The update is made with the `gradients` given, so that it stands for itself."""
+        stepper, model = begun.stepper, begun.model
+        device = stepper.device
+        found: Quantities = {}
+        model.train()
+        if rounded is not None:
+            with torch.no_grad():
+                for weight in model.parameters():
+                    rounded.round_(weight.data)
+        batch = self._parts.train if device.is_cpu else move_to_device(self._parts.train, device)
+        with _watching_layers(model, found), stepper.arithmetic, rounded or nullcontext(), _NothingDrawn():
+            loss = stepper.gradients(batch, batch)
+        device.synchronize()
+        scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
+        for name, buffer in model.named_buffers():
+            if buffer.is_floating_point():
+                found[f"running statistic {name}"] = _sample(buffer)
+        found["loss"] = _sample(loss)
+        own: dict[str, Tensor] = {}
+        for name, weight in reversed(list(model.named_parameters())):
+            if weight.grad is not None:
+                own[name] = weight.grad.detach().float().cpu() / scale
+                found[f"gradient of {name}"] = _sample(own[name])
+        begun.gradients = own
+        found.update(self._evaluate(stepper, rounded))
+        found.update(self._update(stepper, gradients or own))
+        return found
+
+    def _update(self, stepper: Stepper, gradients: dict[str, Tensor]) -> Quantities:
+        """What the optimizer changes, by the same gradients everywhere."""
+        names = {id(weight): name for name, weight in stepper.updated_weights()}
+        before = {}
+        for group in stepper.optimizer.param_groups:
+            for weight in group["params"]:
+                name = names[id(weight)]
+                before[name] = (weight, weight.detach().float().cpu().clone())
+                given = gradients.get(name)
+                weight.grad = None if given is None else given.to(weight.device, weight.dtype)
+        with stepper.arithmetic:
+            stepper.optimizer.step()
+        stepper.device.synchronize()
+        return {
+            f"update of {name}": _sample(weight.detach().float().cpu() - old) for name, (weight, old) in before.items()
+        }
+
+    @torch.no_grad()
+    def _evaluate(self, stepper: Stepper, rounded: _Rounded | None) -> Quantities:
+        if self._parts.evaluation is None:
+            return {}
+        device, model = stepper.device, stepper.bare_model
+        precision = PRECISIONS["fp32"] if device.is_cpu else self._evaluation
+        batch = self._parts.evaluation if device.is_cpu else move_to_device(self._parts.evaluation, device)
+        model.eval()
+        with device.arithmetic(precision), device.autocast(precision), rounded or nullcontext(), _NothingDrawn():
+            scores = self._workload.score(model, batch)
+        device.synchronize()
+        # what is counted may change by a whole sample where two scores are nearly equal
+        return {f"evaluation's {name}": _sample(value) for name, value in scores.items() if value.is_floating_point()}
+
+
+@contextmanager
+def _watching_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
+    """Keeps what each layer gives when it is first called."""
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            key = f"output of {name} ({type(module).__name__})"
+            tensor = output[0] if isinstance(output, (tuple, list)) and output else output
+            if key not in found and isinstance(tensor, Tensor) and tensor.is_floating_point():
+                found[key] = _sample(tensor)
+
+        return hook
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if name and not any(True for _ in module.children()):
+                hooks.callback(module.register_forward_hook(keep(name)).remove)
+        yield
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Numbers of a tensor, evenly spread, on the host and in memory of their own."""
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // MOST_NUMBERS)].float().cpu().clone()
+
+
+class _NothingDrawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, random numbers are the same everywhere: a device has draws of its own, with which nothing could be
+    compared. They come out so that dropout keeps everything."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in operation.tags:
+            return operation(*args, **kwargs)
+        name = operation.name().partition("::")[2].partition(".")[0]
+        if name == "native_dropout":
+            return args[0] / (1 - args[1]) if args[2] else args[0], torch.ones_like(args[0], dtype=torch.bool)
+        result = operation(*args, **kwargs)
+        if isinstance(result, Tensor) and (value := _drawn(name, args, kwargs)) is not None:
+            result.fill_(value)
+        return result
+
+
+_EVERY_16_BITS_LARGE = 0x7FFF7FFF7FFF7FFF
+
+
+def _drawn(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | int | None:
+    """What a draw gives, by its name; None leaves it as it is."""
+    if name in ("bernoulli", "bernoulli_"):
+        return 1
+    if name in ("rand", "rand_like"):
+        return 0.9990234375
+    if name == "uniform_":
+        low, high = (*args[1:3], kwargs.get("to", 1.0))[:2] if len(args) > 1 else (0.0, kwargs.get("to", 1.0))
+        return float(low + 0.9990234375 * (high - low))
+    if name in ("randn", "randn_like", "normal_", "normal"):
+        return 0.0
+    if name == "random_":
+        most = args[-1] if len(args) > 1 and args[-1] is not None else None
+        kind = torch.iinfo(args[0].dtype).max if not args[0].is_floating_point() else 1
+        return most - 1 if most is not None else _EVERY_16_BITS_LARGE if kind == 2**63 - 1 else kind
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

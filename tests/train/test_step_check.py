@@ -1,0 +1,161 @@
+"""A step on the device is held against the CPU before training, and the training is as it would be without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import PointData
+from train.test_precision_proof import batch, losses, tiny
+
+from trainmark import workloads
+from trainmark.platforms import files, standin
+from trainmark.platforms.platform import Platform
+from trainmark.spec.event_files import EventTail, EventWriter
+from trainmark.spec.events import StepCompared
+from trainmark.spec.machine import StepCheck
+from trainmark.spec.precision import PRECISIONS, Precision
+from trainmark.spec.recipe import Recipe
+from trainmark.train import setup, step_check
+from trainmark.workloads.workload import Share
+
+SMALL: dict[str, dict[str, Any]] = {
+    "resnet50": {"width": 4},
+    "vit": {"layers": 1},
+    "tacotron2": {"rnn_width": 32, "postnet_width": 32},
+}
+
+
+class OneBatch(PointData):
+    """A source whose batches are all the same one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def train(self, epoch: int, start_step: int) -> Iterator[Any]:
+        yield batch(self._name)
+
+    def evaluation(self) -> Iterator[Any]:
+        yield batch(self._name)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "script.toml"
+    path.write_text("", encoding="utf-8")
+    monkeypatch.setenv(standin.VARIABLE, str(path))
+    return path
+
+
+def recipe(name: str) -> Recipe:
+    return (
+        workloads.load(name)
+        .recipes["smoke"]
+        .__class__(**{**vars(workloads.load(name).recipes["smoke"]), **SMALL[name]})
+    )
+
+
+def checked(name: str, folder: Path, word: str = "fp32", data: Any = None) -> StepCheck:
+    log = folder / "rank0.jsonl"
+    device = Platform(files.load("standin")).open(0)
+    data = data or OneBatch(name)
+    setup.check_step(workloads.load(name), recipe(name), Precision.parse(word), device, data, EventWriter(log), 0)
+    [found] = [event for event in EventTail(log).new_events() if isinstance(event, StepCompared)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("resnet50", "fp32"), ("resnet50", "amp-bf16"), ("vit", "bf16"), ("tacotron2", "amp-fp16")]
+)
+def test_an_honest_device_agrees_in_every_precision(name: str, word: str, script: Path, tmp_path: Path) -> None:
+    found = checked(name, tmp_path, word)
+    assert (found.differing, found.first, found.unavailable) == (0, None, None)
+    assert found.quantities > 50
+    assert found.samples >= step_check.SAMPLES
+
+
+LIES = [
+    ("resnet50", "unwritten_operators = ['native_batch_norm']", "running statistic bn1.running_mean"),
+    ("resnet50", "wrong_operators = ['native_batch_norm_backward']", "gradient of layer4.2.bn3.bias"),
+    ("resnet50", "wrong_operators = ['max_pool2d_with_indices']", "output of maxpool (MaxPool2d)"),
+    ("resnet50", "float32_inside = 'tf32'", "output of conv1 (Conv2d)"),
+    ("vit", "wrong_operators = ['_scaled_dot_product_flash_attention_for_cpu']", "output of encoder.layers"),
+    ("vit", "unwritten_operators = ['_fused_adamw_']", "update of "),
+    ("tacotron2", "wrong_operators = ['tanh']", "output of decoder."),
+]
+
+
+@pytest.mark.parametrize(("name", "lie", "first"), LIES)
+def test_a_device_that_gets_one_operator_wrong_is_found_out_and_the_place_named(
+    name: str, lie: str, first: str, script: Path, tmp_path: Path
+) -> None:
+    script.write_text(f"{lie}\n", encoding="utf-8")
+    found = checked(name, tmp_path)
+    assert found.differing > 0
+    assert (found.first or "").startswith(first)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_training_is_the_same_to_the_last_digit_as_without_it(name: str, script: Path, tmp_path: Path) -> None:
+    def trained() -> list[float]:
+        stepper = tiny(name, "fp32", Platform(files.load("standin")).open(0))
+        drawn = torch.rand(3)  # as the seed left it
+        return [*losses(stepper, batch(name)), *map(float, drawn)]
+
+    without = trained()
+    checked(name, tmp_path)
+    assert trained() == without
+
+
+def test_the_data_is_read_from_its_beginning_afterwards(script: Path, tmp_path: Path, pictures: Path) -> None:
+    workload, small = workloads.load("resnet50"), recipe("resnet50")
+    small = small.__class__(**{**vars(small), "batch_per_device": 8, "input_workers": 0})
+
+    def opened() -> Any:
+        return workload.open_data(small, pictures, Share(rank=0, world=1, local_ranks=1), 0)
+
+    def first_two(data: Any) -> list[torch.Tensor]:
+        batches = data.train(0, 0)
+        return [next(batches).images.clone() for _ in range(2)]
+
+    before = opened()
+    after = opened()
+    wanted = first_two(before)
+    assert checked("resnet50", tmp_path, data=after).differing == 0
+    assert all(torch.equal(one, other) for one, other in zip(first_two(after), wanted, strict=True))
+    before.close()
+    after.close()
+
+
+def test_on_a_cpu_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    device = Platform(files.load("cpu")).open(0)
+    log = tmp_path / "rank0.jsonl"
+    setup.check_step(
+        workloads.load("vit"), recipe("vit"), PRECISIONS["fp32"], device, OneBatch("vit"), EventWriter(log), 0
+    )
+    assert not list(EventTail(log).new_events())
+
+
+def test_a_network_the_cpu_cannot_train_or_that_is_too_large_is_not_compared(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_check, "MOST_WEIGHTS", 1000)
+    assert "weights, more than 1,000" in (checked("vit", tmp_path).unavailable or "")
+
+
+def test_a_device_without_room_for_it_is_left_to_the_run(script: Path, tmp_path: Path) -> None:
+    script.write_text("memory_mib = 0.1\nplain_memory_error = true\n", encoding="utf-8")
+    assert "the device has no room" in (checked("vit", tmp_path).unavailable or "")
+
+
+def test_a_difference_is_measured_against_what_rounding_does() -> None:
+    wanted = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([1.0]), "not finite": torch.tensor([float("nan")])}
+    rounded = {**wanted, "a": torch.tensor([3.05, 4.0])}
+    off = {**wanted, "a": torch.tensor([3.15, 4.0])}
+    assert step_check.compare(off, wanted, rounded, PRECISIONS["fp32"]) == StepCheck(quantities=2)
+    found = step_check.compare({**off, "b": torch.tensor([float("nan")])}, wanted, rounded, PRECISIONS["fp32"])
+    assert (found.first, found.difference, found.differing) == ("b", None, 1)
