@@ -139,20 +139,29 @@ class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         signs = torch.randint(0, 2, (LOTS,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
         self._factors = 1 + signs * _rounding(precision)
+        self._shaped: dict[torch.Size, Tensor] = {}
+        self._views: dict[Any, bool] = {}
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = operation(*args, **(kwargs or {}))
-        aliases = [returned.alias_info for returned in operation._schema.returns]
-        if any(alias is not None and not alias.is_write for alias in aliases):
-            return result  # a view has no numbers of its own
-        return tree_map_only(Tensor, self.round_, result)
+        if (view := self._views.get(operation)) is None:
+            aliases = [returned.alias_info for returned in operation._schema.returns]
+            view = self._views[operation] = any(alias is not None and not alias.is_write for alias in aliases)
+        if view:  # which has no numbers of its own
+            return result
+        return self.round_(result) if isinstance(result, Tensor) else tree_map_only(Tensor, self.round_, result)
 
     def round_(self, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.float32 and tensor.layout == torch.strided and tensor.numel() > 1:
-            repeats = -(-tensor.numel() // LOTS)
-            tensor.mul_(self._factors.repeat(repeats)[: tensor.numel()].view(tensor.shape))
+            factors = self._shaped.get(tensor.shape)
+            if factors is None:
+                repeats = -(-tensor.numel() // LOTS)
+                factors = self._factors.repeat(repeats)[: tensor.numel()].view(tensor.shape)
+                if repeats == 1:
+                    self._shaped[tensor.shape] = factors
+            tensor.mul_(factors)
         return tensor
 
 
