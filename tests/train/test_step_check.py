@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from train.test_precision_proof import batch, losses, tiny
 
 from trainmark import workloads
 from trainmark.platforms import files, standin
-from trainmark.platforms.platform import Platform
+from trainmark.platforms.platform import Device, Platform
 from trainmark.spec.event_files import EventTail, EventWriter
 from trainmark.spec.events import StepCompared
 from trainmark.spec.machine import StepCheck
@@ -59,11 +60,17 @@ def recipe(name: str) -> Recipe:
     )
 
 
+def written(name: str, word: str, device: Device, data: Any, log: Path) -> None:
+    workload, small = workloads.load(name), recipe(name)
+    build = partial(setup.build_stepper, workload, small)
+    step_check.write_down(workload, small, Precision.parse(word), device, data, build, EventWriter(log), 0)
+
+
 def checked(name: str, folder: Path, word: str = "fp32", data: Any = None) -> StepCheck:
     log = folder / "rank0.jsonl"
     device = Platform(files.load("standin")).open(0)
     data = data or OneBatch(name)
-    setup.check_step(workloads.load(name), recipe(name), Precision.parse(word), device, data, EventWriter(log), 0)
+    written(name, word, device, data, log)
     [found] = [event for event in EventTail(log).new_events() if isinstance(event, StepCompared)]
     return found
 
@@ -134,9 +141,7 @@ def test_the_data_is_read_from_its_beginning_afterwards(script: Path, tmp_path: 
 def test_on_a_cpu_there_is_nothing_to_compare(tmp_path: Path) -> None:
     device = Platform(files.load("cpu")).open(0)
     log = tmp_path / "rank0.jsonl"
-    setup.check_step(
-        workloads.load("vit"), recipe("vit"), PRECISIONS["fp32"], device, OneBatch("vit"), EventWriter(log), 0
-    )
+    written("vit", "fp32", device, OneBatch("vit"), log)
     assert not list(EventTail(log).new_events())
 
 

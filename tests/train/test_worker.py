@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trainmark.platforms.device_errors import is_out_of_memory, missing_operator, sentence
 from trainmark.train import setup, transfers
+from trainmark.train.failures import out_of_memory_sentence
 from trainmark.train.ranks import Ranks
-from trainmark.train.worker import out_of_memory_sentence
 
 
 @pytest.mark.parametrize(

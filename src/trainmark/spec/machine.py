@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from trainmark.spec.links import AllReduce
-from trainmark.spec.numbers import Finite, Whole
+from trainmark.spec.numbers import Count, Finite, Whole
 from trainmark.spec.precision import narrower_inside
 
 
@@ -88,18 +88,18 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
 class StepCheck(Struct, frozen=True, kw_only=True):
     """One step and one evaluation of the workload's own network on a device, held against the CPU before training."""
 
-    rank: int = 0
-    samples: int = 0
+    rank: Count = 0
+    samples: Count = 0
     """Of the first batch, that were trained on."""
-    quantities: int = 0
+    quantities: Count = 0
     """Outputs of layers, running statistics, the loss, gradients, updates and sums of the evaluation."""
-    differing: int = 0
+    differing: Count = 0
     """How many of them differ by more than rounding explains."""
     first: str | None = None
     """The first of those, in the order in which a step makes them."""
-    difference: float | None = None
+    difference: Finite | None = None
     """By which share of its size the first differs; None where it is not a number."""
-    allowed: float | None = None
+    allowed: Finite | None = None
     """By which share rounding explains it."""
     unavailable: str | None = None
     """Why nothing was compared."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec.structs import asdict as asdict_of
 from torch import Tensor, distributed
 
 from trainmark import workloads
@@ -21,7 +20,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import Alive, LinksMeasured, Resumed, Saved, StepCompared
+from trainmark.spec.events import LinksMeasured, Resumed, Saved
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Recipe, from_values
@@ -40,7 +39,7 @@ from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import losses_on
 from trainmark.workloads import weights
-from trainmark.workloads.workload import DataSource, Share, Workload
+from trainmark.workloads.workload import Share, Workload
 
 LINK_BUDGET_S = 1.0
 """What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""
@@ -71,7 +70,8 @@ def build_job(
     initial = initial_weights(plan)
     precision = Precision.parse(plan.precision)
     if compare:
-        check_step(workload, recipe, precision, device, data, events, collectives.rank)
+        build = partial(build_stepper, workload, replace(recipe, compiled="no"))
+        step_check.write_down(workload, recipe, precision, device, data, build, events, ranks.rank)
     stepper = build_stepper(workload, recipe, precision, device, collectives.world, initial, clock)
     position = starting_point(plan, folder / "checkpoints", stepper, events, collectives)
     monitor = Monitor(
@@ -109,31 +109,6 @@ def build_job(
         proof=Proof(stepper, events) if ranks.rank == 0 else None,
     )
     return job, position
-
-
-def check_step(
-    workload: Workload,
-    recipe: Recipe,
-    precision: Precision,
-    device: Device,
-    data: DataSource,
-    events: EventWriter,
-    rank: int,
-) -> None:
-    """Writes down how one step and one evaluation on the device compare with the CPU; nothing of it stays."""
-    if device.is_cpu:
-        return
-    eager = replace(recipe, compiled="no")
-    found = step_check.check(
-        workload,
-        precision,
-        device,
-        data,
-        build=lambda where, settings: build_stepper(workload, eager, settings, where, 1),
-        evaluation=loop.evaluation_precision(recipe, precision),
-        alive=lambda: events.write(Alive(phase="init")),
-    )
-    events.write(StepCompared(**{**asdict_of(found), "rank": rank}))
 
 
 def open_device(plan: Plan, ranks: Ranks) -> Device:

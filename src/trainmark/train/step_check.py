@@ -12,17 +12,23 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from msgspec.structs import asdict
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
+from trainmark.spec.event_files import EventWriter
+from trainmark.spec.events import Alive, StepCompared
 from trainmark.spec.machine import StepCheck
 from trainmark.spec.precision import PRECISIONS, Precision, significand_bits
+from trainmark.spec.recipe import Recipe
+from trainmark.train import loop
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import move_to_device
 from trainmark.workloads.workload import DataSource, Workload
@@ -43,9 +49,29 @@ LOSS_SCALE = 1024.0
 LOTS = (1 << 16) + 1
 """Not a power of two, so that no row of a matrix has the same lots as the next."""
 
-Build = Callable[[Device, Precision], Stepper]
+Build = Callable[[Precision, Device, int], Stepper]
+"""Makes a network for a world of so many ranks, always from the same seed."""
 Quantities = dict[str, Tensor]
 """By what they are, in the order in which a step makes them."""
+
+
+def write_down(
+    workload: Workload,
+    recipe: Recipe,
+    precision: Precision,
+    device: Device,
+    data: DataSource,
+    build: Build,
+    events: EventWriter,
+    rank: int,
+) -> None:
+    """Writes an event of how the rank's device compares with the CPU; on a CPU there is nothing to compare."""
+    if device.is_cpu:
+        return
+    evaluation = loop.evaluation_precision(recipe, precision)
+    alive = partial(events.write, Alive(phase="init"))
+    found = check(workload, precision, device, data, build=build, evaluation=evaluation, alive=alive)
+    events.write(StepCompared(**{**asdict(found), "rank": rank}))
 
 
 def check(
@@ -61,7 +87,7 @@ def check(
     """What came of it. An error on the device is raised as it would be in the run's first step; where the CPU cannot
     make the step, or the device has no room for it, nothing is compared, and the reason told.
 
-    `build` makes the network on a device, always from the same seed; `evaluation` is what it is scored in.
+    `evaluation` is the precision it is scored in.
     """
     parts = _Parts.of_first_batches(data)
     if parts is None:
@@ -217,7 +243,7 @@ class _Trial:
     def begin(self, device: Device, precision: Precision) -> _Begun:
         """The network as its seed makes it, with every weight moved a little: behind one that begins as zero, no other
         would have a gradient."""
-        stepper = self._build(device, precision)
+        stepper = self._build(precision, device, 1)
         lot = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for weight in stepper.bare_model.parameters():

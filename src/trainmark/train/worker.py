@@ -7,34 +7,30 @@ import faulthandler
 import gc
 import json
 import os
-import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from trainmark.datasets.die_with_parent import end_with_parent
-from trainmark.platforms import device_errors
 from trainmark.spec import endings, events
-from trainmark.spec.errors import InvalidResultError, TrainmarkError, WorkloadError
+from trainmark.spec.errors import InvalidResultError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
+from trainmark.train import failures
 from trainmark.train.ranks import Ranks, host_name
 
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
-    from trainmark.platforms.platform import Device
     from trainmark.train.monitor import Monitor
 
 Task = Callable[[Plan, Path, Ranks, EventWriter], None]
 
-WENT_AWAY = r"(?i)(connection (was )?(closed|reset|refused)|broken pipe|socket (closed|timeout)|remote process exited)"
-"""What the collectives' libraries say when a rank at the other end is no longer there."""
 FIRST_LINE_NS = time.perf_counter_ns()
 """Where start-up ends and the worker's own work begins: before torch is imported, which counts as init."""
 
@@ -78,29 +74,12 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
         return 0
     except BaseException as error:
         traceback.print_exc()
-        if isinstance(error, TrainmarkError):
-            code, sentence = error.exit_code, str(error)
-        elif said := device_errors.sentence(error):
-            code, sentence = 4, said
-        elif isinstance(error, KeyboardInterrupt):
-            code, sentence = 130, "interrupted before the first step"
-        else:
-            where = f" at {place}" if (place := device_errors.place(error)) else ""
-            code, sentence = 1, f"unexpected {type(error).__name__}{where}: {device_errors.first_line(error)}"
+        failed = failures.failed(ranks.rank, error)
         try:
-            log.write(
-                events.Failed(
-                    rank=ranks.rank,
-                    exit_code=code,
-                    sentence=sentence,
-                    at_ns=time.perf_counter_ns(),
-                    consequence=is_consequence(error),
-                    out_of_memory=isinstance(error, OutOfMemoryError) or device_errors.is_out_of_memory(error),
-                )
-            )
+            log.write(failed)
         except TrainmarkError:
             print("the event file could not take the failure", file=sys.stderr)
-        return code
+        return failed.exit_code
 
 
 def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
@@ -124,7 +103,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: b
     job.clock.charge("init")
     with closing(job.data):
         try:
-            with _explaining_memory(job.recipe.batch_per_device, job.device):
+            with failures.explaining_memory(job.recipe.batch_per_device, job.device):
                 ended = loop.train(job, position)
             if job.proof:
                 job.proof.conclude(job.clock.steps)
@@ -156,32 +135,6 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> Non
         log.write(events.LinksMeasured(results=results))
     log.write(events.End(ended=endings.LINKS_MEASURED))
     collectives.leave()
-
-
-def is_consequence(error: BaseException) -> bool:
-    """True for errors that only say that another rank went away: that one's own error is the one to show."""
-    return isinstance(error, RuntimeError) and re.search(WENT_AWAY, str(error)) is not None
-
-
-class OutOfMemoryError(WorkloadError):
-    """The device has not enough memory for the batch."""
-
-
-def out_of_memory_sentence(batch: int, peak_bytes: int | None, error: BaseException) -> str:
-    held = "" if peak_bytes is None else f" after holding {peak_bytes / 2**30:.2f} GiB"
-    hint = f"try --set batch_per_device={batch // 2}" if batch > 1 else "the model does not fit"
-    return f"out of memory with batch_per_device={batch}{held}: {device_errors.first_line(error)}; {hint}"
-
-
-@contextmanager
-def _explaining_memory(batch: int, device: Device) -> Iterator[None]:
-    """The batch is never changed silently: the user is told which to try."""
-    try:
-        yield
-    except Exception as error:
-        if device.is_out_of_memory(error):
-            raise OutOfMemoryError(out_of_memory_sentence(batch, device.peak_memory_bytes(), error)) from error
-        raise
 
 
 def _startup_ns() -> int:

@@ -1,0 +1,66 @@
+"""Says what an error means that ended a rank: its exit code, its sentence, and whether another rank is to blame."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from trainmark.platforms import device_errors
+from trainmark.spec.errors import TrainmarkError, WorkloadError
+from trainmark.spec.events import Failed
+
+if TYPE_CHECKING:
+    from trainmark.platforms.platform import Device
+
+WENT_AWAY = r"(?i)(connection (was )?(closed|reset|refused)|broken pipe|socket (closed|timeout)|remote process exited)"
+"""What the collectives' libraries say when a rank at the other end is no longer there."""
+
+
+class OutOfMemoryError(WorkloadError):
+    """The device has not enough memory for the batch."""
+
+
+def failed(rank: int, error: BaseException) -> Failed:
+    """The event that tells it; the traceback, and whatever else torch has to say, is for the log."""
+    if isinstance(error, TrainmarkError):
+        code, sentence = error.exit_code, str(error)
+    elif said := device_errors.sentence(error):
+        code, sentence = WorkloadError.exit_code, said
+    elif isinstance(error, KeyboardInterrupt):
+        code, sentence = 130, "interrupted before the first step"
+    else:
+        where = f" at {place}" if (place := device_errors.place(error)) else ""
+        code, sentence = 1, f"unexpected {type(error).__name__}{where}: {device_errors.first_line(error)}"
+    return Failed(
+        rank=rank,
+        exit_code=code,
+        sentence=sentence,
+        at_ns=time.perf_counter_ns(),
+        consequence=is_consequence(error),
+        out_of_memory=isinstance(error, OutOfMemoryError) or device_errors.is_out_of_memory(error),
+    )
+
+
+def is_consequence(error: BaseException) -> bool:
+    """True for errors that only say that another rank went away: that one's own error is the one to show."""
+    return isinstance(error, RuntimeError) and re.search(WENT_AWAY, str(error)) is not None
+
+
+@contextmanager
+def explaining_memory(batch: int, device: Device) -> Iterator[None]:
+    """The batch is never changed silently: the user is told which to try."""
+    try:
+        yield
+    except Exception as error:
+        if device.is_out_of_memory(error):
+            raise OutOfMemoryError(out_of_memory_sentence(batch, device.peak_memory_bytes(), error)) from error
+        raise
+
+
+def out_of_memory_sentence(batch: int, peak_bytes: int | None, error: BaseException) -> str:
+    held = "" if peak_bytes is None else f" after holding {peak_bytes / 2**30:.2f} GiB"
+    hint = f"try --set batch_per_device={batch // 2}" if batch > 1 else "the model does not fit"
+    return f"out of memory with batch_per_device={batch}{held}: {device_errors.first_line(error)}; {hint}"
