@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import TINY_RUN, Cli
-from records import make_record, make_timeline
+from records import in_environment, make_record, make_timeline
 
 from trainmark.cli import reproduce
 from trainmark.datasets import synthetic
-from trainmark.launch import session
+from trainmark.launch import reproduction, session
 from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import DataChoice, Plan
@@ -180,3 +181,43 @@ def test_a_real_run_is_reproduced_by_the_same_training(cli: Cli, pictures: Path,
     assert record.loss == first.loss  # the same weights, order and arithmetic, not only the same words
     assert document["a"]["runs"] == [first.run_id]
     assert not [difference for difference in document["differences"] if difference["unlike"]]
+
+
+OWN = 'title = "Own"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n'
+
+
+def on_a_file_of_its_own(tmp_path: Path, folder: Path, **platform: Any) -> Record:
+    record = original(tmp_path, plan={"platform": str(folder / "own.toml")})
+    info = {"name": "own", "sha256": hashlib.sha256(OWN.encode()).hexdigest(), "content": OWN, **platform}
+    return in_environment(record, platform=info)
+
+
+def test_a_platform_file_that_lies_where_it_lay_is_used_by_who_trusts_it(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(OWN, encoding="utf-8")
+    again = reproduction.plan_again([on_a_file_of_its_own(tmp_path, tmp_path)], trust=True)
+    assert again.platform == str(tmp_path / "own.toml")
+
+
+@pytest.mark.parametrize("there", [None, OWN + "# changed\n"])
+def test_a_platform_file_of_a_record_is_written_down_and_used_only_by_the_users_word(
+    there: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if there:
+        (elsewhere / "own.toml").write_text(there, encoding="utf-8")
+    record = on_a_file_of_its_own(tmp_path, elsewhere)
+    with pytest.raises(NotReadyError, match=r"modules it names, then say --platform ./own-") as no:
+        reproduction.plan_again([record])
+    [written] = tmp_path.glob("own-*.toml")
+    assert written.name in str(no.value)
+    assert written.read_text(encoding="utf-8") == OWN
+    again = reproduction.plan_again([record], platform=f"./{written.name}")
+    assert again.platform == str(written)
+
+
+def test_without_the_file_or_its_content_the_user_must_name_one(tmp_path: Path) -> None:
+    record = on_a_file_of_its_own(tmp_path, tmp_path / "gone", content=None)
+    with pytest.raises(NotReadyError, match=r"name one with --platform FILE\.toml"):
+        reproduction.plan_again([record])

@@ -18,15 +18,22 @@ from trainmark.spec.record import Record
 NOWHERE = {"data": DataChoice(name="none", folder="", synthetic=True)}
 
 
-def of_platform_file() -> Record:
-    return make_record(plan={"platform": "/theirs/lumen.toml", **NOWHERE})
+FILE = 'title = "Lumen"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n'
 
 
-def test_a_platform_file_that_a_record_names_is_taken_only_with_trust() -> None:
-    with pytest.raises(UsageError, match=r"platform file /theirs/lumen\.toml, which may name programs.*--platform"):
-        plan_again([of_platform_file()])
-    assert plan_again([of_platform_file()], trust=True).platform == "/theirs/lumen.toml"
-    assert plan_again([of_platform_file()], platform="mine.toml").platform == "mine.toml"
+def of_platform_file(folder: Path) -> Record:
+    for name in ("lumen.toml", "mine.toml"):
+        (folder / name).write_text(FILE, encoding="utf-8")
+    return make_record(plan={"platform": str(folder / "lumen.toml"), **NOWHERE})
+
+
+def test_a_platform_file_that_a_record_names_is_taken_only_with_trust(tmp_path: Path) -> None:
+    record = of_platform_file(tmp_path)
+    with pytest.raises(UsageError, match=r"platform file .*lumen\.toml, which may name programs.*--platform"):
+        plan_again([record])
+    assert plan_again([record], trust=True).platform == str(tmp_path / "lumen.toml")
+    mine = str(tmp_path / "mine.toml")
+    assert plan_again([record], platform=mine).platform == mine
 
 
 def test_a_workload_file_that_a_record_names_is_run_only_with_trust(tmp_path: Path) -> None:
@@ -41,7 +48,7 @@ def test_reproduce_refuses_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "theirs.json"
-    file.write_text(of_platform_file().dumps(), encoding="utf-8")
+    file.write_text(of_platform_file(tmp_path).dumps(), encoding="utf-8")
     monkeypatch.setattr(session, "run_plan", lambda *words, **more: pytest.fail("it ran"))
     assert main(["reproduce", str(file), "--store", str(tmp_path)]) == 2
     assert "say --trust" in capsys.readouterr().err

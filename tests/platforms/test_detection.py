@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +13,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainmark.launch import planning
+from trainmark.cli.main import main
+from trainmark.doctor import device_checks
+from trainmark.launch import planning, session
 from trainmark.launch.options import RunOptions
-from trainmark.platforms import files
-from trainmark.platforms.detection import detect
-from trainmark.spec.errors import UsageError
+from trainmark.platforms import files, new_file
+from trainmark.platforms.detection import detect, undescribed_where_chosen
+from trainmark.platforms.files import tomllib
+from trainmark.spec import tables
+from trainmark.spec.errors import NotReadyError, UsageError
 
 BUILDS = {"cuda": "12.8", "hip": None, "maca": None}
 
@@ -83,6 +90,104 @@ def test_without_a_device_or_with_one_nobody_described_it_is_the_cpu(machine: Ma
     assert detect() == "cpu"
     machine.has("mtia")
     assert detect() == "cpu"
+
+
+def test_an_accelerator_that_no_file_knows_is_said_loudly_and_a_file_offered(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert undescribed_where_chosen(None) is None
+    machine.has("mtia")
+    said = undescribed_where_chosen("auto") or ""
+    assert "torch sees an accelerator, mtia, that no platform file describes, so THE CPU IS USED" in said
+    assert "`trainmark platform new mtia`" in said
+    assert undescribed_where_chosen("cpu") is None
+    monkeypatch.setenv("TRAINMARK_PLATFORM", "cpu")
+    assert undescribed_where_chosen(None) is None
+    monkeypatch.delenv("TRAINMARK_PLATFORM")
+    machine.has("npu")
+    assert undescribed_where_chosen(None) is None
+
+
+def test_a_run_says_so_before_it_begins(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.has("mtia")
+    heard: list[str] = []
+    monkeypatch.setattr(session.planning, "plans", lambda options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.run(RunOptions(store=str(tmp_path), quiet=True), say=heard.append)
+    assert "THE CPU IS USED" in heard[0]
+
+
+def test_the_doctor_doubts_a_platform_while_an_accelerator_is_left_unused(machine: Machine) -> None:
+    machine.has("mtia")
+    found = device_checks.platform(
+        files.load("cpu"), chosen_by="found by auto", device_names=["a CPU"], unused=undescribed_where_chosen(None)
+    )
+    assert found.verdict == "doubt"
+    assert found.remedy == "trainmark platform new NAME"
+
+
+def test_a_new_file_is_written_from_what_torch_reports_and_is_valid(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.has("mtia", 'Meta "T1"\nrm -rf')
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.chdir(tmp_path)
+    assert main(["platform", "new", "mine"]) == 0
+    written = files.load("mine.toml")
+    assert (written.title, written.device_type, written.collectives) == ("mine", "mtia", "none")
+    assert written.precisions == ("fp32",)
+    assert "next: trainmark platform check ./mine.toml" in capsys.readouterr().out
+    assert main(["platform", "new", "mine"]) == 2
+    assert main(["platform", "new", "../mine"]) == 2
+
+
+def test_every_comment_of_a_new_file_is_a_key_that_may_be_used() -> None:
+    seen = new_file.Seen(
+        device_type="lumen",
+        device_name="L9 (64G)",
+        count=8,
+        memory_bytes=64 << 30,
+        collectives="lccl",
+        plugin="torch_lumen",
+        precisions=("fp32", "bf16"),
+        refused=(("fp16", "no\nsuch"),),
+        torch="2.13.0+lumen",
+    )
+    text = new_file.text("lumen", seen)
+    keys = re.sub(r"(?m)^# (?=(\w+ = |\[|\]|  \{))", "", text)
+    found = tables.read(files.PlatformFile, tomllib.loads(keys), "a file", name="lumen", word="lumen", text=keys)
+    assert (found.plugin, found.precisions, found.least_torch) == ("torch_lumen", ("fp32", "bf16"), "2.13")
+    assert found.peak("L9 (64G)") is not None
+    assert found.driver is not None
+    assert found.sensors is not None
+    assert found.speed_variables == ("LUMEN_LAUNCH_BLOCKING",)
+
+
+def test_without_an_accelerator_there_is_nothing_to_write_a_file_from(machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(NotReadyError, match="torch sees no accelerator here"):
+        new_file.look()
+
+
+@pytest.mark.slow
+def test_a_plugin_that_breaks_torch_is_named_and_a_cpu_does_without_it(tmp_path: Path) -> None:
+    (tmp_path / "torch_lumen.py").write_text("import no_such_driver\n", encoding="utf-8")
+    package = tmp_path / "lumen_torch-1.2.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: lumen-torch\nVersion: 1.2\n", encoding="utf-8")
+    (package / "entry_points.txt").write_text("[torch.backends]\ntorch_lumen = torch_lumen:load\n", encoding="utf-8")
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path), "TRAINMARK_CACHE": str(tmp_path / "cache")}
+
+    def planned(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "trainmark", "plan", "resnet50", *words]
+        return subprocess.run(argv, env=variables, capture_output=True, text=True, check=False)
+
+    broken = planned()
+    assert broken.returncode == 3, broken.stderr
+    assert "its plugin torch_lumen of the package lumen-torch 1.2 fails" in broken.stderr
+    assert "ModuleNotFoundError: No module named 'no_such_driver'" in broken.stderr
+    assert "Traceback" not in broken.stderr
+    assert "--platform cpu" in broken.stderr
+    assert planned("--platform", "cpu").returncode == 0
 
 
 def test_the_stand_in_is_never_taken_for_a_device(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

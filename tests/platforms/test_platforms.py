@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from records import make_plan
 
+from trainmark.launch import preflight
 from trainmark.platforms import files
 from trainmark.platforms.detection import detect
 from trainmark.platforms.platform import Platform
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.precision import PRECISIONS
+from trainmark.train import environment
 
 GOOD = 'title = "Mine"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n'
 PAGE = Path(__file__).parent.parent.parent / "docs" / "platforms.md"
@@ -135,7 +140,7 @@ def test_the_page_of_platforms_has_a_line_for_every_file_and_every_key() -> None
         [line] = [line for line in lines if line.startswith(f"| `{file.name}` |")]
         told = (file.device_type, file.collectives, file.plugin, file.kubernetes_resource, file.recognise.build)
         assert [word for word in told if word and word not in line] == []
-    keys = set(files.PlatformFile.__struct_fields__) - {"name", "python", "recognise"}
+    keys = set(files.PlatformFile.__struct_fields__) - {"name", "word", "text", "python", "recognise"}
     assert [key for key in sorted(keys) if not any(line.startswith(f"| `{key}` |") for line in lines)] == []
 
 
@@ -167,3 +172,79 @@ def test_the_cpu_reports_memory_and_a_name() -> None:
     assert capacity is not None
     assert 0 < peak < capacity
     assert device.name()
+
+
+OWN = """
+title = "Own"
+device_type = "cpu"
+collectives = "gloo"
+precisions = ["fp32"]
+speed_variables = ["OWN_SPEED"]
+plugin = "msgspec"
+out_of_memory = "no room"
+driver = { argv = ["/bin/echo", "Driver Version: 5.3.1-beta"], pattern = 'Version: (\\S+)' }
+"""
+
+
+def test_the_record_keeps_a_users_file_its_plugin_its_driver_and_the_variables_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN, encoding="utf-8")
+    monkeypatch.setenv("OWN_SPEED", "11")
+    monkeypatch.setenv("OWN_SECRET", "no")
+    device = Platform(files.load(str(path))).open(0)
+    seen = environment.collect(device, emulated_precision=False)
+    assert (seen.platform.name, seen.platform.content) == ("own", OWN)
+    assert seen.platform.sha256 == hashlib.sha256(OWN.encode()).hexdigest()
+    assert (seen.platform.plugin, seen.platform.plugin_version) == ("msgspec", msgspec.__version__)
+    assert seen.device.driver == "5.3.1-beta"
+    assert seen.variables["OWN_SPEED"] == "11"
+    assert "OWN_SECRET" not in seen.variables
+    ours = environment.collect(Platform(files.load("cpu")).open(0), emulated_precision=False)
+    assert (ours.platform.name, ours.platform.content) == ("cpu", None)
+
+
+@pytest.mark.parametrize(
+    "driver", ["{ argv = ['/nowhere/smi'] }", "{ argv = ['/bin/echo', 'none here'] }", "{ argv = ['/bin/false'] }"]
+)
+def test_a_driver_that_does_not_say_its_version_has_none(driver: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(re.sub("(?m)^driver = .*$", f"driver = {driver}", OWN), encoding="utf-8")
+    assert Platform(files.load(str(path))).driver_version() is None
+
+
+@pytest.mark.parametrize(
+    ("key", "sentence"),
+    [
+        ("driver = { argv = [] }", "driver needs a program, and a pattern with a group in it"),
+        ("driver = { argv = ['x'], pattern = 'Version' }", "a pattern with a group in it"),
+        ("out_of_memory = '('", "out_of_memory '(' is not a regular expression"),
+        ("speed_variables = ['A=1']", "speed_variables must be a list"),
+    ],
+)
+def test_the_newer_keys_are_checked_too(key: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(re.sub(f"(?m)^{key.partition(' ')[0]} = .*$", lambda _: key, OWN), encoding="utf-8")
+    with pytest.raises(UsageError) as refused:
+        files.load(str(path))
+    assert sentence in str(refused.value)
+
+
+def test_collectives_that_torch_does_not_have_are_refused_before_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN.replace("gloo", "lccl"), encoding="utf-8")
+    platform = Platform(files.load(str(path)))
+    found = preflight.collectives(make_plan(topology="1x2"), platform)
+    assert "names the collectives 'lccl', which this torch does not have; it has" in found.sentence
+    assert (found.verdict, found.exit_code) == ("failed", 3)
+    assert preflight.collectives(make_plan(topology="1x1"), platform).verdict == "ok"
+
+
+def test_a_device_that_trains_in_nothing_is_said_in_a_whole_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = Platform(files.load("cpu"))
+    monkeypatch.setattr("trainmark.platforms.platform.Device.refuses", lambda self, precision: "it has no layers")
+    said = preflight.precision(make_plan(precision="fp32"), platform).sentence
+    assert said.endswith("(it has no layers); nor does any other; see `trainmark platform check`")

@@ -36,7 +36,7 @@ def test_a_vendor_is_one_file_of_about_twenty_lines(example: Path) -> None:
 
 def test_every_key_a_vendor_may_set_is_shown(example: Path) -> None:
     text = example.read_text(encoding="utf-8")
-    beside = {"name", "python", "host_settings"}  # the file's own name, ours alone, and for CPUs
+    beside = {"name", "word", "text", "python", "host_settings"}  # the file's own name, ours alone, and for CPUs
     assert [key for key in files.PlatformFile.__struct_fields__ if key not in beside and key not in text] == []
 
 

@@ -195,7 +195,7 @@ def _measured(ordered: Sequence[Record], kind: Kind, alias: str) -> Scaling:
         workload=first.plan.workload,
         recipe_name=first.plan.recipe_name,
         precision=first.precision,
-        platform=first.plan.platform,
+        platform=first.plan.platform_word,
         device=device_name(first),
         data=_data(first),
         points=points,
@@ -230,7 +230,7 @@ def _conditions(record: Record) -> dict[str, object]:
     return {
         "workload": plan.workload,
         "precision": record.precision,
-        "platform": plan.platform,
+        "platform": plan.platform_word,
         "device": device_name(record),
         "data": _data(record),
         **{name: value for name, value in sorted(plan.recipe.items()) if name not in SHARED_OUT},

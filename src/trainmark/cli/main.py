@@ -8,11 +8,13 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NoReturn, Protocol, cast
 
 from trainmark import __version__
 from trainmark.cli.terminal import say, standard_streams
 from trainmark.launch.signals import Terminated, raising_on_sigterm
+from trainmark.platforms import device_errors
 from trainmark.spec import escape
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, nearest
 
@@ -125,6 +127,14 @@ def parser(words: Sequence[str] = ()) -> Parser:
     return top
 
 
+def leave_plugins_out(words: Sequence[str]) -> None:
+    """A CPU needs no plugin: one that fails when torch loads it must not keep a run on the CPU from starting."""
+    asked = [after for word, after in pairwise(words) if word == "--platform"]
+    asked += [word.partition("=")[2] for word in words if word.startswith("--platform=")]
+    if (asked or [os.environ.get("TRAINMARK_PLATFORM", "")])[-1] == "cpu":
+        os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     with standard_streams() as output, raising_on_sigterm():
@@ -138,6 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _answer(words: Sequence[str], *, debug: bool) -> int:
     """Runs the command that is meant, and gives its exit code."""
     try:
+        leave_plugins_out(words)
         top = parser(words)
         args = top.parse_words(words)
         if args.command is None:
@@ -163,6 +174,11 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
         sys.stdout.flush()
         return error.code if isinstance(error.code, int) else 0
     except Exception as error:
+        if said := device_errors.broken_plugin(error):
+            if debug:
+                traceback.print_exc()
+            say(f"trainmark: {escape.terminal(said)}")
+            return NotReadyError.exit_code
         traceback.print_exc()
         say(f"trainmark: this is a bug of ours: {type(error).__name__}: {error}")
         return 1

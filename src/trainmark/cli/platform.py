@@ -1,25 +1,31 @@
-"""`trainmark platform check`: whether a vendor's platform does what a run takes for granted."""
+"""`trainmark platform`: whether a vendor's devices do what a run takes for granted, and a first file for new ones."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.cli.terminal import console, look, say
+from trainmark.spec.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
     from trainmark.spec.checks import CheckResult
 
-HELP = "Check that a platform's devices do what a run takes for granted."
+HELP = "Check that a platform's devices do what a run takes for granted, or begin a file for new ones."
 EXAMPLES = """\
   trainmark platform check nvidia          the cards of this machine, in a minute or less
   trainmark platform check mine.toml       a platform file of your own
-  trainmark platform check standin --json  the stand-in, for programs"""
+  trainmark platform check standin --json  the stand-in, for programs
+  trainmark platform new mine              writes mine.toml for an accelerator that no file describes"""
+
+NEW = "Write a commented platform file from what torch reports of the accelerator of this machine."
 
 WORDS = {"ok": "pass", "failed": "fail", "unknown": "skipped"}
 STYLES = {"ok": "bold green", "failed": "bold red", "unknown": "dim"}
@@ -34,12 +40,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hang-timeout", type=float, default=120.0, metavar="SECONDS", help="give up on a check (default: 120)"
     )
     check.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    new = actions.add_parser("new", help="write a first file", description=NEW, allow_abbrev=False)
+    new.add_argument("name", metavar="NAME", help="what to call the platform; NAME.toml is written in this folder")
 
 
 def run(args: argparse.Namespace) -> int:
+    return _new(args.name) if args.action == "new" else _check(args)
+
+
+def _new(name: str) -> int:
+    from trainmark.platforms import files, new_file
+
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", name):
+        raise UsageError(f"platform name {name!r} must be letters, digits, - and _ only")
+    path = Path(f"{name}.toml")
+    if path.exists() or name in files.names():
+        raise UsageError(f"platform {name} is there already; choose another name")
+    seen = new_file.look()
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(new_file.text(name, seen))
+    except OSError as error:
+        raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
+    files.load(str(path))
+    sys.stdout.write(f"{path}: written from what torch reports of {seen.device_name or seen.device_type}\n")
+    sys.stdout.write(f"next: trainmark platform check ./{path}\n")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
     from trainmark.doctor import conformance
     from trainmark.platforms import files
-    from trainmark.spec.errors import NotReadyError
 
     file = files.load(args.platform)
     findings: list[CheckResult] = []

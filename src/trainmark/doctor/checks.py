@@ -93,7 +93,10 @@ def _devices(asked: Asked) -> tuple[list[CheckResult], Sequence[Device]]:
     names = [device.name() for device in opened]
     results = [
         device_checks.platform(
-            file, chosen_by=device_checks.chosen(file, asked.platform, os.environ), device_names=names
+            file,
+            chosen_by=device_checks.chosen(file, asked.platform, os.environ),
+            device_names=names,
+            unused=detection.undescribed_where_chosen(asked.platform),
         ),
         refusal or device_checks.devices(file, opened, environ=os.environ),
         host_checks.driver(asked.root, is_cpu=file.device_type == "cpu"),

@@ -74,8 +74,10 @@ def versions() -> CheckResult:
 
 
 @check("platform", "Device")
-def platform(file: PlatformFile, *, chosen_by: str, device_names: Sequence[str]) -> CheckResult:
-    """Which file describes the devices, and whether it knows them by name."""
+def platform(
+    file: PlatformFile, *, chosen_by: str, device_names: Sequence[str], unused: str | None = None
+) -> CheckResult:
+    """Which file describes the devices, and whether it knows them by name; `unused` tells of one nobody describes."""
     pattern = file.recognise.device_name
     peak = next(filter(None, map(file.peak, device_names)), None)
     known = pattern is None or any(re.search(pattern, name) for name in device_names)
@@ -90,6 +92,8 @@ def platform(file: PlatformFile, *, chosen_by: str, device_names: Sequence[str])
         "peak_source": peak.source if peak else None,
     }
     sentence = f"{file.title} ({file.name}.toml), {chosen_by}; collectives by {file.collectives}"
+    if unused:
+        return doubt(f"{sentence}; {unused}", "trainmark platform new NAME", **facts)
     if device_names and not known:
         return doubt(
             f"{sentence}; {device_names[0]!r} does not look like one of its devices ({pattern})",

@@ -138,7 +138,7 @@ def judged(
         sentence += f", {100 * middle / peak:.0f} % of {peak:g} ({source})"
     if len(rates) > 1:
         sentence += f"; slowest is device {slow} with {_worded(rates[slow].median, unit)}"
-    proof = f"trainmark platform check {file.name}"
+    proof = f"trainmark platform check {file.word}"
     if peak and middle > MOST_OF_PEAK * peak:
         return doubt(
             f"{sentence}: more than it has, so another arithmetic ran, or it is another device", proof, **facts

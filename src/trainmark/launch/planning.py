@@ -80,7 +80,7 @@ def decide(name: str, options: RunOptions) -> Plan:
         deviations=deviations(recipe, workload.recipes["reference"]),
         topology=str(topology),
         precision=_precision(options.precision, platform).name,
-        platform=chosen if chosen.endswith(".toml") else platform.name,
+        platform=str(Path(chosen).absolute()) if platform.is_own else platform.name,
         data=DataChoice(
             name=workload.data_set, folder=folder, synthetic=bool(folder) and synthetic.is_synthetic(Path(folder), data)
         ),

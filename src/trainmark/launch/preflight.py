@@ -30,6 +30,7 @@ def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
     platform = Platform(files.load(plan.platform))
     yield devices(plan, platform)
     yield precision(plan, platform)
+    yield collectives(plan, platform)
     yield compiler(plan, platform)
     yield data_folder(plan)
     yield disk(plan, store)
@@ -51,7 +52,21 @@ def precision(plan: Plan, platform: Platform) -> CheckResult:
     if not (reason := device.refuses(Precision.parse(plan.precision))):
         return ok(f"{plan.precision} runs here")
     can = [name for name, precision in PRECISIONS.items() if not device.refuses(precision)]
-    return failed(f"precision {plan.precision} does not run here ({reason}); this device runs {', '.join(can)}")
+    others = f"this device runs {', '.join(can)}" if can else "nor does any other; see `trainmark platform check`"
+    return failed(f"precision {plan.precision} does not run here ({reason}); {others}")
+
+
+def collectives(plan: Plan, platform: Platform) -> CheckResult:
+    """A word that torch.distributed does not know would fail in every rank, after the data was opened."""
+    from torch import distributed
+
+    word = platform.file.collectives
+    if Topology.parse(plan.topology).devices == 1 or distributed.is_backend_available(word):
+        return ok("ranks can work together")
+    known = ", ".join(name for name in distributed.Backend.backend_list if distributed.is_backend_available(name))
+    return failed(
+        f"platform {platform.file.name} names the collectives {word!r}, which this torch does not have; it has {known}"
+    )
 
 
 def compiler(plan: Plan, platform: Platform) -> CheckResult:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from trainmark import datasets
 from trainmark.datasets import synthetic
+from trainmark.platforms import files
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import NO_FOLDER, Plan
 from trainmark.spec.record import Record
@@ -25,7 +28,7 @@ def plan_again(
     for each in records:
         if each.status != "valid":
             raise UsageError(f"run {each.run_id} is {each.status} ({each.ended}); there is no result to reproduce")
-    plan = record.plan
+    plan = replace(record.plan, platform=_platform(record, platform, trust=trust))
     if Topology.parse(plan.topology).nodes > 1:
         raise UsageError(
             f"run {record.run_id} took {plan.topology}, and reproduce works on one machine; "
@@ -40,16 +43,41 @@ def plan_again(
             f"run {record.run_id} trained a workload from {plan.workload_source}, and reproducing it runs that file; "
             "say --trust if you know what it holds"
         )
-    if platform:
-        plan = replace(plan, platform=platform)
-    elif plan.platform.endswith(".toml") and not trust:
-        raise UsageError(
-            f"run {record.run_id} took the platform file {plan.platform}, which may name programs to run; "
-            "name yours with --platform, or say --trust if you know what it holds"
-        )
     if plan.data.folder == NO_FOLDER and not data:
         return plan
     return replace(plan, data=replace(plan.data, folder=str(_data_folder(plan, data))))
+
+
+def _platform(record: Record, given: str | None, *, trust: bool) -> str:
+    """The platform by its name, or the file by which it ran: as given, or with `trust` where it lay if it is the same.
+
+    A file may name programs and modules, and a record may be anybody's: what it carries is written down for the user to
+    look at, and used only where the user names it.
+    """
+    recorded, info = record.plan.platform, record.environment.platform
+    if given:
+        return str(Path(given).expanduser().absolute()) if files.load(given).is_own else given
+    if not recorded.endswith(".toml"):
+        return recorded
+    path = Path(recorded)
+    if path.is_file() and (not info.sha256 or files.load(recorded).sha256 == info.sha256):
+        if trust:
+            return recorded
+        raise UsageError(
+            f"run {record.run_id} took the platform file {recorded}, which may name programs to run; "
+            "name yours with --platform, or say --trust if you know what it holds"
+        )
+    gone = "is another one now" if path.is_file() else "is not on this machine"
+    if not info.content:
+        raise NotReadyError(f"the run's platform file {recorded} {gone}; name one with --platform FILE.toml")
+    stem = re.sub(r"[^\w-]", "_", path.stem)[:64]
+    copy = Path(f"{stem}-{hashlib.sha256(info.content.encode()).hexdigest()[:8]}.toml")
+    if not copy.exists():
+        copy.write_text(info.content, encoding="utf-8")
+    raise NotReadyError(
+        f"the run's platform file {recorded} {gone}; what the record holds of it is written to {copy}: look at the "
+        f"programs and modules it names, then say --platform ./{copy}"
+    )
 
 
 def _data_folder(plan: Plan, given: str | None) -> Path:

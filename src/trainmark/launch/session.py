@@ -18,6 +18,7 @@ from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
+from trainmark.platforms import detection
 from trainmark.spec import site
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import Plan
@@ -75,6 +76,8 @@ def run(
     session = _Session(options, say, watching, budget_s=options.shared_s)
     if options.hosts:
         return session.run_on_hosts(options.hosts)
+    if not options.resume and (unused := detection.undescribed_where_chosen(options.platform)):
+        say(f"trainmark: {unused}")
     decided = [session.resume_plan(options.resume)] if options.resume else planning.plans(options)
     return session.run_here(decided, own_command)
 

@@ -20,9 +20,30 @@ NOWHERE = "cpu"
 
 def detect() -> str:
     """The name of the platform to use when none is given: the accelerator torch sees, else the CPU."""
-    candidates = [file for file in map(files.load, files.names()) if file.name != NOWHERE]
+    candidates = _candidates()
     device_type = _device_type(candidates) or _taught(candidates)
     return NOWHERE if device_type is None else _most_specific(device_type, candidates)
+
+
+def undescribed() -> str | None:
+    """A sentence where torch sees an accelerator that no platform file knows, so that the CPU is taken instead."""
+    candidates = _candidates()
+    device_type = _device_type(candidates)
+    if device_type is None or _most_specific(device_type, candidates) != NOWHERE:
+        return None
+    return (
+        f"torch sees an accelerator, {device_type}, that no platform file describes, so THE CPU IS USED and not the "
+        f"accelerator; `trainmark platform new {device_type}` writes a file for it, to be given with --platform"
+    )
+
+
+def undescribed_where_chosen(asked: str | None) -> str | None:
+    """The same where the choice was left to `auto`; None where somebody has chosen."""
+    return undescribed() if asked in (None, "auto") and not os.environ.get("TRAINMARK_PLATFORM") else None
+
+
+def _candidates() -> list[PlatformFile]:
+    return [file for file in map(files.load, files.names()) if file.name != NOWHERE]
 
 
 def _device_type(candidates: Sequence[PlatformFile]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from importlib.metadata import entry_points
 from pathlib import Path
 
 _NO_MEMORY = re.compile(r"(can't allocate|out of) memory")
@@ -13,6 +14,7 @@ _NO_OPERATOR = (
     re.compile(r"\"(?P<name>\w+)\" not implemented for '(?P<where>\w+)'"),
     re.compile(r"(?P<name>aten::[\w.]+).{0,80}not (currently )?(implemented|supported)"),
 )
+_NO_PLUGIN = re.compile(r"Failed to load the backend extension: (?P<name>[\w.-]+?)\.? ")
 _COMPILER = re.compile(r"[/\\]torch[/\\](_inductor|_dynamo|_functorch)[/\\]")
 
 
@@ -52,6 +54,22 @@ def sentence(error: BaseException) -> str | None:
         said = f"{type(error).__name__}: {first_line(error)}"
         return f"torch.compile cannot compile the network for this device ({said}); leave out --set compiled=yes"
     return None
+
+
+def broken_plugin(error: BaseException) -> str | None:
+    """Whose it is where torch itself cannot be imported because a plugin that it loads by itself fails."""
+    found = _NO_PLUGIN.search(str(error))
+    if found is None:
+        return None
+    name = found["name"]
+    packages = [entry.dist for entry in entry_points(group="torch.backends") if entry.name == name and entry.dist]
+    whose = f" of the package {packages[0].name} {packages[0].version}" if packages else ""
+    remove = f"uninstall it (pip uninstall {packages[0].name})" if packages else "uninstall it"
+    cause = error.__cause__ or error
+    return (
+        f"torch cannot be imported, because its plugin {name}{whose} fails: {type(cause).__name__}: "
+        f"{first_line(cause)}; install one for this torch, {remove}, or leave all plugins out with --platform cpu"
+    )
 
 
 def place(error: BaseException) -> str:

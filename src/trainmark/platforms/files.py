@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -62,9 +63,27 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
         _check_known("precision", self.tflops, FAMILIES)
 
 
+class DriverVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """How the driver's version is asked for."""
+
+    argv: tuple[str, ...]
+    """A program and its words; nothing is read by a shell."""
+    pattern: str = r"(\d+(?:\.\d+)+)"
+    """Its first group, found in what the program prints, is the version."""
+
+    def __post_init__(self) -> None:
+        _check_pattern("pattern", self.pattern)
+        if not self.argv or re.compile(self.pattern).groups < 1:
+            raise ValueError("driver needs a program, and a pattern with a group in it")
+
+
 class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The file's own, without its ending."""
+    word: str
+    """By which it was asked for: its name, or its path."""
+    text: str
+    """The file itself, as it was read."""
     title: str
     device_type: Annotated[str, _word(_WORD, "torch's word for a device, such as cuda")]
     """torch's word for the device: cpu, cuda, npu, ..."""
@@ -79,6 +98,10 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
     """Variable that limits which devices a process sees."""
     out_of_memory: str | None = None
     """Pattern found in what the device's error says where memory ended and torch's own error for that is not raised."""
+    speed_variables: tuple[Annotated[str, _word(rf"^{_VARIABLE}$", "the name of a variable")], ...] = ()
+    """Variables of the vendor's that change speed; their values are kept on the record."""
+    driver: DriverVersion | None = None
+    """How the version of the driver is asked for, where torch does not tell it."""
     least_torch: Annotated[str, _word(r"^[0-9]+\.[0-9]+$", "a version such as 2.6")] | None = None
     """The oldest torch that has what the platform needs, as `2.8`."""
     kubernetes_resource: (
@@ -101,6 +124,15 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
             if not re.fullmatch(_VARIABLE, variable):
                 raise ValueError(f"host_settings gives variables texts, not {variable} = {value!r}")
 
+    @property
+    def is_own(self) -> bool:
+        """A file of the user's, not one of trainmark's."""
+        return self.word.endswith(".toml")
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
     def peak(self, device_name: str) -> Peak | None:
         """The first entry whose pattern is found in the device's name."""
         return next((peak for peak in self.peaks if re.search(peak.device, device_name)), None)
@@ -117,13 +149,14 @@ def load(word: str) -> PlatformFile:
         known = "there is no such file" if word.endswith(".toml") else nearest(word, names())
         raise UsageError(f"platform {word!r} is not known; {known}")
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"platform file {path} is not valid TOML: {error}") from None
     where = f"platform file {path}"
     if "python" in document and path.resolve().parent != Path(__file__).resolve().parent:
         raise UsageError(f"{where}: python is for trainmark's own files; a file of yours is data only")
-    return tables.read(PlatformFile, document, where, name=path.stem)
+    return tables.read(PlatformFile, document, where, name=path.stem, word=word, text=text)
 
 
 def _check_pattern(key: str, pattern: str | None) -> None:

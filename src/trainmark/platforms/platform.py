@@ -7,8 +7,10 @@ import importlib
 import platform as host_platform
 import re
 import resource
+import subprocess
 import sys
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,7 @@ from trainmark.platforms.timestamps import EventMarks, HostMarks, Marks
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import Precision
 
+DRIVER_ANSWERS_S = 10.0
 LEAST_TORCH = "2.6"
 """The first with torch.accelerator."""
 
@@ -56,6 +59,36 @@ class Platform:
         if current is None or current.type != self.file.device_type:
             return 0
         return int(torch.accelerator.device_count())
+
+    def plugin_version(self) -> str | None:
+        """Of the module that teaches torch the device, by its own word or by that of the package it is from."""
+        if self.file.plugin is None:
+            return None
+        top = self.file.plugin.partition(".")[0]
+        told = getattr(sys.modules.get(top), "__version__", None)
+        packages = metadata.packages_distributions().get(top, [])
+        return str(told) if told else metadata.version(packages[0]) if packages else None
+
+    def driver_version(self) -> str | None:
+        """As the file's program says it, else that of the library torch was built for; None where nobody says it."""
+        asked = self.file.driver
+        if asked is None:
+            version = torch.version.cuda or torch.version.hip
+            return f"{'CUDA' if torch.version.cuda else 'HIP'} {version}" if version else None
+        try:
+            done = subprocess.run(
+                asked.argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=DRIVER_ANSWERS_S,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        found = re.search(asked.pattern, done.stdout)
+        return found.group(1)[:80] if found and found.group(1) else None
 
     def open(self, local_rank: int) -> Device:
         """The device of one rank, made current for this process."""

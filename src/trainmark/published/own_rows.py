@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def own_row(record: Record) -> PublishedRow:
     """What is written of a run. Time and quality stand only where a whole training was done, as published pages do."""
     plan, quality = record.plan, record.quality
-    vendor, device = tidy(plan.platform), tidy(device_name(record))
+    vendor, device = tidy(plan.platform_word), tidy(device_name(record))
     if device.casefold().startswith(f"{vendor.casefold()} "):
         device = device[len(vendor) :].strip()
     device = names.device(device.rstrip(" ,") or vendor).name

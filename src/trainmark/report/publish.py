@@ -127,6 +127,7 @@ KEPT: Mapping[str, Any] = {
     "environment": {
         **dict.fromkeys(("trainmark", "python", "torch", "numpy", "os", "libc"), _version),
         "device": _DEVICE,
+        "platform": {"name": _text, "sha256": _keep, "plugin": _text, "plugin_version": _version},
         "cpu": _CPU,
         "variables": {ANY: _setting},
         **dict.fromkeys(("threads", "optimised_python", "emulated_precision", "foreign_load"), _keep),

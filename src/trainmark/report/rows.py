@@ -37,7 +37,7 @@ def flat(record: Record) -> dict[str, Value]:
         "workload": plan.workload,
         "recipe": plan.recipe_name,
         "device": device_name(record),
-        "platform": plan.platform,
+        "platform": plan.platform_word,
         "topology": plan.topology,
         "precision": record.precision,
         "precision_asked": plan.precision,

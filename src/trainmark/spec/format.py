@@ -78,7 +78,7 @@ def verdict(record: Record) -> str:
 
 
 def device_name(record: Record) -> str:
-    return short_device(record.environment.device.name) or record.plan.platform
+    return short_device(record.environment.device.name) or record.plan.platform_word
 
 
 def short_device(name: str) -> str:

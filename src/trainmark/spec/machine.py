@@ -25,6 +25,18 @@ class DeviceInfo(Struct, frozen=True, kw_only=True):
     """Made by trainmark to test itself: no result of it says anything about hardware."""
 
 
+class PlatformInfo(Struct, frozen=True, kw_only=True):
+    """The platform file a run went by, and the plugin it names."""
+
+    name: str = ""
+    sha256: str = ""
+    content: str | None = None
+    """The whole file where it is the user's own, so that the run can be made again elsewhere; a reader must not use it
+    unseen, as it may name programs and modules."""
+    plugin: str | None = None
+    plugin_version: str | None = None
+
+
 class CpuInfo(Struct, frozen=True, kw_only=True):
     """The processor of a machine."""
 
@@ -45,6 +57,7 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     os: str = ""
     libc: str = ""
     device: DeviceInfo = DeviceInfo()
+    platform: PlatformInfo = PlatformInfo()
     cpu: CpuInfo = CpuInfo()
     threads: Whole | None = None
     variables: Mapping[str, str] = {}

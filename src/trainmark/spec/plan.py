@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -76,6 +77,11 @@ class Plan:
     """Of a workload from outside: the file or package it came from."""
 
     @property
+    def platform_word(self) -> str:
+        """The platform by its name, or the name of the user's own file wherever it lies."""
+        return PurePath(self.platform).name if self.platform.endswith(".toml") else self.platform
+
+    @property
     def fingerprint(self) -> str:
         """Equal for two plans that ask for the same training on the same kind of platform, wherever their files lie."""
         asked = {
@@ -84,7 +90,7 @@ class Plan:
             "recipe": dict(self.recipe),
             "topology": self.topology,
             "precision": self.precision,
-            "platform": self.platform,
+            "platform": self.platform_word,
             "data": {"name": self.data.name, "generated": self.data.synthetic},
             "limits": {name: value for name, value in asdict(self.limits).items() if name not in ("items", "wall_s")},
             "skip_bad": self.skip_bad,

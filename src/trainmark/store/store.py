@@ -405,7 +405,7 @@ def row_of(record: Record) -> StoreRow:
         recipe=record.plan.recipe_name,
         topology=record.plan.topology,
         precision=record.precision,
-        platform=record.plan.platform,
+        platform=record.plan.platform_word,
         device=record.environment.device.name,
         p_core=p_core.value if p_core else None,
         unit=p_core.unit if p_core else "",

@@ -13,7 +13,7 @@ import torch
 import trainmark
 from trainmark.platforms.platform import Device, cpu_name
 from trainmark.spec.events import EnvironmentSeen
-from trainmark.spec.machine import CpuInfo, DeviceInfo
+from trainmark.spec.machine import CpuInfo, DeviceInfo, PlatformInfo
 
 VARIABLES = (
     "GLIBC_TUNABLES", "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT",
@@ -23,12 +23,13 @@ VARIABLES = (
     "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
 )  # fmt: skip
-"""Settings known to change speed, beside the one by which the platform hides devices. Any other variable may hold a
+"""Settings known to change speed, beside those the platform file names. Any other variable may hold a
 secret and is not looked at."""
 
 
 def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
-    visible = device.platform.file.visible_devices or ""
+    file = device.platform.file
+    variables = (*VARIABLES, *file.speed_variables, *filter(None, [file.visible_devices]))
     return EnvironmentSeen(
         trainmark=trainmark.__version__,
         python=host_platform.python_version(),
@@ -37,12 +38,19 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
         os=f"{host_platform.system()} {host_platform.release()}",
         libc=" ".join(host_platform.libc_ver()),
         device=DeviceInfo(
-            type=device.platform.file.device_type,
+            type=file.device_type,
             name=device.name(),
             count_visible=device.platform.device_count,
             memory_bytes=device.memory_capacity_bytes(),
-            driver=_driver(),
+            driver=device.platform.driver_version(),
             stand_in=device.is_stand_in,
+        ),
+        platform=PlatformInfo(
+            name=file.name,
+            sha256=file.sha256,
+            content=file.text if file.is_own else None,
+            plugin=file.plugin,
+            plugin_version=device.platform.plugin_version(),
         ),
         cpu=CpuInfo(
             name=cpu_name(),
@@ -52,13 +60,7 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
             memory_bytes=psutil.virtual_memory().total,
         ),
         threads=torch.get_num_threads(),
-        variables={name: os.environ[name] for name in (*VARIABLES, visible) if name in os.environ},
+        variables={name: os.environ[name] for name in variables if name in os.environ},
         optimised_python=sys.flags.optimize,
         emulated_precision=emulated_precision,
     )
-
-
-def _driver() -> str | None:
-    """The version of the library the device is driven through, where torch says it."""
-    version = torch.version.cuda or torch.version.hip
-    return f"{'CUDA' if torch.version.cuda else 'HIP'} {version}" if version else None

@@ -90,7 +90,7 @@ def _of_runs(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Fa
     }
     may = {
         "device": all_of(device_name),
-        "platform": plan.platform,
+        "platform": plan.platform_word,
         **{name: all_of(partial(_software, name)) for name in _SOFTWARE},
         "trainmark": all_of(lambda record: record.trainmark),
         "restarts": all_of(lambda record: len(record.restarts)),
