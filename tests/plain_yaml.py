@@ -10,6 +10,15 @@ Line = tuple[int, str]
 
 
 def read(text: str) -> Any:
+    """The last document of a text."""
+    return documents(text)[-1]
+
+
+def documents(text: str) -> list[Any]:
+    return [_document(part) for part in text.split("\n---\n")]
+
+
+def _document(text: str) -> Any:
     lines = [
         (len(line) - len(line.lstrip(" ")), line.strip(" "))
         for line in text.split("\n")

@@ -16,7 +16,7 @@ from conftest import TINY_RUN, Cli
 
 # What the TrainJob of Kubeflow Trainer v2.4 (trainer.kubeflow.org/v1alpha1) may hold: a mapping's fields, [items of a
 # list], or the type of a value. Of the pod's own types only what a training job has a use for.
-ENVIRONMENT = [{"name": str, "value": str}]
+ENVIRONMENT = [{"name": str, "value": str, "valueFrom": {"secretKeyRef": {"name": str, "key": str}}}]
 QUANTITIES = {"*": int}
 CONTAINERS = [
     {
@@ -82,6 +82,7 @@ TRAIN_JOB = {
         "managedBy": str,
     },
 }
+SECRET = {"apiVersion": str, "kind": str, "metadata": METADATA, "stringData": {"*": str}}
 STEPS = 2
 PER_DEVICE = 8
 
@@ -103,18 +104,20 @@ def unknown(value: Any, schema: Any, path: str = "") -> list[str]:
     return [f"{path} is {value!r}"]
 
 
-def rendered(cli: Cli, *words: str | Path) -> dict[str, Any]:
+def rendered(cli: Cli, *words: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The secret and the job."""
     _, *plan_words = TINY_RUN
     said = cli("launch", "render", "kubernetes", *plan_words, "--image", "example.com/trainmark:1", *words)
     assert said.returncode == 0, said.stderr
-    document: dict[str, Any] = plain_yaml.read(said.stdout)
-    return document
+    secret, job = plain_yaml.documents(said.stdout)
+    return secret, job
 
 
 def test_the_published_schema_knows_every_field(cli: Cli) -> None:
     whole = ("--data-claim", "datasets", "--namespace", "benchmarks", "--data", "/data/imagenet")
-    document = rendered(cli, "--platform", "nvidia", "--topology", "2x8", *whole)
+    secret, document = rendered(cli, "--platform", "nvidia", "--topology", "2x8", *whole)
     assert unknown(document, TRAIN_JOB) == []
+    assert unknown(secret, SECRET) == []
     assert (document["apiVersion"], document["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", document["metadata"]["name"])
     spec = document["spec"]
@@ -126,7 +129,7 @@ def test_the_published_schema_knows_every_field(cli: Cli) -> None:
 
 
 def test_what_is_mounted_is_a_volume_of_the_pod(cli: Cli) -> None:
-    document = rendered(cli, "--topology", "2x1", "--data-claim", "datasets", "--data", "/data/imagenet")
+    _, document = rendered(cli, "--topology", "2x1", "--data-claim", "datasets", "--data", "/data/imagenet")
     [patch] = document["spec"]["runtimePatches"]
     [job] = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     pod = job["template"]["spec"]["template"]["spec"]
@@ -146,7 +149,9 @@ def test_the_containers_command_makes_one_run_of_two_pods(
     cli: Cli, environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
     words = ("--data", pictures, "--steps", str(STEPS), "--set", "target=101", "--topology", "2x1")
-    trainer = rendered(cli, *words, "--store", tmp_path / "claim")["spec"]["trainer"]
+    secret, job = rendered(cli, *words, "--store", tmp_path / "claim")
+    trainer = job["spec"]["trainer"]
+    [variable] = trainer["env"]
     command = [word.replace("$$", "$") for word in (*trainer["command"], *trainer["args"])]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -159,6 +164,7 @@ def test_the_containers_command_makes_one_run_of_two_pods(
                 **environment,
                 "PATH": f"{here}:{os.environ['PATH']}",
                 "OMP_NUM_THREADS": "1",
+                variable["name"]: secret["stringData"][variable["valueFrom"]["secretKeyRef"]["key"]],
                 "PET_NNODES": str(trainer["numNodes"]),
                 "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
                 "PET_NODE_RANK": str(node),

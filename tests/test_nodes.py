@@ -16,6 +16,7 @@ from conftest import TINY_RUN, Cli
 from hosts import Host, Hosts, missing, missing_shaper
 from warm_start import WarmStart
 
+SECRET = "what all nodes of a test know"
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
@@ -50,6 +51,7 @@ class Nodes:
                     "PET_NPROC_PER_NODE": "1",
                     "PET_MASTER_ADDR": hosts[0].name,
                     "PET_MASTER_PORT": "29400",
+                    "TRAINMARK_SECRET": SECRET,
                     **(environ or {}).get(number, {}),
                 },
                 *words,

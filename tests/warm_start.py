@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import json
 import os
@@ -26,7 +27,7 @@ from trainmark.platforms import files
 
 DECIDED_AT_START = ("PYTHON", "LC_", "LANG")
 """Variables an interpreter reads only when it starts: with other ones than ours a process cannot be forked off."""
-WARM = ("trainmark.train.worker", "torch.distributed.run")
+WARM = "trainmark.train.worker"
 """What is run in a process that waits for it, where one does."""
 WAITING = 2
 """Processes a command has at hand; the next is started from nothing."""
@@ -134,7 +135,7 @@ def _send(line: socket.socket, message: Mapping[str, Any], streams: Sequence[int
 
 def _receive(line: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """None where the other side has gone."""
-    head, streams, _, _ = socket.recv_fds(line, 8, 3)
+    head, streams, _, _ = socket.recv_fds(line, 8, 8)
     return (json.loads(_exactly(line, int.from_bytes(head, "little"))), streams) if head else None
 
 
@@ -230,11 +231,11 @@ def _hold_ready(count: int) -> None:
     def start(self: Any, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
         words = [*map(str, args)] if isinstance(args, (list, tuple)) else []
         options = words[1 : words.index("-m") + 2] if "-m" in words else []
-        if not ready or not words or words[0] != sys.executable or not options or options[-1] not in WARM:
+        if not ready or not words or words[0] != sys.executable or not options or options[-1] != WARM:
             cold(self, args, executable, preexec_fn, *rest)
             return
         # by their order in `_execute_child`, which is the same in every Python from 3.9 on
-        folder, environment, new_session, pipes = rest[2], rest[3], rest[18], rest[7:13]
+        handed_over, folder, environment, new_session, pipes = rest[1], rest[2], rest[3], rest[18], rest[7:13]
         self.pid, line = ready.pop(0)
         self._child_created = True
         asked = {
@@ -242,11 +243,11 @@ def _hold_ready(count: int) -> None:
             "environment": dict(os.environ if environment is None else environment),
             "folder": str(folder or Path.cwd()),
             "new_session": bool(new_session),
-            "ends_with_parent": preexec_fn is not None,
+            "handed_over": list(handed_over),
         }
-        streams = (pipes[0], pipes[3], pipes[5])
+        streams = [number if stream == -1 else stream for number, stream in enumerate((pipes[0], pipes[3], pipes[5]))]
         with line:
-            _send(line, asked, [number if stream == -1 else stream for number, stream in enumerate(streams)])
+            _send(line, asked, [*streams, *handed_over])
         self._close_pipe_fds(*pipes)
 
     subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
@@ -254,8 +255,6 @@ def _hold_ready(count: int) -> None:
 
 def _become(line: socket.socket) -> None:
     """What a waiting child does: it runs the module it is told to, or ends with whoever would have told it."""
-    from trainmark.datasets.die_with_parent import end_with_parent
-
     try:
         received = _receive(line)
     except BaseException:
@@ -263,16 +262,17 @@ def _become(line: socket.socket) -> None:
     if received is None:
         os._exit(0)
     line.close()
-    asked, streams = received
+    asked, opened = received
     if asked["new_session"]:
         os.setsid()
-    if asked["ends_with_parent"]:
-        end_with_parent()
-    _move_in(asked, streams)
+    aside = [fcntl.fcntl(source, fcntl.F_DUPFD, 100) for source in opened[3:]]
+    for source in opened[3:]:
+        os.close(source)
+    _move_in(asked, opened[:3])
+    for source, target in zip(aside, asked["handed_over"], strict=True):
+        os.dup2(source, target)
+        os.close(source)
     module, *words = asked["words"]
-    if module == "torch.distributed.run":
-        [ranks] = [int(word.partition("=")[2]) for word in words if word.startswith("--nproc-per-node=")]
-        _hold_ready(ranks)
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit(0)
@@ -280,8 +280,6 @@ def _become(line: socket.socket) -> None:
 
 def _warm_up() -> None:
     import torch._dynamo
-    import torch.distributed.elastic.multiprocessing.errors
-    import torch.distributed.launcher.api
     import torch.utils.flop_counter  # noqa: F401
 
     from trainmark import workloads

@@ -61,6 +61,7 @@ def rendered_words(target: str, text: str) -> list[str]:
                 "-c",
                 f'srun() {{ printf "%s\\0" "$@"; }}; trainmark() {{ srun "$@"; }}\n{text.replace("exec ", "")}',
             ],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=True,

@@ -59,6 +59,7 @@ def said_to(program: str, script: str, folder: Path, shell: str = "bash") -> lis
         [shell, "-c", script],
         cwd=folder,
         env={"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SAID": str(folder / "said")},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
@@ -154,7 +155,40 @@ def test_a_path_with_a_line_break_stays_inside_its_comment(tmp_path: Path) -> No
     )
 
 
+def variable_of(program: str, script: str, folder: Path, said: str = "") -> str:
+    """What a program of this name finds in TRAINMARK_SECRET when a shell runs the script and hears `said`."""
+    (folder / program).write_text('#!/bin/sh\nprintf %s "$TRAINMARK_SECRET" > seen\n')
+    (folder / program).chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", script], cwd=folder, env={"PATH": path}, input=said, text=True, check=True)
+    return (folder / "seen").read_text()
+
+
+def test_the_nodes_of_a_job_get_a_secret_that_nobody_finds_in_its_script(tmp_path: Path) -> None:
+    script = slurm.script(a_job(), slurm.SlurmRequest())
+    first, second = (variable_of("srun", script, tmp_path) for _ in range(2))
+    assert re.fullmatch("[0-9a-f]{64}", first)
+    assert first != second, "every job has its own"
+    assert variable_of("srun", slurm.script(a_job("1x2"), slurm.SlurmRequest()), tmp_path) == "", "nobody to meet"
+
+
 # Kubernetes
+
+
+def test_pods_get_the_secret_of_their_manifest_and_every_manifest_has_its_own() -> None:
+    request = kubernetes.KubernetesRequest(image="i", namespace="mine")
+    secrets = []
+    for _ in range(2):
+        secret, job = plain_yaml.documents(kubernetes.manifest(a_job(), request))
+        [variable] = job["spec"]["trainer"]["env"]
+        reference = variable["valueFrom"]["secretKeyRef"]
+        assert (variable["name"], reference["name"]) == ("TRAINMARK_SECRET", secret["metadata"]["name"])
+        assert (secret["kind"], secret["metadata"]["namespace"]) == ("Secret", "mine")
+        secrets.append(secret["stringData"][reference["key"]])
+    assert secrets[0] != secrets[1]
+    assert all(re.fullmatch("[0-9a-f]{64}", secret) for secret in secrets)
+    [alone] = plain_yaml.documents(kubernetes.manifest(a_job("1x2"), request))
+    assert "env" not in alone["spec"]["trainer"]
 
 
 def test_yaml_holds_the_words_as_they_are() -> None:
@@ -219,12 +253,22 @@ def test_each_host_gets_one_command_with_its_place(tmp_path: Path) -> None:
     for node, command in enumerate((first, second)):
         assert said_to("none", command, tmp_path) == ["run", "resnet50"]
         assert re.findall(r"export (\S+)", command) == [
+            "TRAINMARK_SECRET",
             "PET_NNODES=2",
             f"PET_NODE_RANK={node}",
             "PET_NPROC_PER_NODE=8",
             "PET_MASTER_ADDR=a",
             "PET_MASTER_PORT=1234",
         ]
+
+
+def test_the_secret_of_ssh_commands_is_asked_for_and_on_no_command_line(tmp_path: Path) -> None:
+    text = ssh.commands(a_job("2x8"), "a,b")
+    [secret] = re.findall(r"^#   ([0-9a-f]{64})$", text, flags=re.MULTILINE)
+    words = said_to("ssh", text, tmp_path)
+    assert not any(secret in word for word in words)
+    assert variable_of("trainmark", words[2], tmp_path, said=f"{secret}\n") == secret
+    assert "secret" not in ssh.commands(a_job("1x8"), "a")
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -20,8 +21,8 @@ from records import make_plan
 from trainmark.launch import workers
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import RANK_FILE
-from trainmark.launch.network import Route
 from trainmark.launch.process_tree import ProcessTree, busy_s
+from trainmark.launch.workers import Launch
 from trainmark.spec.event_files import EventTail
 from trainmark.spec.events import DeviceSamples, Event, HostSample, SamplerBegin, SamplerEnd, Unavailable
 
@@ -284,12 +285,17 @@ def test_a_machine_whose_ranks_were_started_one_by_one_has_one_sampler_which_kno
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_rank: int, samplers: int
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(workers.subprocess, "Popen", lambda words, **settings: started.append(words))
+
+    def start(words: list[str], **settings: Any) -> SimpleNamespace:
+        started.append(words)
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(workers.subprocess, "Popen", start)
     plan = make_plan(recipe={"host_settings": "default"})
     launcher = workers.WorkerProcesses(
         plan, place(launcher=2 + local_rank, first_rank=2 + local_rank, first_local_rank=local_rank), tmp_path
     )
-    launcher.start(tmp_path / "plan.json", Route(rendezvous="a:1", local_address="a"), 77)
+    launcher.start(Launch(plan_file=tmp_path / "plan.json", launched_ns=77))
     own = [words for words in started if "trainmark.launch.sampler" in words]
     assert len(own) == samplers
     for words in own:

@@ -198,6 +198,22 @@ def test_the_record_comes_from_the_first_host_and_its_talk_passes_through(
     assert "talk of b" not in said
 
 
+def test_every_host_hears_one_secret_which_no_command_line_shows(world: World) -> None:
+    keep = 'printf %s "$command" > "$host.command"; head -n 1 > "$host.secret"\n'
+    secrets = set()
+    for _ in range(2):
+        world.host("a", ARRIVE + keep + world.sends())
+        world.host("b", ARRIVE + keep)
+        world.run("a,b")
+        heard = {(world.folder / f"{host}.secret").read_text(encoding="utf-8").strip() for host in "ab"}
+        secrets |= heard
+        assert len(heard) == 1
+        commands = [(world.folder / f"{host}.command").read_text(encoding="utf-8") for host in "ab"]
+        assert not any(secret in command for secret in heard for command in commands)
+    assert len(secrets) == 2, "each run has its own"
+    assert all(len(secret) == 64 for secret in secrets)
+
+
 def test_a_host_that_cannot_be_reached_is_named_and_the_others_are_ended(world: World) -> None:
     world.host("a", ARRIVE + WAIT)
     world.host("b", "echo 'ssh: connect to host b port 22: No route to host' >&2; exit 255\n")
@@ -392,17 +408,19 @@ def test_a_run_that_is_not_where_it_says_is_not_fetched(tmp_path: Path, folder: 
 # What holds the other side up
 
 
-def test_a_process_is_terminated_when_its_input_ends_and_not_before() -> None:
+def test_a_process_hears_its_secret_and_is_terminated_when_its_input_ends_and_not_before() -> None:
     code = (
         "import signal, sys\nfrom trainmark.launch.lifeline_stdin import end_with_stdin\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nend_with_stdin()\n"
-        "print('there', flush=True)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        "print(end_with_stdin(), flush=True)\n"
         "while True: signal.pause()"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
     with process.stdin, process.stdout:
-        assert process.stdout.readline() == "there\n"
+        process.stdin.write("the secret\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "the secret\n"
         process.stdin.write("talk is ignored\n")
         process.stdin.flush()
         assert process.poll() is None

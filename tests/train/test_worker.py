@@ -162,11 +162,12 @@ def test_tensors_are_found_wherever_they_stand_in_a_batch() -> None:
     assert moved.lengths is batch.lengths
 
 
-@pytest.mark.parametrize(("asked", "local_ranks", "threads"), [("3", 1, 3), ("", 1, 8), ("4,2", 1, 8), ("1", 2, 4)])
+@pytest.mark.parametrize(
+    ("asked", "local_ranks", "threads"), [("3", 1, 3), ("3", 2, 3), ("", 1, 8), ("", 2, 4), ("4,2", 1, 8)]
+)
 def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_cores(
     asked: str, local_ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Among several, 1 is what torchrun says where the user says nothing."""
     told: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.network import route
+from trainmark.launch.network import collective_variables
 
 LIMIT_S = 60.0
 LENGTH = 1 << 16
@@ -23,7 +23,7 @@ _PARENT = "TRAINMARK_PARENT"
 
 def failure(word: str, ranks: int) -> str | None:
     """What went wrong between so many ranks of a platform; None where all got the sum of what all gave."""
-    variables = {**route(ClusterEnv(), 0, None).variables, **os.environ, _PARENT: str(os.getpid())}
+    variables = {**collective_variables(ClusterEnv(), None), **os.environ, _PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory(prefix="trainmark-") as folder, ExitStack() as started:
         logs = [Path(folder) / f"rank{rank}.log" for rank in range(ranks)]
         children = []

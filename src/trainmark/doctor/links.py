@@ -65,13 +65,11 @@ def _probe_here(plan: Plan, topology: Topology, store: Path, say: Callable[[str]
     network = site.load().network
     here = cluster_env.find(topology, os.environ, network.port)
     if here.kind == "slurm-batch":
-        command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-        os.execvp("srun", cluster_env.own_srun(topology, os.environ, command))  # noqa: S606
-    if lifeline_stdin.is_wanted():
-        lifeline_stdin.end_with_stdin()
+        cluster_env.start_by_srun(topology, [sys.executable, "-m", "trainmark", *sys.argv[1:]])
+    secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
     if here.launchers == 1:
         return launcher.probe_only(plan, store, interface=network.interface)
-    together = coordinator.Coordinator(here)
+    together = coordinator.Coordinator(here, secret=secret, interface=network.interface)
     try:
         results, code, sentence = launcher.probe_only(plan, store, coordinator=together, interface=network.interface)
         if here.leads:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NoReturn
 
+from trainmark.launch import secret
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.topology import Topology
 
@@ -35,13 +37,22 @@ class ClusterEnv:
     leader: str = "localhost"
     port: int = PORT
     is_rank: bool = False
-    """Every rank was started by somebody else: torchrun is not needed under this launcher."""
+    """Every rank was started by somebody else, so that this launcher has one."""
     joins_store: bool = False
-    """A store already listens at leader:port (torchrun's), so nobody has to open one."""
+    """A store of torchrun's listens at leader:port, where the leader can tell the others how to find it."""
 
     @property
     def leads(self) -> bool:
         return self.launcher == 0
+
+    @property
+    def world(self) -> int:
+        return self.launchers * self.ranks
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all ranks are here, whoever started them."""
+        return self.launchers == 1 or (self.is_rank and self.launchers == self.local_ranks)
 
 
 def find(topology: Topology, environ: Mapping[str, str], port: int | None = None) -> ClusterEnv:
@@ -218,6 +229,12 @@ def slurm_address(node: str) -> str:
             f"the address of Slurm's node {node} is not known here: neither its name resolves nor scontrol"
         )
     return match[1]
+
+
+def start_by_srun(topology: Topology, command: Sequence[str]) -> NoReturn:
+    """Becomes the srun that starts the launchers of a batch job, which get a secret of their own from it."""
+    os.environ.setdefault(secret.VARIABLE, secret.make())
+    os.execvp("srun", own_srun(topology, os.environ, command))  # noqa: S606
 
 
 def own_srun(topology: Topology, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:

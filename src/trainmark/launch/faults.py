@@ -31,17 +31,22 @@ class Fault:
 
 
 def of_workers(workers: WorkerProcesses) -> Fault | None:
-    """What went wrong under this launcher, if anything did. A rank that ended without a word goes before those that
-    only noticed it; among those that spoke, the first counts (they share a clock: they are on one machine)."""
-    told = sorted(((log, log.failed) for log in workers.ranks if log.failed), key=lambda pair: pair[1].at_ns)
+    """What went wrong under this launcher, if anything did: a rank that said so before one that ended without a word,
+    and that before those that only noticed it."""
+    told = workers.failures
     causes = [pair for pair in told if not pair[1].consequence]
     if causes:
         return _reported_fault(workers, *causes[0])
-    if any(log.end is None and not log.failed for log in workers.ranks) or (not told and not workers.ended_well):
-        death = workers.death()
+    if workers.deaths:
+        death = workers.deaths[0]
         log = next(log for log in workers.ranks if log.rank == death.rank)
         return Fault(exit_code=4, sentence=_with_lines(workers, log, f"{_name(workers, log)} {death.how} {_at(log)}"))
-    return _reported_fault(workers, *told[0]) if told else None
+    if told:
+        return _reported_fault(workers, *told[0])
+    if workers.silent:  # we ended them, for what others will tell
+        names = ", ".join(_name(workers, log) for log in workers.silent)
+        return Fault(exit_code=4, sentence=f"{names} was ended with the others", consequence=True)
+    return None
 
 
 def hang(workers: WorkerProcesses) -> Fault:

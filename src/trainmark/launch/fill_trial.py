@@ -16,8 +16,7 @@ import psutil
 from trainmark import workloads
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.fill import Bounds, Try
-from trainmark.launch.network import Route
-from trainmark.launch.workers import WorkerProcesses
+from trainmark.launch.workers import Launch, WorkerProcesses
 from trainmark.platforms import files
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
 from trainmark.spec.plan import Plan
@@ -69,7 +68,7 @@ class Trial:
             # one rank that shares the machine as the ranks of the run will
             env = ClusterEnv(is_rank=True, local_ranks=self._ranks)
             workers = WorkerProcesses(plan, env, Path(name), sampled=False)
-            workers.start(plan_file, Route(), time.perf_counter_ns())
+            workers.start(Launch(plan_file=plan_file, launched_ns=time.perf_counter_ns()))
             try:
                 ended = self._watch(workers, steps)
                 return self._result(batch, steps, workers, ended=ended)
@@ -125,7 +124,7 @@ class Trial:
         if not _done(log, steps):
             if not ended:
                 return Try(batch=batch, unfit=f"its first {steps} steps were not done after {self._try_s:.0f} s")
-            death = workers.death()
+            [death] = workers.deaths
             if death.code == -signal.SIGKILL:
                 return Try(batch=batch, unfit="out of memory: the kernel killed it")
             return self._failed(batch, 4, f"the try {death.how}: {workers.last_lines(0, 1)}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 import signal
+import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +16,16 @@ import msgspec
 
 from trainmark import workloads
 from trainmark.launch import cluster_env, network
+from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
 from trainmark.launch.faults import Fault, hang, of_workers
+from trainmark.launch.restarts import Restarts
 from trainmark.launch.settlement import Settled, collect_faults, fault_of_lost, follow, settle
 from trainmark.launch.signals import catching_signals
-from trainmark.launch.workers import WorkerProcesses
+from trainmark.launch.store_server import StoreServer
+from trainmark.launch.workers import Launch, WorkerProcesses
 from trainmark.spec import endings
-from trainmark.spec.errors import NotReadyError
+from trainmark.spec.errors import HangError, NotReadyError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import BatchFound, Event, FaultFound
 from trainmark.spec.links import AllReduce
@@ -36,6 +40,7 @@ from trainmark.spec.whole_files import write_whole
 from trainmark.spec.workload_facts import derive
 from trainmark.store import gather
 from trainmark.store.store import Store
+from trainmark.train.store_client import LostStoreError
 
 POLL_S = 0.1
 TERMINATE_LIMIT_S = 20.0
@@ -137,33 +142,55 @@ def _execute(
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
     here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
     workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe)
-    route = network.route(here, settled.rendezvous_port, interface)
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
-    workers.start(settled.plan_file, route, time.perf_counter_ns())
-    try:
-        fault = _supervise(workers, signals, watch, heartbeat)
-    finally:
-        workers.end()
-    fault = fault or _own_fault(workers, signals)
-    if coordinator and heartbeat:
-        if here.leads:
-            fault = collect_faults(coordinator, heartbeat, settled.folder, fault)
-        else:
-            fault = follow(workers, coordinator, heartbeat, settled, fault)
+    with _meeting_of_ranks(here, coordinator) as (connect, prefix):
+        launch = Launch(
+            plan_file=settled.plan_file,
+            launched_ns=time.perf_counter_ns(),
+            variables=network.collective_variables(here, interface) if here.world > 1 else {},
+            connect=connect,
+            prefix=prefix,
+        )
+        try:
+            workers.start(launch)
+            fault = _supervise(workers, signals, watch, Restarts(workers, coordinator, heartbeat), heartbeat)
+        except (LostStoreError, HangError):
+            fault = Fault(exit_code=4, sentence="the leader was lost", consequence=True)
+        finally:
+            workers.end()
+        fault = fault or _own_fault(workers, signals)
+        if coordinator and heartbeat:
+            if here.leads:
+                fault = collect_faults(coordinator, heartbeat, settled.folder, fault)
+            else:
+                fault = follow(workers, coordinator, heartbeat, settled, fault)
     if fault:
         return Outcome(exit_code=fault.exit_code, folder=settled.folder, sentence=fault.sentence)
     return Outcome(exit_code=0, folder=settled.folder)
 
 
+@contextmanager
+def _meeting_of_ranks(
+    here: ClusterEnv, coordinator: Coordinator | None
+) -> Iterator[tuple[Callable[[], socket.socket] | None, str]]:
+    """How each rank gets a connection to where it meets the others, and what its keys begin with there."""
+    if coordinator:
+        yield coordinator.connect, coordinator.rank_prefix
+    elif here.world == 1:
+        yield None, ""
+    else:
+        with closing(StoreServer()) as server:
+            yield server.connect, ""
+
+
 def _supervise(
-    workers: WorkerProcesses, signals: list[int], watch: Watcher, heartbeat: Heartbeat | None
+    workers: WorkerProcesses, signals: list[int], watch: Watcher, restarts: Restarts, heartbeat: Heartbeat | None
 ) -> Fault | None:
     """Until the ranks have ended, or must be ended; a fault is returned only where nobody else could name it."""
     asked_at_s: float | None = None
     failed_at_s: float | None = None
     handled = 0
-    ended = False
-    while not ended:
+    while True:
         ended = workers.wait(POLL_S)
         if workers.read() or ended:
             watch(workers.ranks)
@@ -176,8 +203,12 @@ def _supervise(
             workers.signal(signals[0])
         if asked_at_s is not None and now - asked_at_s > TERMINATE_LIMIT_S and signals[0] == signal.SIGTERM:
             return None
-        failed = any(log.failed for log in workers.ranks) or bool(workers.dead())
-        if (failed and (signals or not workers.may_restart)) or (heartbeat and heartbeat.fault):
+        if not signals and restarts.due(ended=ended):
+            workers.restart()
+            failed_at_s = None
+        elif ended:
+            return None
+        elif workers.failed or (heartbeat and heartbeat.fault):
             failed_at_s = failed_at_s or now
             if now - failed_at_s > AFTER_FAILURE_S:
                 return None
@@ -187,7 +218,6 @@ def _supervise(
         if workers.silent_s > workers.limit_s:
             workers.dump_stacks()
             return hang(workers)
-    return None
 
 
 def _lost_after_s(plan: Plan) -> float:

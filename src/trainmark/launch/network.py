@@ -1,64 +1,110 @@
-"""Which way a machine's ranks talk to the others: address, interface, and the port torch's rendezvous gets."""
+"""Which network the processes of a run use: the interface of their collectives, and where the leader listens."""
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.spec.errors import NotReadyError
 
-
-@dataclass(frozen=True, kw_only=True)
-class Route:
-    """How this launcher's ranks reach the others."""
-
-    rendezvous: str = "localhost:0"
-    """Where torch's own rendezvous is, as host:port."""
-    local_address: str = "127.0.0.1"
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Which interface the collectives use, unless the user has set that already."""
+LOOPBACK = "127.0.0.1"
+_ANYWHERE = ("192.0.2.1", 9)
+"""An address kept for documents: which way packets to it would go tells the default route, and none is sent."""
 
 
-def route(env: ClusterEnv, rendezvous_port: int, interface: str | None) -> Route:
-    """The way from here to the leader; an interface named by the site goes before the one the kernel would take."""
-    if env.launchers == 1:
-        return Route(variables=_variables(interface or _interface_of("127.0.0.1")))
+def collective_variables(env: ClusterEnv, interface: str | None) -> dict[str, str]:
+    """By which interface ranks are to talk: loopback on one machine, else the site's, or the way to the leader."""
+    if env.one_machine:
+        # of themselves these libraries take an outer interface, and listen there
+        return _variables(_interface_of(LOOPBACK), named=True)
     address = _address_of(interface) if interface else _address_towards(env.leader, env.port)
-    return Route(
-        rendezvous=f"{env.leader}:{rendezvous_port}",
-        local_address=address,
-        variables=_variables(interface or _interface_of(address), named=interface is not None),
-    )
+    return _variables(interface or _interface_of(address), named=interface is not None)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
+def dialled_host(env: ClusterEnv) -> str:
+    """Where the launchers of a run find their leader."""
+    return LOOPBACK if env.one_machine else env.leader
 
 
-def _variables(interface: str | None, *, named: bool = False) -> dict[str, str]:
+def listen(env: ClusterEnv, interface: str | None, port: int) -> socket.socket:
+    """The leader's socket, at the one address where the others look for it; port 0 takes any that is free."""
+    address = _listening_address(env, interface)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise NotReadyError(
+                f"port {port} of this machine is taken; choose another for all nodes (--port N, or port under "
+                "[network] in trainmark.toml)"
+            ) from error
+        raise NotReadyError(f"cannot open {address}:{port} for the other nodes: {error.strerror}") from error
+
+
+def _listening_address(env: ClusterEnv, interface: str | None) -> str:
+    """The address the leader's name stands for, if it is this machine's; many machines know themselves as loopback
+    only, and there the site's interface counts, or that of the default route."""
+    host = dialled_host(env)
+    own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
+    found = [address for address in _addresses(host) if address in own or _is_loopback(address)]
+    outer = [address for address in found if not _is_loopback(address)]
+    if outer:
+        return outer[0]
+    if found and (host == "localhost" or _is_loopback(host)):
+        return found[0]
+    if interface:
+        return _address_of(interface)
+    try:
+        return _source_address(socket.AF_INET, _ANYWHERE)
+    except OSError as error:
+        raise NotReadyError(
+            f"the leader's name {host} does not say at which of this machine's addresses the other nodes look for it; "
+            "name its interface under [network] in trainmark.toml"
+        ) from error
+
+
+def _variables(interface: str | None, *, named: bool) -> dict[str, str]:
     """gloo picks the interface by the host's name, which on many machines leads to loopback. NCCL and its like choose
-    well among several fabrics, so they are told only what the site has told us."""
+    well among several fabrics, so between machines they are told only what the site has told us."""
     if interface is None:
         return {}
     names = ["GLOO_SOCKET_IFNAME", *(["NCCL_SOCKET_IFNAME"] if named else [])]
     return dict.fromkeys(names, interface)
 
 
+def _addresses(host: str) -> list[str]:
+    try:
+        return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None)))
+    except OSError:
+        return []
+
+
+def _is_loopback(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_loopback
+    except ValueError:
+        return False
+
+
 def _address_towards(host: str, port: int) -> str:
-    """This machine's address as the leader sees it. Connecting a datagram socket sends nothing."""
+    """This machine's address as the leader sees it."""
     try:
         family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
+        return _source_address(family, target)
     except OSError as error:
         raise NotReadyError(f"there is no way from here to the leader {host}: {error.strerror or error}") from error
+
+
+def _source_address(family: int, target: tuple[Any, ...]) -> str:
+    """From where packets to a target would go. Connecting a datagram socket sends nothing."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
 
 
 def _address_of(interface: str) -> str:

@@ -116,9 +116,8 @@ class _Session:
                 "them; start 'trainmark run' in the job instead, and read what it leaves with trainmark.load('last')"
             )
         if here.kind == "slurm-batch":
-            os.execvp("srun", cluster_env.own_srun(topology, os.environ, list(own_command or ())))  # noqa: S606
-        if lifeline_stdin.is_wanted():
-            lifeline_stdin.end_with_stdin()
+            cluster_env.start_by_srun(topology, list(own_command or ()))
+        secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:
             decided = self._fitting(decided)
@@ -128,7 +127,12 @@ class _Session:
         if not self._options.resume:
             fill.refuse_several_launchers(decided, self._options)
         wait_s = self._options.join_timeout_s
-        self._coordinator = Coordinator(here, JOIN_LIMIT_S if wait_s is None else wait_s)
+        self._coordinator = Coordinator(
+            here,
+            secret=secret,
+            interface=self._site.network.interface,
+            join_limit_s=JOIN_LIMIT_S if wait_s is None else wait_s,
+        )
         try:
             self._get_ready_together(decided, self._coordinator)
             return replace(self.run_all([(plan, None) for plan in decided]), leads=here.leads)

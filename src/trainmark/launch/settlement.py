@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 import trainmark
-from trainmark.launch import network
-from trainmark.launch.coordinator import Coordinator, Heartbeat, LostLeaderError
+from trainmark.launch.coordinator import Coordinator, Heartbeat
 from trainmark.launch.faults import Fault, first_fault
 from trainmark.launch.workers import WorkerProcesses
 from trainmark.platforms import files
-from trainmark.spec.errors import TrainmarkError
+from trainmark.spec.errors import HangError, TrainmarkError
 from trainmark.spec.plan import Plan
 from trainmark.spec.run_folder import HEAD_FILE, PLAN_FILE, RunHead
 from trainmark.spec.whole_files import write_whole
+from trainmark.train.store_client import LostStoreError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,6 @@ class Settled:
 
     folder: Path
     plan_file: Path
-    rendezvous_port: int = 0
     shared: bool = True
     """The leader sees this launcher's folder, so no file has to be handed over."""
 
@@ -48,11 +47,10 @@ def settle(plan: Plan, store: Path, coordinator: Coordinator | None, make_folder
     if refused := _unlike(everybody):
         coordinator.announce({"refused": refused[0], "exit_code": refused[1]})
         raise RefusedError(*refused)
-    token, port = secrets.token_hex(8), network.free_port()
+    token = secrets.token_hex(8)
     folder = make_folder(token)
-    where = f"{folder.parent.name}/{folder.name}"
-    coordinator.announce({"folder": where, "token": token, "port": port})
-    return Settled(folder=folder, plan_file=folder / PLAN_FILE, rendezvous_port=port)
+    coordinator.announce({"folder": f"{folder.parent.name}/{folder.name}", "token": token})
+    return Settled(folder=folder, plan_file=folder / PLAN_FILE)
 
 
 def _settle_by(terms: Mapping[str, Any], plan: Plan, store: Path, coordinator: Coordinator) -> Settled:
@@ -70,7 +68,7 @@ def _settle_by(terms: Mapping[str, Any], plan: Plan, store: Path, coordinator: C
         folder = store / "launchers" / f"{folder.name}-{coordinator.env.launcher}"
         folder.mkdir(parents=True)
     write_whole(folder / name, json.dumps(plan.to_json(), indent=1).encode())
-    return Settled(folder=folder, plan_file=folder / name, rendezvous_port=terms["port"], shared=shared)
+    return Settled(folder=folder, plan_file=folder / name, shared=shared)
 
 
 class RefusedError(TrainmarkError):
@@ -141,7 +139,7 @@ def follow(
 ) -> Fault | None:
     """The end of a run on a follower: what is known goes to the leader, whose word is then everybody's."""
     if not heartbeat.lost_launchers():
-        with suppress(LostLeaderError):
+        with suppress(LostStoreError, HangError):
             if fault:
                 coordinator.report(fault.to_json())
             coordinator.send_files({} if settled.shared else workers.files())

@@ -1,7 +1,7 @@
 """Runs a plan on several hosts through ssh: the same command on each, the record and run folder back from the first.
 
-What holds a remote side up is its standard input: we keep it open and empty, and when it closes, because we say so or
-because we or the connection are gone, the run over there ends itself.
+What holds a remote side up is its standard input: its first line is the run's secret, then we keep it open, and when it
+closes, because we say so or because we or the connection are gone, the run over there ends itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from trainmark.launch import ssh
+from trainmark.launch import secret, ssh
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.ssh import Host
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
@@ -82,6 +82,7 @@ def ask_hosts(
 
 def _ask(targets: Sequence[Host], argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool) -> Answer:
     leader_address = ssh.look_up(targets, site.remote)
+    run_secret = secret.make()
     commands = [
         ssh.ssh_command(target, site.remote, ssh.remote_command(argv, node, topology, leader_address, site))
         for node, target in enumerate(targets)
@@ -91,6 +92,7 @@ def _ask(targets: Sequence[Host], argv: Sequence[str], topology: Topology, site:
         for node, (target, command) in enumerate(zip(targets, commands, strict=True)):
             sides.append(RemoteNode(target.host, command, leads=node == 0, show=node == 0 and not quiet))
             started.callback(sides[-1].kill)
+            sides[-1].tell(run_secret)
         failed = _attend(sides, signals)
     leader = sides[0]
     code = leader.process.returncode
@@ -130,6 +132,12 @@ class RemoteNode:
             _reading(self.process.stdout, self._hear_answer if leads else self._hear_talk),
             _reading(self.process.stderr, self._hear_talk),
         ]
+
+    def tell(self, line: str) -> None:
+        """Where all on this and that machine may read command lines, its input is for it alone."""
+        with contextlib.suppress(OSError):  # it is gone, and will be heard to be
+            ssh.pipe(self.process.stdin).write(f"{line}\n")
+            ssh.pipe(self.process.stdin).flush()
 
     def let_go(self) -> None:
         """Closes its input, which asks the run over there to finish its step and end."""

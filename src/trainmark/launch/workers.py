@@ -1,28 +1,32 @@
-"""The worker processes of a launcher: listens to what they write, signals them, and ends them all."""
+"""The worker processes of a launcher, one a rank: starts them, listens to what they write, and ends them all."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import psutil
 
-from trainmark.datasets.die_with_parent import end_with_parent
+from trainmark.launch import secret
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.network import Route
 from trainmark.platforms import files
 from trainmark.spec import endings
+from trainmark.spec.events import Failed
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RECENT_STEPS, RankLog
 from trainmark.spec.run_folder import RunFolder
+from trainmark.train.ranks import CONNECTION, RESTART
 
 INIT_LIMIT_S = 600.0
 """Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
@@ -35,9 +39,9 @@ STACKS_WAIT_S = 1.0
 SAMPLER_LIMIT_S = 2.0
 """What the sampler gets to write its last line."""
 OTHERS_VARIABLES = re.compile(
-    r"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME"
+    rf"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|{secret.VARIABLE}"
 )
-"""What another launcher told this process is not meant for the workers we start."""
+"""What another launcher told this process is not meant for the workers we start, nor is the launchers' secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +49,26 @@ class Death:
     """A rank that ended without a word."""
 
     rank: int
-    code: int | None
-    """Its exit code, or minus the signal that killed it, where that is known."""
+    code: int
+    """Its exit code, or minus the signal that killed it."""
 
     @property
     def how(self) -> str:
-        if self.code is None:
-            return "ended without a word"
-        return f"was killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exited with {self.code}"
+        return f"was killed by {_signal_name(-self.code)}" if self.code < 0 else f"exited with {self.code}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What ranks are started with, for the first time and after a fault."""
+
+    plan_file: Path
+    launched_ns: int
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Which network the collectives are to use, unless the user has said so."""
+    connect: Callable[[], socket.socket] | None = None
+    """Opens a rank's connection to where it meets the others; a rank alone needs none."""
+    prefix: str = ""
+    """What the keys of the ranks begin with there."""
 
 
 class WorkerProcesses:
@@ -71,35 +87,38 @@ class WorkerProcesses:
         own = range(env.first_rank, env.first_rank + env.ranks)
         self._written = RunFolder(folder, only_ranks=own, keep=RECENT_STEPS)
         self.ranks = self._written.logs
+        self.restarts = 0
+        """How often all ranks were started again."""
         self._heard_at_s = time.monotonic()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._ended: list[Death] = []
+        """How ranks ended before we ended them, first things first."""
+        self._ended_when_read: list[Death] = []
+        self._end_noticed = threading.Event()
         self._sampler: subprocess.Popen[bytes] | None = None
 
-    def start(self, plan_file: Path, route: Route, launched_ns: int) -> None:
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command(plan_file, route),
-                env=self._environment(route, launched_ns),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # a terminal's Ctrl-C reaches the launcher only, which passes it on when it is time
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - the thread that starts it lives as long as this process
-            )
+    def start(self, launch: Launch) -> None:
+        self._launch = launch
+        self._start_ranks()
         if self.env.first_local_rank == 0 and self._sampled:
-            self._start_sampler(launched_ns)
+            self._start_sampler(launch.launched_ns)
+
+    def restart(self) -> None:
+        """Ends what is left of all ranks and starts them again; they go on from their newest checkpoint."""
+        self._end_ranks()
+        self.restarts += 1
+        self._heard_at_s = time.monotonic()
+        self._start_ranks()
 
     def wait(self, seconds: float) -> bool:
-        """True once the processes have ended."""
-        try:
-            self._started.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        """True once all ranks have ended; comes back early where one has."""
+        self._end_noticed.wait(seconds)
+        self._end_noticed.clear()
+        return len(self._ended) == len(self._processes)
 
     def read(self) -> bool:
         """Takes in new events; True if there were any."""
+        self._ended_when_read = list(self._ended)  # one that ends meanwhile may have said more than was read
         moved = self._written.update()
         if moved:
             self._heard_at_s = time.monotonic()
@@ -113,7 +132,7 @@ class WorkerProcesses:
     def limit_s(self) -> float:
         """How long nothing may be heard before this is a hang."""
         asked_s = self.plan.hang_timeout_s
-        if any(log.phase in ("startup", "init", "sample") for log in self.ranks):
+        if any(not self._spoke(log) or log.phase in ("startup", "init", "sample") for log in self.ranks):
             return INIT_LIMIT_S if asked_s is None else max(asked_s, LEAST_INIT_LIMIT_S)
         if asked_s is not None:
             return asked_s
@@ -122,59 +141,57 @@ class WorkerProcesses:
         return max(TRAIN_LIMIT_S, TRAIN_LIMIT_MEDIANS * median_s)
 
     @property
+    def failures(self) -> list[tuple[RankLog, Failed]]:
+        """What ranks said of their own failing, in the order of it; they share a clock, being on one machine."""
+        told = [(log, log.failed) for log in self.ranks if log.failed and self._spoke(log)]
+        return sorted(told, key=lambda pair: pair[1].at_ns)
+
+    @property
+    def deaths(self) -> list[Death]:
+        """Ranks that ended by themselves and said neither that they were done nor that they failed, in their order."""
+        silent = {log.rank for log in self.silent}
+        return [death for death in self._ended_when_read if death.rank in silent]
+
+    @property
+    def silent(self) -> list[RankLog]:
+        """Ranks that said neither that they were done nor that they failed."""
+        return [log for log in self.ranks if not self._spoke(log) or not (log.end or log.failed)]
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.failures or self.deaths)
+
+    @property
     def may_restart(self) -> bool:
-        """True where torchrun will start failed ranks again, and that could help."""
-        pointless = any(log.failed and log.failed.exit_code in endings.SAME_AGAIN for log in self.ranks)
-        return not pointless and max(log.restart for log in self.ranks) < self.plan.max_restarts
+        """Whether starting the ranks again is allowed, and could help."""
+        pointless = any(failed.exit_code in endings.SAME_AGAIN for _, failed in self.failures)
+        return not pointless and self.restarts < self.plan.max_restarts
 
     @property
     def ended_well(self) -> bool:
-        return self._started.returncode == 0 and all(log.end for log in self.ranks)
+        return not self.failed and len(self._ended) == len(self._processes)
 
     def signal(self, number: int) -> None:
-        """To the ranks themselves: a torchrun in between would kill them instead of letting them finish their step."""
-        pids = [log.pid for log in self.ranks if log.pid is not None]
-        for pid in pids if len(pids) == len(self.ranks) else [self._started.pid]:
-            _kill(pid, number)
+        for process in self._processes.values():
+            process.send_signal(number)
 
     def dump_stacks(self) -> None:
         for log in self.ranks:
-            if log.pid is not None:
-                _kill(log.pid, signal.SIGUSR1)
-                _kill(log.pid, signal.SIGCONT)  # one that somebody stopped writes its stack when it may go on
+            if self._spoke(log):  # one that has not would die of the signal
+                self._processes[log.rank].send_signal(signal.SIGUSR1)
+                # one that somebody stopped writes its stack when it may go on
+                self._processes[log.rank].send_signal(signal.SIGCONT)
         time.sleep(STACKS_WAIT_S)
 
     def end(self) -> None:
         """Leaves no process behind."""
         self._end_sampler()
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            children = psutil.Process(process.pid).children(recursive=True)
-            for child in [*children, process]:
-                try:
-                    child.kill()
-                except psutil.NoSuchProcess:
-                    continue
-            process.wait()
+        self._end_ranks()
         self.read()
 
-    def dead(self) -> list[RankLog]:
-        """Ranks whose process is gone although they said neither that they ended nor that they failed."""
-        return [log for log in self.ranks if log.pid is not None and not log.end and not log.failed and _gone(log.pid)]
-
-    def death(self) -> Death:
-        """Which rank went first without a word, and how: torchrun wrote it down, or it was our own child."""
-        silent = [log for log in self.ranks if not log.end and not log.failed] or self.ranks
-        if not self._uses_torchrun:
-            return Death(rank=silent[0].rank, code=self._started.returncode)
-        by_pid = {log.pid: log for log in silent}
-        for code, pid in re.findall(r"exitcode\s*: (-?\d+)\)?.*?\(?pid: (\d+)\)", self._log_text()):
-            if int(pid) in by_pid:
-                return Death(rank=by_pid[int(pid)].rank, code=int(code))
-        gone = self.dead() or silent
-        return Death(rank=gone[0].rank, code=None)
+    def _spoke(self, log: RankLog) -> bool:
+        """Whether the rank's last words are those of the process that was started last."""
+        return log.pid is not None and log.restart == self.restarts
 
     def last_lines(self, rank: int, count: int = 20) -> str:
         """What the rank said last; where it never got to speak, what its launcher did."""
@@ -198,7 +215,7 @@ class WorkerProcesses:
         try:
             self._sampler = subprocess.Popen(
                 [sys.executable, "-m", "trainmark.launch.sampler", *words],
-                env={**os.environ, "TRAINMARK_PARENT": str(os.getpid())},
+                env={**_meant_for_children(), "TRAINMARK_PARENT": str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -218,80 +235,78 @@ class WorkerProcesses:
             sampler.kill()
             sampler.wait()
 
-    @property
-    def _started(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None  # noqa: S101 - nobody asks before it is started
-        return self._process
-
-    @property
-    def _uses_torchrun(self) -> bool:
-        alone = self.env.launchers == 1 and self.env.ranks == 1
-        return not self.env.is_rank and not (alone and not self.plan.max_restarts)
-
-    def _command(self, plan_file: Path, route: Route) -> list[str]:
-        worker = ["-m", "trainmark.train.worker", str(self.folder), str(plan_file)]
+    def _start_ranks(self) -> None:
+        self._processes, self._ended, self._ended_when_read = {}, [], []
+        worker = ["-m", "trainmark.train.worker", str(self.folder), str(self._launch.plan_file)]
         worker += ["--only-probe"] if self._only_probe else [] if self._sampled else ["--trial"]
-        if not self._uses_torchrun:
-            return [sys.executable, *worker]
-        nodes = self.env.launchers
-        torchrun = ["-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={self.env.ranks}"]
-        torchrun += [f"--max-restarts={self.plan.max_restarts}", "--rdzv-backend=c10d"]
-        if nodes == 1:
-            torchrun += ["--rdzv-endpoint=localhost:0"]  # port 0: any free one
-        else:
-            # which node hosts is said outright: torchrun would guess from the host's name, and may guess wrong
-            conf = f"is_host={int(self.env.leads)},join_timeout={INIT_LIMIT_S:.0f}"
-            torchrun += [f"--rdzv-endpoint={route.rendezvous}", f"--rdzv-id={route.rendezvous}"]
-            torchrun += [f"--rdzv-conf={conf}", f"--local-addr={route.local_address}"]
-        return [sys.executable, *torchrun, *worker]
+        for local in range(self.env.ranks):
+            rank = self.env.first_rank + local
+            with self.log.open("ab") as log, ExitStack() as handed_over:
+                environment = self._environment(rank, self.env.first_local_rank + local)
+                connections: list[int] = []
+                if self._launch.connect:
+                    connections.append(handed_over.enter_context(self._launch.connect()).fileno())
+                    environment[CONNECTION] = f"{connections[0]}:{self._launch.prefix}{self.restarts}/"
+                self._processes[rank] = subprocess.Popen(
+                    [sys.executable, *worker],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=connections,
+                    # a terminal's Ctrl-C reaches the launcher only, which passes it on when it is time
+                    start_new_session=True,
+                )
+        for rank, process in self._processes.items():
+            # a thread for each, because in which order they end says who failed first
+            watch = threading.Thread(target=self._note_end, args=(rank, process, self._ended), daemon=True)
+            watch.start()
 
-    def _environment(self, route: Route, launched_ns: int) -> dict[str, str]:
-        environment = {name: value for name, value in os.environ.items() if not OTHERS_VARIABLES.fullmatch(name)}
-        environment |= {"TRAINMARK_LAUNCHED_NS": str(launched_ns), "PYTHONUNBUFFERED": "1"}
-        if self._uses_torchrun:
-            environment["TRAINMARK_FIRST_RANK"] = str(self.env.first_rank)
-            # restarted ranks must not find the keys of the ranks before them in the store their agent keeps
-            environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = str(int(self.plan.max_restarts > 0))
-        else:
-            environment["TRAINMARK_PARENT"] = str(os.getpid())
-        if self.env.is_rank:
-            environment |= self._rank_variables(route)
+    def _note_end(self, rank: int, process: subprocess.Popen[bytes], ended: list[Death]) -> None:
+        ended.append(Death(rank=rank, code=process.wait()))
+        self._end_noticed.set()
+
+    def _end_ranks(self) -> None:
+        self._ended = list(self._ended)  # from here on they end because we end them
+        for process in self._processes.values():
+            if process.poll() is not None:
+                continue
+            with suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    with suppress(psutil.NoSuchProcess):
+                        child.kill()
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+
+    def _environment(self, rank: int, local_rank: int) -> dict[str, str]:
+        environment = {
+            **_meant_for_children(),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.env.world),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(self.env.local_ranks),
+            RESTART: str(self.restarts),
+            "TRAINMARK_LAUNCHED_NS": str(self._launch.launched_ns),
+            "TRAINMARK_PARENT": str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        }
         if self.env.local_ranks > 1:
             cores = len(os.sched_getaffinity(0)) // self.env.local_ranks
             environment.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
-        if self.env.launchers > 1 or self.env.ranks > 1:
-            for name, value in route.variables.items():
-                environment.setdefault(name, value)
+        if self.env.world > 1:
+            environment = {**self._launch.variables, **environment}
         if self.plan.recipe["host_settings"] == "tuned":
-            for name, value in files.load(self.plan.platform).host_settings.items():
-                environment.setdefault(name, value)
+            environment = {**files.load(self.plan.platform).host_settings, **environment}
         return environment
 
-    def _rank_variables(self, route: Route) -> Mapping[str, str]:
-        """What torchrun would tell the rank."""
-        address, _, port = route.rendezvous.rpartition(":")
-        return {
-            "RANK": str(self.env.first_rank),
-            "WORLD_SIZE": str(self.env.launchers),
-            "LOCAL_RANK": str(self.env.first_local_rank),
-            "LOCAL_WORLD_SIZE": str(self.env.local_ranks),
-            "MASTER_ADDR": address,
-            "MASTER_PORT": port,
-        }
 
-    def _log_text(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace")
+def _meant_for_children() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not OTHERS_VARIABLES.fullmatch(name)}
 
 
-def _kill(pid: int, number: int) -> None:
+def _signal_name(number: int) -> str:
     try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _gone(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
+        return signal.Signals(number).name
+    except ValueError:  # those for real time have no names
+        return f"signal {number}"

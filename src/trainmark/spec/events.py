@@ -46,7 +46,7 @@ class Begin(Event, tag="begin", frozen=True, kw_only=True):
     startup_ns: Whole
     """Since the launcher started this worker."""
     restart: Whole = 0
-    """How often torchrun had started the ranks again when this worker began."""
+    """How often the ranks had been started again when this worker began."""
 
 
 class EnvironmentSeen(Event, MachineFacts, tag="environment", frozen=True, kw_only=True):

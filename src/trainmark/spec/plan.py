@@ -66,7 +66,7 @@ class Plan:
     hang_timeout_s: Finite | None = None
     """No progress for this long ends the run; None decides it from the median step."""
     max_restarts: Whole = 0
-    """How often torchrun may start the ranks again after a failure, from their last checkpoint."""
+    """How often the launcher may start the ranks again after a failure, from their last checkpoint."""
     resume_from: str | None = None
     """Checkpoint folder to go on from."""
     init_from: str | None = None

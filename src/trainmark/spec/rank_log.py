@@ -35,7 +35,7 @@ class RankLog:
     host: str = ""
     pid: int | None = None
     restart: int = 0
-    """How often torchrun had started the ranks again when this worker began."""
+    """How often the ranks had been started again when this worker began."""
     startup_ns: int = 0
     steps_per_epoch: int | None = None
     items_per_step: float | None = None

@@ -7,6 +7,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+CONNECTION = "TRAINMARK_COORDINATOR"
+"""Tells a rank which of its open files leads to where ranks meet, and what its keys begin with: `NUMBER:PREFIX`."""
+RESTART = "TRAINMARK_RESTART"
+"""How often the ranks of the run were started again."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
@@ -17,17 +22,12 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """From torchrun's variables; without them, a world of one.
-
-        torchrun numbers nodes by their addresses; where our launcher says which rank a node begins with, that counts.
-        """
+        """From the variables every launcher of torch's ranks sets; without them, a world of one."""
         read = os.environ.get
-        local_rank = int(read("LOCAL_RANK", "0"))
-        first_rank = read("TRAINMARK_FIRST_RANK")
         return cls(
-            rank=int(read("RANK", "0")) if first_rank is None else int(first_rank) + local_rank,
+            rank=int(read("RANK", "0")),
             world=int(read("WORLD_SIZE", "1")),
-            local_rank=local_rank,
+            local_rank=int(read("LOCAL_RANK", "0")),
             local_ranks=int(read("LOCAL_WORLD_SIZE", "1")),
         )
 

@@ -27,7 +27,7 @@ from trainmark.spec.recipe import Recipe, from_values
 from trainmark.spec.record import Evaluation
 from trainmark.spec.topology import Topology
 from trainmark.spec.whole_files import sha256
-from trainmark.train import checkpoint, environment, link_probe, loop, step_check
+from trainmark.train import checkpoint, environment, link_probe, loop, rank_store, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.global_batch_norm import over_all_ranks
@@ -125,7 +125,7 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
 def _threads(local_ranks: int) -> int:
     """As many as a user who sets OMP_NUM_THREADS says, else a rank's part of the cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    if local_ranks == 1 and asked.isdigit() and int(asked) > 0:  # for several, torchrun sets it to 1 unasked
+    if asked.isdigit() and int(asked) > 0:
         return int(asked)
     return max(1, len(os.sched_getaffinity(0)) // local_ranks)
 
@@ -133,7 +133,9 @@ def _threads(local_ranks: int) -> int:
 def join(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
         return SingleRank()
-    distributed.init_process_group(device.platform.file.collectives, rank=ranks.rank, world_size=ranks.world)
+    distributed.init_process_group(
+        device.platform.file.collectives, store=rank_store.inherited(), rank=ranks.rank, world_size=ranks.world
+    )
     return RankGroup()
 
 

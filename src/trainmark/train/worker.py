@@ -24,7 +24,7 @@ from trainmark.spec.errors import InvalidResultError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
 from trainmark.train import failures
-from trainmark.train.ranks import Ranks, host_name
+from trainmark.train.ranks import RESTART, Ranks, host_name
 
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
     from trainmark.train.monitor import Monitor
@@ -65,7 +65,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
             host=host_name(os.environ),
             pid=os.getpid(),
             startup_ns=_startup_ns(),
-            restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            restart=int(os.environ.get(RESTART, "0")),
         )
     )
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from trainmark.launch import secret
 from trainmark.launch.render.job import LONGEST_NAME, ClusterJob, about, check_option
 from trainmark.spec.errors import UsageError
 
@@ -51,16 +52,12 @@ def manifest(job: ClusterJob, request: KubernetesRequest) -> str:
         "#",
         "# submit:  kubectl create -f FILE",
         f"# watch:   kubectl logs -f -l {_FIRST_POD.format(name=job.name)}",
+        "# again:   kubectl delete -f FILE first, or render it with another --name: a finished job keeps its name",
         f"# The fields are those of Kubeflow Trainer {VERSION}; its cluster needs v2.2 or newer.",
+        *(_secret(job, request) if job.topology.nodes > 1 else ()),
         f"apiVersion: {API}",
         "kind: TrainJob",
-        "metadata:",
-        "  # a finished job keeps its name: delete it, or choose another, before the next",
-        f"  name: {_quoted(job.name)}",
-    ]
-    if request.namespace is not None:
-        lines += ["  # where the job, and the claim below, live", f"  namespace: {_quoted(request.namespace)}"]
-    lines += [
+        *_metadata(job, request),
         "spec:",
         "  # the cluster's recipe for torch jobs: it gives each pod the PET_ variables that tell trainmark its place",
         "  runtimeRef:",
@@ -73,6 +70,29 @@ def manifest(job: ClusterJob, request: KubernetesRequest) -> str:
     return "\n".join([*lines, ""])
 
 
+def _metadata(job: ClusterJob, request: KubernetesRequest) -> list[str]:
+    lines = ["metadata:", f"  name: {_quoted(job.name)}"]
+    if request.namespace is not None:
+        lines += [
+            "  # where the job, its secret and the claim below live",
+            f"  namespace: {_quoted(request.namespace)}",
+        ]
+    return lines
+
+
+def _secret(job: ClusterJob, request: KubernetesRequest) -> list[str]:
+    return [
+        "# what the pods prove to each other before they talk, made at random when this file was rendered; keep the",
+        "# file to yourself, and render another where somebody else has seen it",
+        'apiVersion: "v1"',
+        "kind: Secret",
+        *_metadata(job, request),
+        "stringData:",
+        f"  secret: {_quoted(secret.make())}",
+        "---",
+    ]
+
+
 def _trainer(job: ClusterJob, request: KubernetesRequest) -> list[str]:
     topology = job.topology
     lines = [
@@ -82,12 +102,21 @@ def _trainer(job: ClusterJob, request: KubernetesRequest) -> list[str]:
         f"    # pods, and workers in each: the topology {topology}",
         f"    numNodes: {topology.nodes}",
         f"    numProcPerNode: {topology.devices_per_node}",
-        "    # not torchrun: each pod's trainmark starts the pod's workers with it",
+        "    # not torchrun: each pod's trainmark starts the pod's workers",
         f"    command: [{_quoted(job.command[0])}]",
         "    # the words of the run; $$ is Kubernetes' way to write one $",
         "    args:",
         *(f"      - {_quoted(word.replace('$', '$$'))}" for word in job.command[1:]),
     ]
+    if topology.nodes > 1:
+        lines += [
+            "    env:",
+            f"      - name: {_quoted(secret.VARIABLE)}",
+            "        valueFrom:",
+            "          secretKeyRef:",
+            f"            name: {_quoted(job.name)}",
+            '            key: "secret"',
+        ]
     if not job.on_cpu and request.resource is not None:
         lines += [
             "    # devices of each pod, by the cluster's name for them; add cpu and memory if pods must ask for them",

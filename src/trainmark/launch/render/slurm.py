@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainmark.launch import secret
 from trainmark.launch.render.job import ClusterJob, about, activation_line, check_option
 from trainmark.spec.errors import UsageError
 
@@ -39,6 +40,8 @@ def script(job: ClusterJob, request: SlurmRequest) -> str:
     if request.cpus_per_task is not None:
         step.append(f"--cpus-per-task={request.cpus_per_task}")
     step += ["--cpu-bind=none", "--kill-on-bad-exit=0", f"--wait={LAST_TASK_S}"]
+    if job.topology.nodes > 1:
+        lines += [*_SECRET, ""]
     return "\n".join([*lines, *_STEP, f"exec srun {' '.join(step)} \\\n  {job.shell_command()}", ""])
 
 
@@ -47,6 +50,11 @@ _HEAD = (
     "# submit:     sbatch FILE",
     "# watch:      squeue --me; tail -f NAME-NUMBER.out",
     "# end early:  scancel --signal=TERM NUMBER   (the step is finished and what was measured is kept)",
+)
+
+_SECRET = (
+    "# what the nodes prove to each other before they talk: made anew in every job, and srun hands it on",
+    f"export {secret.VARIABLE}=\"$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\"",
 )
 
 _STEP = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from trainmark.launch import secret
 from trainmark.launch.cluster_env import PORT
 from trainmark.launch.render.job import ClusterJob, about, activation_line
 from trainmark.launch.ssh import parse_hosts
@@ -23,6 +24,13 @@ def commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None 
         f"# Every node needs trainmark, in the same version, and the data at the same path; port {port} of the first",
         "# node, and those torch chooses, must be open between them.",
     ]
+    if topology.nodes > 1:
+        lines += [
+            "# Each asks for the secret that the nodes prove to each other: on a command line everybody could read it.",
+            "# Paste this one, made at random when this was rendered:",
+            f"#   {secret.make()}",
+        ]
+    asking = (f"printf 'secret: ' >&2; read -r {secret.VARIABLE} && export {secret.VARIABLE}",)
     for node, target in enumerate(targets):
         variables = (
             ("PET_NNODES", str(topology.nodes), "how many nodes there are"),
@@ -35,6 +43,7 @@ def commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None 
         remote = [
             "",
             *([f"{activation_line(venv)} || exit  # where trainmark is installed"] if venv is not None else []),
+            *(asking if topology.nodes > 1 else ()),
             *(f"export {f'{name}={shlex.quote(value)}':{width}}  # {meaning}" for name, value, meaning in variables),
             f"exec {job.shell_command()}",
             "",
