@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,59 @@ def test_a_rank_killed_on_another_node_is_named_with_its_host_and_every_node_say
     record = nodes.record()
     assert record["status"] == "incomplete"
     assert [len(rank["compute_ns"]) > 0 for rank in record["series"]["ranks"]] == [True, True]
+
+
+LISTENING = """
+import psutil
+print({line.laddr.ip for line in psutil.net_connections("inet") if line.status == "LISTEN"})
+"""
+ATTACK = """
+import pickle, socket, struct, sys
+for words in (pickle.dumps(print), struct.pack(">I", 2**32 - 1) + bytes(100_000), bytes(64), b""):
+    with socket.create_connection((sys.argv[1], 29400), timeout=10) as line:
+        line.sendall(words)
+print("tried")
+"""
+
+
+def test_nodes_listen_only_where_they_meet_and_hear_no_stranger(
+    machines: Hosts, tmp_path: Path, pictures: Path
+) -> None:
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *LONG, "--data", pictures)
+    nodes.wait_for_steps(2)
+    for number in (0, 1):
+        seen = machines[number].run([sys.executable, "-c", LISTENING]).stdout
+        assert seen == f"{{'{machines[number].address}'}}\n", "not on all interfaces"
+    assert machines[2].run([sys.executable, "-c", ATTACK, machines[0].address]).stdout == "tried\n"
+    before = len(nodes.runs[0].ranks()[0].compute_ns)
+    nodes.wait_for_steps(before + 2)
+    nodes.runs[0].process.send_signal(signal.SIGINT)
+    assert [code for code, _, _ in nodes.end()] == [130, 130]
+    assert nodes.record()["ended"] == "interrupted"
+
+
+def test_a_node_without_the_secret_of_the_others_is_not_let_in(machines: Hosts, tmp_path: Path, pictures: Path) -> None:
+    words = (*TINY_RUN, "--data", pictures, "--join-timeout", "4")
+    other = {"TRAINMARK_SECRET": "what no other node knows"}
+    (code, _, err), (follower_code, _, follower_err) = Nodes(
+        [machines[0], machines[1]], tmp_path, *words, environ={1: other}
+    ).end()
+    assert (code, follower_code) == (3, 3)
+    assert f"from {machines[1].address} somebody came without the secret of this node" in " ".join(err.split())
+    said = " ".join(follower_err.split())
+    assert f"the leader at {machines[0].name}:29400 has another secret than this node" in said
+
+
+@pytest.mark.parametrize(("secret", "sentence"), [("", "is not set"), ("short", "has fewer than 16 letters")])
+def test_nodes_that_have_no_secret_say_how_to_give_them_one(
+    machines: Hosts, tmp_path: Path, pictures: Path, secret: str, sentence: str
+) -> None:
+    own = {"TRAINMARK_SECRET": secret}
+    [(code, _, err)] = Nodes([machines[1]], tmp_path, *TINY_RUN, "--data", pictures, nodes=2, environ={0: own}).end()
+    assert code == 3
+    said = " ".join(err.split())
+    assert sentence in said
+    assert "export TRAINMARK_SECRET=$(openssl rand -hex 32)" in said
 
 
 def test_the_ranks_of_all_nodes_start_again_from_the_leaders_checkpoint(

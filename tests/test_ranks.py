@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from background import AT_STEP_3_OF_RANK_1, LONG, Started, record_of, sabotage, wait_until_gone
 from conftest import TINY_RUN, Cli
@@ -43,6 +44,26 @@ def test_a_killed_rank_is_named_with_its_signal_step_and_last_lines(
     assert "rank 1 was killed by SIGKILL" in record["ended"]
     assert record["metrics"]["p_core"]["value"] > 0
     wait_until_gone(pids)
+
+
+def test_a_run_on_one_machine_listens_on_loopback_only_and_leaves_no_file_elsewhere(
+    environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    run = started({**environment, "TMPDIR": str(scratch)}, pictures)
+    everybody = [psutil.Process(run.process.pid), *psutil.Process(run.process.pid).children(recursive=True)]
+    listening = [line.laddr for one in everybody for line in one.net_connections("inet") if line.status == "LISTEN"]
+    assert {address.ip for address in listening} == {"127.0.0.1"}, listening
+    assert not psutil.Process(run.process.pid).net_connections("inet"), "ranks reach their launcher through no network"
+    outer = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries if entry.family == 2]
+    for address in set(outer) - {"127.0.0.1"}:
+        for port in {port for _, port in listening}:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((address, port), timeout=10)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end()[0] == 130
+    assert not [path for path in scratch.iterdir() if not path.name.startswith("torchinductor_")], "torch's own cache"
 
 
 def test_a_rank_that_exits_without_a_word_is_named_with_its_code_and_last_lines(

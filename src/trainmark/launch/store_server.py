@@ -61,6 +61,9 @@ class StoreServer:
         return theirs
 
     def close(self) -> None:
+        if self._loop.is_closed():
+            return
+
         async def end() -> None:
             if self._server:
                 self._server.close()
