@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from trainmark.launch import network, secret as secrets_of_runs
+from trainmark.launch import network
 from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.launch.secret import VARIABLE as SECRET_VARIABLE, given as given_secret, make as make_secret
 from trainmark.launch.store_server import StoreServer, WrongSecretError, prove
 from trainmark.spec.errors import HangError, NotReadyError
 from trainmark.spec.whole_files import write_whole
@@ -199,7 +200,7 @@ class Coordinator:
         if self._server and self._server.refused:
             raise NotReadyError(
                 f"{sentence}; from {', '.join(self._server.refused)} somebody came without the secret of this node: "
-                f"give all nodes the same {secrets_of_runs.VARIABLE}"
+                f"give all nodes the same {SECRET_VARIABLE}"
             )
         return sentence
 
@@ -303,7 +304,7 @@ def _open_store(
     env: ClusterEnv, secret: str | None, interface: str | None, limit_s: float
 ) -> tuple[StoreServer, _Address]:
     """The leader's part. Where torchrun has a store, the others hear from it where to come and what to prove."""
-    secret = secrets_of_runs.make() if env.joins_store else secret or secrets_of_runs.given(os.environ)
+    secret = make_secret() if env.joins_store else secret or given_secret(os.environ)
     listener = network.listen(env, interface, 0 if env.joins_store else env.port)
     host, port = listener.getsockname()[:2]
     address = _Address(str(host), int(port), secret)
@@ -315,7 +316,7 @@ def _open_store(
 
 def _find_leader(env: ClusterEnv, secret: str | None, limit_s: float) -> _Address:
     if not env.joins_store:
-        return _Address(network.dialled_host(env), env.port, secret or secrets_of_runs.given(os.environ))
+        return _Address(network.dialled_host(env), env.port, secret or given_secret(os.environ))
     from torch.distributed import DistError
 
     try:
@@ -359,8 +360,7 @@ def _dial(address: _Address, limit_s: float) -> socket.socket:
             return connection
         except WrongSecretError:
             raise NotReadyError(
-                f"the leader at {where} has another secret than this node; give all nodes the same "
-                f"{secrets_of_runs.VARIABLE}"
+                f"the leader at {where} has another secret than this node; give all nodes the same {SECRET_VARIABLE}"
             ) from None
         except OSError as error:
             if connection:

@@ -16,7 +16,7 @@ import psutil
 from trainmark import workloads
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.fill import Bounds, Try
-from trainmark.launch.workers import Launch, WorkerProcesses
+from trainmark.launch.workers import Death, Launch, WorkerProcesses
 from trainmark.platforms import files
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
 from trainmark.spec.plan import Plan
@@ -124,7 +124,7 @@ class Trial:
         if not _done(log, steps):
             if not ended:
                 return Try(batch=batch, unfit=f"its first {steps} steps were not done after {self._try_s:.0f} s")
-            [death] = workers.deaths
+            death = next(iter(workers.deaths), Death(rank=0, code=0))  # none where it was done before its steps were
             if death.code == -signal.SIGKILL:
                 return Try(batch=batch, unfit="out of memory: the kernel killed it")
             return self._failed(batch, 4, f"the try {death.how}: {workers.last_lines(0, 1)}")

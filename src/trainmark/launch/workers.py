@@ -148,9 +148,13 @@ class WorkerProcesses:
 
     @property
     def deaths(self) -> list[Death]:
-        """Ranks that ended by themselves and said neither that they were done nor that they failed, in their order."""
-        silent = {log.rank for log in self.silent}
-        return [death for death in self._ended_when_read if death.rank in silent]
+        """Ranks that ended by themselves, badly or before they were done, without saying so; in their order."""
+        silent, failed = {log.rank for log in self.silent}, {log.rank for log, _ in self.failures}
+        return [
+            death
+            for death in self._ended_when_read
+            if death.rank in silent or (death.code and death.rank not in failed)
+        ]
 
     @property
     def silent(self) -> list[RankLog]:
@@ -166,10 +170,6 @@ class WorkerProcesses:
         """Whether starting the ranks again is allowed, and could help."""
         pointless = any(failed.exit_code in endings.SAME_AGAIN for _, failed in self.failures)
         return not pointless and self.restarts < self.plan.max_restarts
-
-    @property
-    def ended_well(self) -> bool:
-        return not self.failed and len(self._ended) == len(self._processes)
 
     def signal(self, number: int) -> None:
         for process in self._processes.values():
@@ -189,10 +189,6 @@ class WorkerProcesses:
         self._end_ranks()
         self.read()
 
-    def _spoke(self, log: RankLog) -> bool:
-        """Whether the rank's last words are those of the process that was started last."""
-        return log.pid is not None and log.restart == self.restarts
-
     def last_lines(self, rank: int, count: int = 20) -> str:
         """What the rank said last; where it never got to speak, what its launcher did."""
         own = self.folder / f"rank{rank}.log"
@@ -204,6 +200,10 @@ class WorkerProcesses:
         names = [f"rank{log.rank}.{end}" for log in self.ranks for end in ("jsonl", "jsonl.gz", "log", "stacks")]
         names += [f"telemetry{self.env.launcher}.jsonl", f"telemetry{self.env.launcher}.jsonl.gz"]
         return {name: self.folder / name for name in [*names, self.log.name]}
+
+    def _spoke(self, log: RankLog) -> bool:
+        """Whether the rank's last words are those of the process that was started last."""
+        return log.pid is not None and log.restart == self.restarts
 
     def _start_sampler(self, launched_ns: int) -> None:
         """One a machine; where it cannot be started the run goes on, and its record says that nothing was sampled."""

@@ -10,7 +10,7 @@ from trainmark.spec.language import LANGUAGES, catalogue, speaker
 from trainmark.spec.metrics import METRICS
 
 PHASES_EXPLAINED = {
-    "startup": "From the launcher's start to the first line of the worker: interpreter, imports, rendezvous.",
+    "startup": "From the launcher's start to the first line of the worker: interpreter and imports.",
     "init": "Opening the device and the data set, building model and optimizer, compiling.",
     "warmup": "Steps done before the series is steady. They stay on the record and, in a run cut to so many steps or "
     "seconds, are left out of throughput; in a full run this phase is empty and every step counts.",
