@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import socket
 import struct
@@ -254,12 +255,16 @@ def test_who_says_nothing_is_not_waited_for_and_only_so_many_may_try_at_once(
     ],
     ids=["too long", "no request", "no key", "a value too few"],
 )
-def test_what_is_no_request_ends_its_connection_and_no_other(server: StoreServer, join: Join, words: bytes) -> None:
+def test_what_is_no_request_ends_its_connection_and_no_other(
+    server: StoreServer, join: Join, words: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     inside = join()
     with server.connect() as confused:
         confused.sendall(words)
         assert ended(confused)
     assert inside.add("n", 1) == 1
+    gc.collect()
+    assert not caplog.records, "it is no fault of the store's"
 
 
 def test_a_message_longer_than_is_read_is_not_sent(join: Join) -> None:

@@ -90,14 +90,15 @@ class StoreServer:
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection through the network: one chance to prove the secret, in a message of fixed length."""
         self._strangers += 1
+        known = False
         try:
             known = self._strangers <= MOST_STRANGERS and await self._is_proven(reader, writer)
         finally:
             self._strangers -= 1
+            if not known:
+                writer.close()
         if known:
             await self._serve(reader, writer)
-        else:
-            writer.close()
 
     async def _is_proven(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         ours = secrets.token_bytes(NONCE_BYTES)
