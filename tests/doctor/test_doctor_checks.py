@@ -15,13 +15,14 @@ import pytest
 from msgspec.structs import replace as changed
 
 from trainmark.datasets.data_set import MANIFEST
-from trainmark.doctor import cgroup, checks, device_checks, device_probe, host_checks, site_checks
+from trainmark.doctor import checks, device_checks, device_probe, host_checks, site_checks
 from trainmark.doctor.device_probe import Rate
 from trainmark.doctor.site_checks import Interface
 from trainmark.platforms import files, sensors
 from trainmark.platforms.files import Peak, PlatformFile, Recognise
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.reading import Reading
+from trainmark.spec import cgroup, cores
 from trainmark.spec.checks import CheckResult, check, doubt, failed, ok, unknown
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import PRECISIONS
@@ -136,12 +137,20 @@ QUOTAS = {
 
 
 @pytest.mark.parametrize("kind", QUOTAS)
-def test_a_quota_below_the_cores_is_doubted(tree: Tree, kind: str) -> None:
+def test_a_quota_below_the_cores_is_said_and_doubted_where_more_threads_are_asked_for(tree: Tree, kind: str) -> None:
     root = tree({"sys/devices/system/cpu/present": "0-7", **QUOTAS[kind]})
-    found = host_checks.cores(root, range(8))
-    assert (found.verdict, found.facts["quota_cores"]) == ("doubt", 1.5)
-    assert "a quota of 1.5" in found.sentence
-    assert found.remedy == "export OMP_NUM_THREADS=1"
+    found = host_checks.cores(root, range(8), {})
+    assert (found.verdict, found.facts["quota_cores"]) == ("ok", 1.5)
+    assert "a quota of 1.5, so that a run takes 1 thread" in found.sentence
+    found = host_checks.cores(root, range(8), {"OMP_NUM_THREADS": "8"})
+    assert (found.verdict, found.remedy) == ("doubt", "export OMP_NUM_THREADS=1")
+
+
+@pytest.mark.parametrize("kind", QUOTAS)
+def test_a_run_counts_the_cores_its_quota_leaves(tree: Tree, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert cores.usable(tree({})) == 8
+    assert cores.usable(tree(QUOTAS[kind])) == 1
 
 
 @pytest.mark.parametrize(

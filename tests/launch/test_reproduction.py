@@ -54,9 +54,7 @@ def test_reproduce_refuses_before_anything_starts(
     assert "say --trust" in capsys.readouterr().err
 
 
-def test_hosts_are_not_entered_by_a_file_of_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_are_not_entered_by_a_file_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trainmark.toml").write_text('[remote]\nssh_config = "evil.ssh"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session.ssh_run, "run_on_hosts", lambda *words, **more: pytest.fail("ssh was called"))

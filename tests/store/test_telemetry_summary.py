@@ -260,7 +260,10 @@ def test_a_long_run_s_record_stays_small_and_keeps_the_shape(tmp_path: Path) -> 
     series = found.machines[0].devices[0].series["power_w"]
     assert len(series.values) == len(series.at_s) == telemetry.MOST_POINTS
     assert series.values == sorted(series.values)
-    assert len(found.machines[0].host_series["cpu_percent"].values) == telemetry.MOST_POINTS
+    hosts = found.machines[0].host_series
+    assert len(hosts["cpu_percent"].values) == telemetry.MOST_POINTS
+    assert hosts["cpu_percent"].at_s == hosts["foreign_percent"].at_s == hosts["load"].at_s
+    assert hosts["cpu_percent"].values == pytest.approx([25.0] * telemetry.MOST_POINTS, rel=1e-4)
     assert len(msgspec.json.encode(found)) < 120_000
 
 

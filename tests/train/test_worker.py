@@ -12,6 +12,7 @@ from records import make_plan
 from torch import Tensor
 
 from trainmark.platforms.device_errors import is_out_of_memory, missing_operator, sentence
+from trainmark.spec import cgroup, cores
 from trainmark.train import setup, transfers
 from trainmark.train.failures import out_of_memory_sentence
 from trainmark.train.ranks import Ranks
@@ -163,7 +164,7 @@ def test_tensors_are_found_wherever_they_stand_in_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "local_ranks", "threads"), [("3", 1, 3), ("3", 2, 3), ("", 1, 8), ("", 2, 4), ("4,2", 1, 8)]
+    ("asked", "local_ranks", "threads"), [("3", 1, 3), ("3", 2, 3), ("", 1, 8), ("", 2, 4), ("4,2", 1, 8), ("1", 2, 4)]
 )
 def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_cores(
     asked: str, local_ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
@@ -171,7 +172,10 @@ def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_core
     told: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(cgroup, "read", lambda root: cgroup.Allowance())
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "theirs")
+    monkeypatch.delenv(cores.TOLD, raising=False)
     ranks = Ranks(rank=0, world=local_ranks, local_rank=0, local_ranks=local_ranks)
     setup.open_device(make_plan(platform="cpu", precision="fp32"), ranks)
     assert told == [threads]

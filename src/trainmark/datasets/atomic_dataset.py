@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from trainmark.datasets.data_set import MANIFEST
 from trainmark.datasets.die_with_parent import end_with_parent
+from trainmark.spec import cores
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.whole_files import sync
 
@@ -110,7 +111,7 @@ def write_chunks(
 
 def every_core() -> int:
     """How many processes are worth starting here."""
-    return min(_MAX_PROCESSES, len(os.sched_getaffinity(0)))
+    return min(_MAX_PROCESSES, cores.usable())
 
 
 def _parts(

@@ -36,6 +36,7 @@ from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.datasets.image_folder import ImageSet
 from trainmark.datasets.jpeg import BadImage, JpegDecoder
 from trainmark.datasets.order import BatchShare
+from trainmark.spec import cores
 from trainmark.spec.errors import NotReadyError, WorkloadError
 
 Transform = Literal["train", "eval"]
@@ -49,7 +50,7 @@ _TRAINERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def default_workers(local_ranks: int) -> int:
     """Decoding processes for each of `local_ranks` trainers of this machine: its share of the cores less its own."""
-    return max(1, min(16, len(os.sched_getaffinity(0)) // local_ranks - 1))
+    return max(1, min(16, cores.usable() // local_ranks - 1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -9,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmark.doctor import cgroup
 from trainmark.platforms import proc
+from trainmark.spec import cgroup
 from trainmark.spec.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
+from trainmark.spec.cores import within_quota
 from trainmark.spec.doubts import FOREIGN_LOAD
 
 LEAST_MEMORY_BYTES = 512 << 20
@@ -41,8 +43,8 @@ Limits = Mapping[str, tuple[int, int]]
 
 
 @check("cores", "Host")
-def cores(root: Path, affinity: Iterable[int]) -> CheckResult:
-    """How many of the cores a run may use, and whether a quota takes back what the scheduler seems to give."""
+def cores(root: Path, affinity: Iterable[int], environ: Mapping[str, str] = os.environ) -> CheckResult:
+    """How many of the cores a run may use, what a quota leaves of them, and how many threads a run will take."""
     folder = root / "sys/devices/system/cpu"
     present = _listed(_text(folder / "present"))
     usable = sorted(affinity)
@@ -58,12 +60,18 @@ def cores(root: Path, affinity: Iterable[int]) -> CheckResult:
     sentence = f"{len(usable)} of {count(len(present), 'core')} usable"
     if shared:
         sentence += f", as threads of {len(siblings)} (SMT)"
+    whole = within_quota(len(usable), quota)
+    asked = environ.get("OMP_NUM_THREADS", "")
     if quota is not None and quota < len(usable):
+        sentence += f", and a quota of {quota:.3g}, so that a run takes {count(whole, 'thread')}"
+    if asked.isdigit() and int(asked) > whole:
         return doubt(
-            f"{sentence}, and a quota of {quota:.3g} that stops them in the middle of a step",
-            f"export OMP_NUM_THREADS={max(1, int(quota))}",
+            f"{sentence}; OMP_NUM_THREADS={asked} asks for more, which are stopped in the middle of a step",
+            f"export OMP_NUM_THREADS={whole}",
             **facts,
         )
+    if quota is not None and quota < 1:
+        return doubt(f"{sentence}, stopped again and again", "ask for a whole core", **facts)
     if len(usable) == 1:
         return doubt(f"{sentence}: training and decoding take turns on it", "taskset -cp $$; nproc --all", **facts)
     return ok(sentence, **facts)

@@ -10,6 +10,7 @@ from pathlib import Path
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
+from trainmark.spec import cores
 from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.plan import NO_FOLDER, Plan
@@ -39,6 +40,11 @@ def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
 
 def devices(plan: Plan, platform: Platform) -> CheckResult:
     wanted, there = Topology.parse(plan.topology).devices_per_node, platform.device_count
+    if platform.is_cpu and wanted > cores.MOST_RANKS_A_CORE * there:
+        return failed(
+            f"topology {plan.topology} asks for {wanted} ranks on {there} usable cores, and more than "
+            f"{cores.MOST_RANKS_A_CORE} a core would only take turns; try --topology 1x{there}"
+        )
     if there >= (1 if platform.is_cpu else wanted):
         return ok(f"{there} devices are visible")
     return failed(

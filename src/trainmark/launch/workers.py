@@ -21,7 +21,7 @@ import psutil
 from trainmark.launch import secret
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.platforms import files
-from trainmark.spec import endings
+from trainmark.spec import cores, endings
 from trainmark.spec.events import Failed
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RECENT_STEPS, RankLog
@@ -291,9 +291,9 @@ class WorkerProcesses:
             "TRAINMARK_PARENT": str(os.getpid()),
             "PYTHONUNBUFFERED": "1",
         }
+        environment[cores.TOLD] = str(cores.threads(self.env.local_ranks))
         if self.env.local_ranks > 1:
-            cores = len(os.sched_getaffinity(0)) // self.env.local_ranks
-            environment.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
+            environment["OMP_NUM_THREADS"] = environment[cores.TOLD]
         if self.env.world > 1:
             environment = {**self._launch.variables, **environment}
         if self.plan.recipe["host_settings"] == "tuned":

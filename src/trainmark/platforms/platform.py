@@ -21,6 +21,7 @@ from trainmark.platforms import device_errors
 from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.timestamps import EventMarks, HostMarks, Marks
+from trainmark.spec import cores
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import Precision
 
@@ -52,9 +53,7 @@ class Platform:
         if self._own is not None:
             return self._own.count
         if self.is_cpu:
-            return (
-                len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else psutil.cpu_count()
-            )
+            return cores.usable()
         current = torch.accelerator.current_accelerator()
         if current is None or current.type != self.file.device_type:
             return 0

@@ -255,6 +255,16 @@ def mfu_above_100(f: Facts) -> Found:
         )
 
 
+def crowded_cores(f: Facts) -> Found:
+    ranks, cores = Topology.parse(f.plan.topology).devices_per_node, f.environment.cpu.usable_cores
+    if f.environment.device.type == "cpu" and cores and ranks > cores:
+        yield (
+            "crowded-cores",
+            f"{ranks} ranks shared {cores} usable core{'s' if cores > 1 else ''}: they took turns, so the speed says "
+            "little of more devices",
+        )
+
+
 def foreign_load(f: Facts) -> Found:
     share = f.environment.foreign_load
     if share is not None and share > FOREIGN_LOAD:
@@ -377,6 +387,7 @@ CHECKS = (
     step_differs,
     skipped_steps,
     mfu_above_100,
+    crowded_cores,
     foreign_load,
     sampling,
     throttled,

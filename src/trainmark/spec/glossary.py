@@ -108,6 +108,8 @@ DOUBTS = {
     "at the beginning are usual, while it looks for its scale.",
     "mfu-above-100": "The run did more FLOPs a second than the peak of its devices in the precision asked for, so "
     "that something narrower ran than its label says, or the peak is wrong; the text names where that is from.",
+    "crowded-cores": "On a CPU, more ranks ran on a machine than it has usable cores, by the scheduler's affinity and "
+    "the control group's quota; more than four times as many are refused.",
     "foreign-load": "Other programs, or other guests of the host, used more than 10 % of the machine meanwhile.",
     "sampler-ended": "The process that samples devices and host ended before the run did. The run is not touched by "
     "that, but what its power, heat, memory and foreign load were later is not known.",

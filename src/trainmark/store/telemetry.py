@@ -298,7 +298,12 @@ def _host_series(machine: Node, points: int) -> dict[str, Series]:
         passed_s = np.maximum(np.diff(times), 1e-9) * machine.begin.cores
         for name, used in (("cpu_percent", busy), ("foreign_percent", busy - own)):
             shares = np.clip(100 * np.diff(used) / passed_s, 0, 100)
-            kept[name] = Series(at_s=_thin(times[1:], points), values=_thin(shares, points))
+            # a share is that of the time before its sample, and the first has none; thinned with it, all series of a
+            # machine have the same borders
+            first = 0 if times.size > points else 1
+            kept[name] = Series(
+                at_s=_thin(times[first:], points), values=_thin(np.append(np.nan, shares)[first:], points)
+            )
     return kept
 
 
@@ -367,7 +372,7 @@ def _why_not(machines: Sequence[NodeSums], source: str) -> str:
 
 def _thin(values: Floats, points: int) -> list[float]:
     if values.size > points:
-        values = np.array([part.mean() for part in np.array_split(values, points)])
+        values = np.array([np.nanmean(part) for part in np.array_split(values, points)])
     return [_short(float(value)) for value in values]
 
 

@@ -12,6 +12,7 @@ import torch
 
 import trainmark
 from trainmark.platforms.platform import Device, cpu_name
+from trainmark.spec import cores
 from trainmark.spec.events import EnvironmentSeen
 from trainmark.spec.machine import CpuInfo, DeviceInfo, PlatformInfo
 
@@ -55,7 +56,7 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
         cpu=CpuInfo(
             name=cpu_name(),
             logical_cores=psutil.cpu_count(),
-            usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
+            usable_cores=cores.usable(),
             capability=torch.backends.cpu.get_cpu_capability(),
             memory_bytes=psutil.virtual_memory().total,
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from torch import Tensor, distributed
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
+from trainmark.spec import cores
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import LinksMeasured, Resumed, Saved
@@ -115,19 +115,11 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
     platform = Platform(files.load(plan.platform))
     device = platform.open(ranks.local_rank)
     if device.is_cpu:
-        torch.set_num_threads(_threads(ranks.local_ranks))
+        torch.set_num_threads(cores.threads(ranks.local_ranks))
     elif device.is_stand_in:
         torch.set_num_threads(1)  # several would fall asleep between two launches, and waking them takes longer
     device.set_precision(Precision.parse(plan.precision))
     return device
-
-
-def _threads(local_ranks: int) -> int:
-    """As many as a user who sets OMP_NUM_THREADS says, else a rank's part of the cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
-    return max(1, len(os.sched_getaffinity(0)) // local_ranks)
 
 
 def join(device: Device, ranks: Ranks) -> Collectives:

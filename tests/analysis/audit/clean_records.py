@@ -10,7 +10,7 @@ from typing import Any
 
 from trainmark import workloads
 from trainmark.spec import events
-from trainmark.spec.event_files import EventWriter
+from trainmark.spec.event_files import EventWriter, whole_log
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe, deviations, to_values
@@ -121,7 +121,7 @@ class Run:
 
     def span_ns(self, folder: Path) -> tuple[int, int]:
         """When rank 0 trained, by its own log."""
-        events = [json.loads(line) for line in (folder / "rank0.jsonl").read_text().splitlines() if line]
+        events = [json.loads(line) for line in whole_log(folder / "rank0.jsonl").splitlines() if line]
         begin = next(event["at_ns"] for event in events if event["event"] == "ready")
         ends = [event["at_ns"] for event in events if event["event"] == "phases"]
         return begin, ends[-1] if ends else begin + int(self.steps * self.step_ms * MS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from analysis.audit.clean_records import EVERY_KIND, OUTSIDE
 
 from trainmark.analysis.audit_events import audit_logs
 from trainmark.analysis.audit_record import audit_document, audit_record
+from trainmark.spec.recipe import Limits
+from trainmark.store.telemetry import MOST_POINTS
 
 ALL = {**EVERY_KIND, **OUTSIDE}
 
@@ -24,6 +27,15 @@ def test_a_clean_record_passes_every_check_with_and_without_its_events(kind: str
         assert all(entry.sentence for entry in checked if entry.verdict == "unknown")
         unseen = {entry.name for entry in checked if entry.verdict == "unknown"}
         assert (unseen >= {"hashes", "events"}) == (folder is None)
+
+
+@pytest.mark.parametrize("steps", [1510, 4000])  # samples a little above what a record keeps, and far above
+def test_an_honest_long_run_is_not_accused_though_its_samples_were_thinned(steps: int, tmp_path: Path) -> None:
+    record = replace(EVERY_KIND["quick"], limits=Limits(steps=steps), steps=steps, power=True).leave(tmp_path)
+    assert record.telemetry.machines[0].samples > MOST_POINTS
+    for folder in (tmp_path / "runs" / record.run_id, None):
+        checked = audit_document(json.loads(record.dumps()), "record.json", folder)
+        assert [str(finding) for entry in checked for finding in entry.findings] == []
 
 
 @pytest.mark.parametrize("kind", ALL)

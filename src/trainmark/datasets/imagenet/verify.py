@@ -13,6 +13,7 @@ from typing import Literal
 from trainmark.datasets.imagenet import counts
 from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.verify_report import Decode, Report, in_parallel, note_on, problem
+from trainmark.spec import cores
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
 
@@ -51,7 +52,7 @@ def verify(
             raise NotReadyError(f"{root} has no folder {split!r}; an image set is laid out {split}/<class>/*.JPEG")
     classes = {split: _class_folders(root / split) for split in SPLITS}
     jobs = [(root, f"{split}/{name}", decode) for split in SPLITS for name in classes[split]]
-    folders = in_parallel(_look_at_folder, jobs, processes or len(os.sched_getaffinity(0)), "images")
+    folders = in_parallel(_look_at_folder, jobs, processes or cores.usable(), "images")
     files: Counter[str] = Counter()
     for (_, path, _), folder in zip(jobs, folders, strict=True):
         files[path.partition("/")[0]] += folder.files

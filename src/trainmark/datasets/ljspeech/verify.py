@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal
 from trainmark.datasets import audio
 from trainmark.datasets.ljspeech import reader
 from trainmark.datasets.verify_report import Decode, Report, in_parallel, note_on, problem
+from trainmark.spec import cores
 from trainmark.spec.checks import CheckResult
 
 _CHUNK = 64
@@ -99,7 +99,7 @@ def _stranger(name: str) -> str:
 def _look_at_all(folder: Path, names: Sequence[str], below: str, decode: Decode, processes: int | None) -> list[_Seen]:
     if processes is None:
         worth_it = decode == "full" and len(names) >= _WORTH_PROCESSES
-        processes = len(os.sched_getaffinity(0)) if worth_it else 1
+        processes = cores.usable() if worth_it else 1
     jobs = [
         _Job(folder=folder, names=tuple(names[start : start + _CHUNK]), below=below, decode=decode)
         for start in range(0, len(names), _CHUNK)
