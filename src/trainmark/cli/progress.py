@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.terminal import console, say
+from trainmark.spec.doubts import FOREIGN_LOAD
 from trainmark.spec.format import number
 from trainmark.spec.topology import Topology
 
@@ -25,12 +26,16 @@ RECENT_STEPS = 20
 class ProgressLine:
     """Fed with what the ranks wrote so far; knows nothing of processes."""
 
-    def __init__(self, plan: Plan, item: str, quality: str, *, quiet: bool) -> None:
-        """`quality` is the name of the value that evaluations are judged by."""
+    def __init__(
+        self, plan: Plan, item: str, quality: str, *, quiet: bool, others: Callable[[], float | None] = lambda: None
+    ) -> None:
+        """`quality` is the name of the value that evaluations are judged by, `others` what share of the machine they
+        use."""
         self._plan = plan
         self._item = item
         self._quality = quality
         self._quiet = quiet
+        self._others = others
         self._live: Any = None
         self._task: Any = None
         self._said_at_s = 0.0
@@ -101,6 +106,8 @@ class ProgressLine:
                 parts.append(f"{items / seconds:,.1f} {self._item}/s")
         if log.evaluations and (value := log.evaluations[-1].values.get(self._quality)) is not None:
             parts.append(f"{self._quality} {number(value, 4)}")
+        if (share := self._others()) is not None and share > FOREIGN_LOAD:
+            parts.append(f"others use {100 * share:.0f} % of this machine")
         return "  ".join(parts)
 
     def _length(self, log: RankLog) -> tuple[float | None, float]:
@@ -122,7 +129,9 @@ class ProgressLine:
 def watching(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; what it gives is called whenever the ranks wrote something new."""
     from trainmark import workloads
+    from trainmark.launch.process_tree import others_load
 
     workload = workloads.of_plan(plan)
-    with ProgressLine(plan, workload.item, workload.target.name, quiet=False) as progress:
+    others = others_load().share
+    with ProgressLine(plan, workload.item, workload.target.name, quiet=False, others=others) as progress:
         yield progress.show

@@ -12,6 +12,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec import cores
 from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
+from trainmark.spec.doubts import FOREIGN_LOAD
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.plan import NO_FOLDER, Plan
 from trainmark.spec.precision import PRECISIONS, Precision
@@ -36,6 +37,16 @@ def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
     yield data_folder(plan)
     yield disk(plan, store)
     yield initial_weights(plan)
+
+
+def others_sentence(share: float | None) -> str | None:
+    """What to know before a number is waited for on a machine that others use."""
+    if share is None or share <= FOREIGN_LOAD:
+        return None
+    return (
+        f"others use {100 * share:.0f} % of this machine: what is measured will be slower and noisier than it can; "
+        "'trainmark doctor' says who they are"
+    )
 
 
 def devices(plan: Plan, platform: Platform) -> CheckResult:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
+from collections.abc import Callable
 
 from trainmark.platforms import proc
 
 LOOK_SHARE = 0.0025
 """Looking through all processes of a machine may take so much of one core."""
+SHORTEST_LOOK_S = 0.5
+REMEMBERED_S = 10.0
+"""What others use is told as a mean over so long."""
 
 
 def busy_s() -> float | None:
@@ -61,3 +66,39 @@ class ProcessTree:
                 self._members.add(pid)
                 rest += children.get(pid, [])
         return {pid: stats.get(pid) for pid in self._members}
+
+
+class OthersLoad:
+    """The share of this machine's cores that goes to others than a process and all under it, while it lives."""
+
+    def __init__(
+        self,
+        own_s: Callable[[], float | None],
+        busy_s: Callable[[], float | None] = busy_s,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._own_s, self._busy_s, self._now_s = own_s, busy_s, now_s
+        self._looks: deque[tuple[float, float, float]] = deque()
+        self._look()
+
+    def share(self) -> float | None:
+        """Over the last seconds; None where they are too few, or the machine does not say it."""
+        if not self._looks or self._now_s() - self._looks[-1][0] >= SHORTEST_LOOK_S:
+            self._look()
+        while len(self._looks) > 2 and self._looks[-1][0] - self._looks[1][0] > REMEMBERED_S:
+            self._looks.popleft()
+        if len(self._looks) < 2:
+            return None
+        (began_s, busy_before_s, own_before_s), (now_s, busy_now_s, own_now_s) = self._looks[0], self._looks[-1]
+        others_s = (busy_now_s - busy_before_s) - (own_now_s - own_before_s)
+        return min(1.0, max(0.0, others_s / (now_s - began_s) / cores()))
+
+    def _look(self) -> None:
+        own_s, busy_now_s = self._own_s(), self._busy_s()
+        if own_s is not None and busy_now_s is not None:
+            self._looks.append((self._now_s(), busy_now_s, own_s))
+
+
+def others_load() -> OthersLoad:
+    """Of all who are not this process or under it."""
+    return OthersLoad(ProcessTree(os.getpid()).used_s)

@@ -18,6 +18,7 @@ from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
+from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
 from trainmark.platforms import detection
 from trainmark.spec import site
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
@@ -99,6 +100,7 @@ class _Session:
         self._say, self._watching = say, watching
         self._quiet = options.quiet
         self._began_s = time.monotonic()
+        self._others = others_load()
         self._left_out: list[str] = []
         self._site = site.load()
         self._coordinator: Coordinator | None = None
@@ -196,6 +198,11 @@ class _Session:
             if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
                 synthetic.ensure(plan.data.name, Path(plan.data.folder), self._talk)
             preflight.machine(plan, self._store.folder)
+        if self._quiet or self._say is _silence:
+            return
+        time.sleep(max(0.0, SHORTEST_LOOK_S - (time.monotonic() - self._began_s)))
+        if sentence := preflight.others_sentence(self._others.share()):
+            self._talk(sentence)
 
     def _get_ready_together(self, decided: Iterable[Plan], coordinator: Coordinator) -> None:
         """The same on every machine of a run; one that is not ready tells the others, so that nobody waits for it."""
