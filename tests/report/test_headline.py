@@ -9,8 +9,9 @@ from records import make_quality, make_record, make_timeline, renamed
 
 from trainmark.published import library
 from trainmark.published.beside import speeds
-from trainmark.report.headline import loss_trend, number_of_times, sentence, sentences
+from trainmark.report.headline import number_of_times, sentence, sentences
 from trainmark.spec.language import speaker
+from trainmark.spec.learning import loss_trend
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record

@@ -545,6 +545,8 @@ def doubts(case: Case) -> Iterator[CheckResult]:
         telemetry=record.telemetry,
         reference_global_batch=reference.global_batch if reference else 0,
         restarts=record.restarts,
+        loss=record.loss,
+        data_facts=record.data_facts,
     )
     for doubt in collect(asked):
         alike = [other for other in said if other.code == doubt.code]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 
 from trainmark.published import names
 from trainmark.published.beside import PublishedSpeed, nearest, own_rate, same_network, speeds
@@ -11,6 +10,7 @@ from trainmark.spec import endings
 from trainmark.spec.format import goal, number, shown_quality, verdict
 from trainmark.spec.intervals import share, too_noisy
 from trainmark.spec.language import Say, speaker
+from trainmark.spec.learning import loss_trend
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
@@ -18,8 +18,6 @@ from trainmark.workloads import facts_of, title_of
 
 ALIKE_WITHIN = 1.05
 """Times that two speeds may differ and still be called about the same."""
-_MOST_LOSSES = 20
-_FEWEST_LOSSES = 4
 
 
 def sentences(records: Sequence[Record], rows: Sequence[PublishedRow]) -> list[str]:
@@ -138,15 +136,3 @@ def what_it_learnt(record: Record, say: Say) -> str:
     }
     said.append(outcomes.get(verdict(record), say("{quality} not judged")).format(**words))
     return say(", ").join(said)
-
-
-def loss_trend(loss: Sequence[float | None]) -> str | None:
-    """`fell`, `rose` or `level`, from the first to the last steps; None where there are too few."""
-    finite = [value for value in loss if value is not None]
-    if len(finite) < _FEWEST_LOSSES:
-        return None
-    part = min(max(1, len(finite) // 4), _MOST_LOSSES)
-    first, last = fmean(finite[:part]), fmean(finite[-part:])
-    if abs(last - first) <= 0.005 * max(abs(first), abs(last)):
-        return "level"
-    return "fell" if last < first else "rose"

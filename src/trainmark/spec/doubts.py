@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainmark.spec import statistics
+from trainmark.spec import learning, statistics
 from trainmark.spec.events import Resumed
 from trainmark.spec.format import TOO_NOISY_WORDS, number
 from trainmark.spec.intervals import TOO_NOISY
@@ -55,8 +55,10 @@ class Facts:
     restarts: tuple[Restart, ...] = ()
     torn_ranks: tuple[int, ...] = ()
     """Ranks whose event file ends in the middle of a line."""
+    loss: Sequence[float | None] = ()
+    """Of each step's global batch."""
     data_facts: Mapping[str, float] = field(default_factory=dict)
-    """How the data was read, in the words of its reader."""
+    """What the reader of the data says of it, such as what guessing would give."""
     no_sample: str | None = None
     """Why the trained model left no sample of its work, where it should have."""
 
@@ -75,11 +77,40 @@ def stand_in(f: Facts) -> Found:
 
 def synthetic_data(f: Facts) -> Found:
     if f.plan.data.synthetic:
+        name = _called(f.quality)
+        if f.quality.value is None:
+            said = f"{name} was not evaluated"
+        elif learning.guessed(f.quality, f.data_facts) is None and learning.loss_rise(f.loss) is None:
+            said = f"{name} only shows that training works"
+        else:
+            said = f"{name} says nothing about the real one"
+        # the code on records of every version
+        yield "generated-data", f"synthetic data, not the real {f.plan.data.name} set: {said}"
+
+
+def loss_rose(f: Facts) -> Found:
+    if rise := learning.loss_rise(f.loss):
+        before, after = (number(value) for value in rise)
         yield (
-            "generated-data",  # the code on records of every version
-            f"synthetic data, not the real {f.plan.data.name} set: "
-            f"{'accuracy' if f.quality.name == 'acc1' else f.quality.name} only shows that training works",
+            "loss-rose",
+            f"the loss rose from {before} to {after} over the run: it did not learn; a smaller learning_rate may help",
         )
+
+
+def at_chance(f: Facts) -> Found:
+    chance = learning.guessed(f.quality, f.data_facts)
+    if chance is not None:
+        classes = f.data_facts.get(learning.CLASSES)
+        among = f" among {classes:g} classes" if classes else ""
+        yield (
+            "at-chance",
+            f"{_called(f.quality)} of {f.quality.value:.2f} % is what guessing{among} gives ({chance:.3g} %): nothing "
+            "shows yet that the network learnt",
+        )
+
+
+def _called(quality: Quality) -> str:
+    return "accuracy" if quality.name == "acc1" else quality.name
 
 
 def target_missed(f: Facts) -> Found:
@@ -375,6 +406,8 @@ CHECKS = (
     synthetic_data,
     given_weights,
     target_missed,
+    loss_rose,
+    at_chance,
     few_steps,
     drifting,
     rank_skew,

@@ -56,7 +56,8 @@ WORDS = {
     "telemetry": "What a process beside the run sampled about twice a second of devices and host: power, temperature, "
     "memory, use and clock, the processors' load and how much of it was other programs'. A sensor that cannot be read "
     "is unavailable with its reason, never 0.",
-    "data_facts": "What the reader of the data says about how it was read, such as the share of padding in batches.",
+    "data_facts": "What the reader of the data says about how it was read, such as the share of padding in batches, or "
+    "how many classes it has and what guessing among them would give (chance).",
     "status": "How the run ended: valid, incomplete, invalid or no record. An incomplete run did not reach its end and "
     "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite, or its "
     "device counted time unlike the host. A folder without a record belongs to a run that still runs, or ended before "
@@ -80,6 +81,10 @@ DOUBTS = {
     "and power mean nothing.",
     "init-from": "Training began with given weights, not random ones: its time to target is not that from scratch.",
     "target-missed": "A full run ended without the quality its recipe asks for.",
+    "loss-rose": "The training loss was certainly higher at the end than at the beginning, by more than 2 %: with this "
+    "recipe the network does not learn, whatever its speed.",
+    "at-chance": "The accuracy is no better than guessing among the classes of the data, within what so many samples "
+    "can tell: it does not show that training works.",
     "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
     "drifting": "Steps became slower by more than 2 %, at whichever step, or faster after the warm-up: heat, a full "
     "cache, another load. The text has both rates; throughputs hold the fast part and the slow one. Where steps "

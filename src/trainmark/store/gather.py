@@ -103,6 +103,7 @@ def gather(folder: RunFolder) -> Record:
                 resumed=first.resumed,
                 restarts=restarts,
                 torn_ranks=tuple(log.rank for log in ranks if log.torn),
+                loss=reduced.loss,
                 data_facts=data_facts,
                 no_sample=first.no_sample,
             )

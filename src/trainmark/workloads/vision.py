@@ -19,6 +19,7 @@ from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import NotReadyError
+from trainmark.spec.learning import CHANCE, CLASSES
 from trainmark.spec.recipe import Limits, Recipe, knob
 from trainmark.workloads import vision_facts
 from trainmark.workloads.mixing import DRAWS, Mixing, mixed
@@ -131,7 +132,13 @@ class ImageData:
 
     @property
     def facts(self) -> dict[str, float]:
-        return {"train_samples": len(self._train), "val_samples": len(self._val)}
+        classes = len(self._train.classes)
+        return {
+            "train_samples": len(self._train),
+            "val_samples": len(self._val),
+            CLASSES: classes,
+            CHANCE: 100 / classes,
+        }
 
     def train(self, epoch: int, start_step: int) -> Iterator[ImageBatch]:
         seed = self._recipe.seed
