@@ -10,7 +10,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from records import a_vocoder_record, make_record
 
 from trainmark.published import library
@@ -130,6 +130,7 @@ def test_a_run_that_is_not_valid_is_a_failure_with_its_reason(status: str) -> No
     assert failure.get("message") == "rank 3 was killed"
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_junit_can_be_read_whatever_a_run_says(text: str) -> None:
     record = replace(make_record(), run_id=text, ended=text, status="incomplete", doubts=(Doubt(code="x", text=text),))

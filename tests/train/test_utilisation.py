@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from trainmark.platforms.platform import Device, Platform
 from trainmark.report import table
 from trainmark.report.describe import describe
 from trainmark.spec import doubts
-from trainmark.spec.machine import Environment, FlopsFacts
+from trainmark.spec.intervals import half_width
+from trainmark.spec.machine import DeviceInfo, Environment, FlopsFacts
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record
-from trainmark.train import after_training, loop
+from trainmark.train import after_training, cpu_peak, loop
+from trainmark.train.cpu_peak import DevicePeak, Measurement
 from trainmark.train.monitor import INTERRUPTED, REASONS
 from trainmark.train.schedule import Position
 
@@ -59,14 +62,18 @@ def test_without_a_peak_or_a_count_there_is_no_mfu_but_a_reason() -> None:
     assert "FLOPs are counted after the last step" in str(mfu().unavailable)
 
 
-def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(tmp_path: Path) -> None:
+def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cpu_peak, "_beside_others", lambda measure: measurement(0.5))
     ready = job(tmp_path, limits=Limits(steps=4))
     ended = loop.train(ready, Position())
     before = ready.clock.phases_ns
     after_training.write_flops(ready, ended)
     [event] = flops_events(tmp_path)
     assert event["per_item"] == 6.0
-    assert event["peak_tflops"] > 0
+    assert event["peak_tflops"] == 0.5
     assert event["peak_source"] == f"measured: large matrix products in float32, {torch.get_num_threads()} threads"
     assert ready.clock.phases_ns == before
 
@@ -105,15 +112,81 @@ class Card:
 )
 def test_a_card_is_held_to_the_sheet_in_the_precision_that_was_asked_for(precision: str, tflops: float) -> None:
     card: Any = Card("nvidia", "NVIDIA A100-SXM4-40GB")
-    assert after_training.peak(card, Precision.parse(precision)) == (tflops, "NVIDIA A100 data sheet")
+    assert after_training.peak(card, Precision.parse(precision)) == DevicePeak(
+        tflops=tflops, source="NVIDIA A100 data sheet"
+    )
 
 
 def test_a_card_without_a_sheet_is_held_to_nothing_and_says_why() -> None:
     card: Any = Card("nvidia", "NVIDIA Imaginary 1")
     reason = "platform nvidia names no peak of NVIDIA Imaginary 1 in fp16"
-    assert after_training.peak(card, Precision.parse("amp-fp16")) == (None, reason)
+    assert after_training.peak(card, Precision.parse("amp-fp16")) == DevicePeak(tflops=None, source=reason)
     volta: Any = Card("nvidia", "Tesla V100-SXM2-16GB")
-    assert after_training.peak(volta, Precision.parse("bf16"))[0] is None
+    assert after_training.peak(volta, Precision.parse("bf16")).tflops is None
+
+
+def measurement(tflops: float, others: float | None = 0.02) -> Measurement:
+    return Measurement(tflops=tflops, others=others)
+
+
+def test_the_peak_of_a_cpu_is_the_best_it_ever_showed(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "peaks.json"
+    cpu_peak._kept("one", measurement(0.163), file)
+    cpu_peak._kept("other", measurement(9.9), file)
+    cpu_peak._kept("one", measurement(0.022, others=0.8), file)
+    found = cpu_peak.best(cpu_peak._kept("one", measurement(0.127), file), "products")
+    assert found.tflops == 0.163
+    assert found.source == "measured: products, the best of 3 times"
+    # of the two on a quiet machine; what a busy one reached says nothing of the peak
+    assert found.error == pytest.approx(math.log(0.163 / 0.127) / math.sqrt(2))
+
+
+def test_a_peak_is_not_told_before_it_was_measured_on_a_quiet_machine() -> None:
+    found = cpu_peak.best([measurement(0.022, others=0.8), measurement(0.03, others=0.45)], "products")
+    assert (found.tflops, found.error) == (None, None)
+    assert "while others used less than 45 %" in found.source
+    assert cpu_peak.best([measurement(0.1, others=None)], "products").tflops == 0.1
+
+
+def test_the_best_is_never_forgotten_and_the_file_stays_small(tmp_path: Path) -> None:
+    file = tmp_path / "peaks.json"
+    for tflops in (0.5, *[0.1] * (2 * cpu_peak.MOST_KEPT)):
+        kept = cpu_peak._kept("one", measurement(tflops), file)
+    assert len(kept) == cpu_peak.MOST_KEPT
+    assert cpu_peak.best(kept, "products").tflops == 0.5
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"one": 3}', b'{"one": [{"tflops": -1, "others": null}]}'])
+def test_a_damaged_file_of_peaks_costs_nothing(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "peaks.json"
+    file.write_bytes(content)
+    assert cpu_peak._kept("one", measurement(0.1), file) == [measurement(0.1)]
+    assert cpu_peak._kept("one", measurement(0.2), Path("/dev/null/none")) == [measurement(0.2)]
+
+
+def test_what_others_used_while_a_peak_was_measured_is_kept_with_it() -> None:
+    found = cpu_peak._beside_others(lambda: 0.25)
+    assert found.tflops == 0.25
+    assert found.others is None or 0 <= found.others <= 1
+
+
+def test_the_interval_of_mfu_holds_how_far_peaks_lie_apart() -> None:
+    exact = mfu(flops_per_item=10e9, peak_tflops=2.0)
+    rough = mfu(flops_per_item=10e9, peak_tflops=2.0, peak_error=0.1)
+    assert exact.value == rough.value
+    assert exact.interval is not None
+    assert rough.interval is not None
+    assert half_width(rough.interval) == pytest.approx(math.hypot(half_width(exact.interval), 1.96 * 0.1), rel=1e-3)
+
+
+def test_mfu_is_withheld_where_others_used_the_processors_that_trained() -> None:
+    quiet = mfu(flops_per_item=10e9, peak_tflops=2.0, others=0.05)
+    busy = mfu(flops_per_item=10e9, peak_tflops=2.0, others=0.8)
+    assert quiet.value is not None
+    assert busy.value is None
+    assert "others used the processors that trained" in str(busy.unavailable)
+    on_cpu, on_card = (Environment(device=DeviceInfo(type=kind), foreign_load=0.8) for kind in ("cpu", "cuda"))
+    assert (on_cpu.others, on_card.others) == (0.8, None)
 
 
 def test_the_rate_of_matrix_products_is_of_the_order_of_what_one_product_takes() -> None:

@@ -252,6 +252,8 @@ def metrics(case: Case) -> Iterator[CheckResult]:
             flops_per_item=flops.per_item if flops else None,
             peak_tflops=flops.peak_tflops if flops else None,
             peak_source=flops.peak_source if flops else None,
+            peak_error=flops.peak_error if flops else None,
+            others=None if case.older else record.environment.others,
         )
     )
     for alias, expected in (withhold(computed) if record.status == "invalid" else computed).items():

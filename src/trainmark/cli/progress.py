@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.terminal import console, say
-from trainmark.spec.doubts import FOREIGN_LOAD
+from trainmark.spec.cores import FOREIGN_LOAD
 from trainmark.spec.format import number
 from trainmark.spec.topology import Topology
 

@@ -13,8 +13,7 @@ from typing import Any
 from trainmark.platforms import proc
 from trainmark.spec import cgroup
 from trainmark.spec.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
-from trainmark.spec.cores import within_quota
-from trainmark.spec.doubts import FOREIGN_LOAD
+from trainmark.spec.cores import FOREIGN_LOAD, within_quota
 
 LEAST_MEMORY_BYTES = 512 << 20
 """Less than this and not even the smallest recipe starts."""

@@ -12,7 +12,6 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec import cores
 from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
-from trainmark.spec.doubts import FOREIGN_LOAD
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.plan import NO_FOLDER, Plan
 from trainmark.spec.precision import PRECISIONS, Precision
@@ -41,7 +40,7 @@ def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
 
 def others_sentence(share: float | None) -> str | None:
     """What to know before a number is waited for on a machine that others use."""
-    if share is None or share <= FOREIGN_LOAD:
+    if share is None or share <= cores.FOREIGN_LOAD:
         return None
     return (
         f"others use {100 * share:.0f} % of this machine: what is measured will be slower and noisier than it can; "

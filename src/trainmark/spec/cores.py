@@ -8,6 +8,8 @@ from pathlib import Path
 
 from trainmark.spec import cgroup
 
+FOREIGN_LOAD = 0.10
+"""Share of the machine that others may use before it is worth a word."""
 TOLD = "TRAINMARK_THREADS"
 """How a launcher tells its ranks: what stands in OMP_NUM_THREADS may be another launcher's word."""
 MOST_RANKS_A_CORE = 4

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainmark.spec import learning, statistics
+from trainmark.spec.cores import FOREIGN_LOAD
 from trainmark.spec.events import Resumed
 from trainmark.spec.format import TOO_NOISY_WORDS, number
 from trainmark.spec.intervals import TOO_NOISY
@@ -20,8 +21,6 @@ from trainmark.spec.telemetry import MachineTelemetry, Telemetry
 from trainmark.spec.timeline import Timeline
 from trainmark.spec.topology import Topology
 
-FOREIGN_LOAD = 0.10
-"""Share of the machine that others may use before it is worth a word."""
 RANK_SKEW = 0.05
 CLOCKS_APART, CLOCKS_FAR_APART = 0.03, 0.10
 """Share by which a device's events and the host's clock may differ over training before it is worth a word, and before

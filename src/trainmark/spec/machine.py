@@ -145,6 +145,9 @@ class FlopsFacts(Struct, frozen=True, kw_only=True):
     peak_tflops: Finite | None = None
     peak_source: str | None = None
     """Where the peak of a device is from, or why there is none."""
+    peak_error: float | None = None
+    """How far measurements of it lie apart: the standard deviation of their logarithm; None where it is no measured
+    one, or there is only one."""
 
 
 class BatchTry(Struct, frozen=True, kw_only=True):
@@ -182,6 +185,11 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     """Of the rank whose device's events are furthest from the host's clock; None where the host times the steps."""
     foreign_load: Finite | None = None
     """Share of the worst machine's cores that went to others."""
+
+    @property
+    def others(self) -> float | None:
+        """The same where these cores are what trained: an accelerator's work hardly depends on its host's."""
+        return self.foreign_load if self.device.type == "cpu" else None
 
     def to_json(self) -> dict[str, Any]:
         """What is known of it; a no is an answer, and what nobody said is left out."""

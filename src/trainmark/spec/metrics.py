@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from trainmark.spec import statistics
+from trainmark.spec.cores import FOREIGN_LOAD
 from trainmark.spec.errors import UsageError, nearest
-from trainmark.spec.intervals import around
+from trainmark.spec.intervals import WIDEST, around, quantile
 from trainmark.spec.numbers import Finite
 from trainmark.spec.sensed import Sensed
 from trainmark.spec.timeline import Timeline
@@ -33,7 +35,16 @@ class Measured:
     """What one device could reach at most in the precision asked for."""
     peak_source: str | None = None
     """Where that figure is from, or why there is none."""
+    peak_error: float | None = None
+    """Standard error of its logarithm, where it was measured."""
+    others: float | None = None
+    """The share that others used of the processors that trained; None where these are not what trained."""
     sensed: Sensed = field(default_factory=Sensed)
+
+    @property
+    def disturbed(self) -> bool:
+        """More than is worth a word of the processors that trained was used by others."""
+        return self.others is not None and self.others > FOREIGN_LOAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +159,8 @@ def _no_exchange(m: Measured) -> str:
 
 
 def _no_utilisation(m: Measured) -> str:
+    if m.disturbed:
+        return "others used the processors that trained, and what these could have reached meanwhile is not known"
     if m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
         return m.peak_source
     return "FLOPs are counted after the last step, which was not reached"
@@ -161,6 +174,15 @@ def _training_spread(m: Measured) -> statistics.Interval | None:
 def _compute_spread(m: Measured) -> statistics.Interval | None:
     t = m.timeline
     return statistics.mean_interval(t.steady(t.compute_s), t.steady(t.step_items))
+
+
+def _utilisation_spread(m: Measured) -> statistics.Interval | None:
+    """That of p_core, and of a peak that was measured."""
+    found = _compute_spread(m)
+    if found is None or not m.peak_error:
+        return found
+    half_width = math.hypot(found.half_width, quantile(0.975, math.inf) * m.peak_error)
+    return replace(found, error=math.hypot(found.error, m.peak_error), half_width=min(half_width, WIDEST))
 
 
 def _rate(m: Measured, *phases: str) -> float | None:
@@ -228,10 +250,10 @@ def compute_throughput(m: Measured) -> float | None:
     "%",
     alias="mfu",
     formula="p_core x FLOPs of an item / (devices x peak)",
-    interval=_compute_spread,
+    interval=_utilisation_spread,
     better="higher",
     missing=_no_utilisation,
-    needs=("flops_per_item", "peak_tflops"),
+    needs=("flops_per_item", "peak_tflops", "others"),
     any_length=True,
     withheld=True,
 )
@@ -239,11 +261,13 @@ def model_flops_utilisation(m: Measured) -> float | None:
     """How much of what its devices could do at most the training used, in the FLOPs its mathematics needs.
 
     FLOPs are counted for the recipe's network, forward and backward, a multiply-add as 2; what is computed twice or on
-    padding does not count. The peak is the device's by the platform file, dense, in the precision asked for; on a CPU
-    it is measured after the run, with large matrix products. Above 100 % the label or the peak is wrong.
+    padding does not count. The peak is the device's by the platform file, dense, in the precision asked for. On a CPU
+    it is the best that large matrix products reached after this run or an earlier one, and the interval holds how far
+    these measurements lay apart; where others used more than 10 % of the CPU meanwhile, there is no figure. Above
+    100 % the label or the peak is wrong.
     """
     rate = _rate(m, "compute")
-    if rate is None or m.flops_per_item is None or m.peak_tflops is None:
+    if m.disturbed or rate is None or m.flops_per_item is None or m.peak_tflops is None:
         return None
     return 100 * rate * m.flops_per_item / (len(m.timeline.ranks) * m.peak_tflops * 1e12)
 

@@ -63,6 +63,8 @@ def gather(folder: RunFolder) -> Record:
         flops_per_item=flops.per_item if flops else None,
         peak_tflops=flops.peak_tflops if flops else None,
         peak_source=flops.peak_source if flops else None,
+        peak_error=flops.peak_error if flops else None,
+        others=environment.others,
     )
     metrics = measure(measured)
     if status == "invalid":

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 
-from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device
 from trainmark.spec import endings
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import TrainmarkError, WorkloadError
 from trainmark.spec.events import ArtifactsLeft, FlopsCounted, NoSample
 from trainmark.spec.precision import Precision
+from trainmark.train import cpu_peak
+from trainmark.train.cpu_peak import DevicePeak
 from trainmark.train.loop import Job
 
 
@@ -29,11 +30,13 @@ def write_flops(job: Job, ended: str) -> None:
     try:
         with _ending_at_signals():
             per_item = float(job.workload.flops_per_item(job.recipe))
-            tflops, source = peak(job.device, job.stepper.precision)
+            found = peak(job.device, job.stepper.precision)
     except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
         traceback.print_exc()
         return
-    job.events.write(FlopsCounted(per_item=per_item, peak_tflops=tflops, peak_source=source))
+    job.events.write(
+        FlopsCounted(per_item=per_item, peak_tflops=found.tflops, peak_source=found.source, peak_error=found.error)
+    )
 
 
 def leave_artifacts(job: Job, ended: str, folder: Path) -> None:
@@ -52,18 +55,16 @@ def leave_artifacts(job: Job, ended: str, folder: Path) -> None:
     job.collectives.barrier()
 
 
-def peak(device: Device, precision: Precision) -> tuple[float | None, str]:
+def peak(device: Device, precision: Precision) -> DevicePeak:
     """Of one device in a precision, with where the figure is from, or why there is none."""
     if device.is_cpu:
-        dtype = matmul_type(device, precision)
-        name = str(dtype).removeprefix("torch.")
-        measured = matmul_flops(device, dtype) / 1e12
-        return measured, f"measured: large matrix products in {name}, {torch.get_num_threads()} threads"
+        return cpu_peak.measured(device, precision)
     sheet = device.platform.file.peak(device.name())
     tflops = sheet.tflops.get(precision.family) if sheet else None
     if sheet is None or tflops is None:
-        return None, f"platform {device.platform.file.name} names no peak of {device.name()} in {precision.family}"
-    return tflops, sheet.source
+        reason = f"platform {device.platform.file.name} names no peak of {device.name()} in {precision.family}"
+        return DevicePeak(tflops=None, source=reason)
+    return DevicePeak(tflops=tflops, source=sheet.source)
 
 
 @torch.no_grad()

@@ -190,13 +190,14 @@ def _spread(record: Record, compared: Compared) -> Spread | None:
 
 def _disturbed(record: Record) -> float:
     """What others used of the processors that trained; an accelerator's own work hardly depends on its host's."""
-    on_processors = record.environment.device.type == "cpu"
     in_doubt = any(doubt.code == "foreign-load" for doubt in record.doubts)
-    return (record.environment.foreign_load or 0.0) if on_processors and in_doubt else 0.0
+    return (record.environment.others or 0.0) if in_doubt else 0.0
 
 
 def _measured(record: Record) -> metrics.Measured:
-    return metrics.Measured(item=record.item, timeline=record.timeline)
+    flops = record.environment.flops
+    peak_error = flops.peak_error if flops else None
+    return metrics.Measured(item=record.item, timeline=record.timeline, peak_error=peak_error)
 
 
 MEANS = "means of neighbouring steps"
