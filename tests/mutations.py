@@ -13,6 +13,7 @@ WRONG: dict[str, Any] = {
     "null": None,
     "a number": 9,
     "negative": -7,
+    "zero": 0,
     "a fraction": 0.5,
     "10**400": 10**400,
     "2**70": 2**70,

@@ -39,6 +39,17 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--repeat", "0"], "--repeat must be at least 1, not 0"),
         (["run", "--skip-bad", "-1"], "--skip-bad must be at least 0, not -1"),
         (["run", "--resume", "never-ran"], "holds no runs yet; 'trainmark run' makes one"),
+        (["run", "--resume", ""], "--resume was given nothing; leave it out, or say what it is to be"),
+        (["plan", "resnet50", "--data", ""], "--data was given nothing"),
+        (["plan", "resnet50", "--seconds", "inf"], "--seconds must be a number of at most 9.0072e+15, not inf"),
+        (["plan", "resnet50", "--seconds", "nan"], "--seconds must be a number of at most 9.0072e+15, not nan"),
+        (["plan", "resnet50", "--hang-timeout", "nan"], "--hang-timeout must be a number of at most"),
+        (["plan", "resnet50", "--steps", "9" * 30], "--steps must be a number of at most"),
+        (["plan", "resnet50", "--set", f"seed={'9' * 30}"], "setting seed must be at most"),
+        (["plan", "resnet50", "--platform", "a" * 300], "is too long for the name of a file"),
+        (["plan", "resnet50", "--data", "a" * 300], "is too long for the name of a file"),
+        (["audit", "a" * 300], "is too long for the name of a file"),
+        (["show", "a" * 300], "no run 'aaa"),
         (["explain", "p_cor"], "did you mean 'p_core'?"),
         (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
         (
@@ -61,6 +72,27 @@ def test_a_wrong_word_is_one_sentence_and_exit_2(
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "trainmark run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["plan", "resnet50", "--init-from", "/proc/self/mem"], "--init-from /proc/self/mem cannot be read"),
+        (["run", "--resume", "empty"], "does not say what was to run: plan.json: No such file or directory"),
+        (["run", "--resume", "torn"], "does not say what was to run: plan.json is damaged"),
+        (["show", "empty"], "is not a run folder: run.json: No such file or directory"),
+    ],
+)
+def test_files_that_cannot_be_read_are_one_sentence_and_exit_3(
+    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("empty", "torn"):
+        (tmp_path / "store" / "runs" / name).mkdir(parents=True)
+    (tmp_path / "store" / "runs" / "torn" / "plan.json").write_text('{"schema": 1, "work', encoding="utf-8")
+    assert main(words) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("trainmark: ") and sentence in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)

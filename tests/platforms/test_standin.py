@@ -295,7 +295,7 @@ def test_a_script_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest
 def test_a_users_own_file_cannot_name_code(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text((Path(files.__file__).parent / "standin.toml").read_text(encoding="utf-8"), encoding="utf-8")
-    with pytest.raises(UsageError, match="python is for trainmark's own files; a file of yours is data only"):
+    with pytest.raises(UsageError, match="python is for trainmark's own files; a file of yours cannot bring any"):
         files.load(str(path))
 
 

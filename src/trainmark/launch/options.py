@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from trainmark.spec.errors import UsageError
+from trainmark.spec.recipe import LARGEST
 
 BARE_BUDGET_S = 180.0
 """What a command that names neither workload nor length takes, however many workloads there are."""
@@ -62,6 +63,8 @@ class RunOptions:
                 raise UsageError(f"--{option} must be at least {least}, not {getattr(self, name)}")
         if self.budget_s is not None and not 0 < self.budget_s < math.inf:
             raise UsageError(f"--budget must be more than 0 seconds, not {self.budget_s:g}")
+        for each in fields(self):
+            self._check_value(_option_of(each), getattr(self, each.name))
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
             raise UsageError(f"--{ends[0]} and --{ends[1]} both say when the run stops; leave one of them out")
 
@@ -72,6 +75,13 @@ class RunOptions:
         if self.budget_s is None and not self.workloads and self.recipe in (None, "quick") and not lengths:
             return None if self.resume else BARE_BUDGET_S * self.repeat
         return self.budget_s
+
+    def _check_value(self, option: str, value: object) -> None:
+        """An empty text is a shell's variable that was never set; no training needs larger numbers."""
+        if value == "":
+            raise UsageError(f"{option} was given nothing; leave it out, or say what it is to be")
+        if isinstance(value, (int, float)) and not abs(value) <= LARGEST:
+            raise UsageError(f"{option} must be a number of at most {LARGEST:g}, not {value}")
 
     def is_set(self, name: str) -> bool:
         """True where the user said what a field of the recipe is to be."""
@@ -86,13 +96,17 @@ class RunOptions:
             value = getattr(self, each.name)
             if each.name == "workloads" or value == each.default:
                 continue
-            option = each.metadata.get("option") or f"--{each.name.replace('_', '-')}"
+            option = _option_of(each)
             if value is True:
                 yield (option,)
                 continue
             for text in map(str, value if isinstance(value, tuple) else [value]):
                 # a value that looks like an option has to be tied to its own
                 yield (f"{option}={text}",) if text.startswith("-") else (option, text)
+
+
+def _option_of(each: Field[Any]) -> str:
+    return str(each.metadata.get("option") or f"--{each.name.replace('_', '-')}")
 
 
 def settings_of(values: Mapping[str, object]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
@@ -24,6 +23,7 @@ from trainmark.spec import site
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
+from trainmark.spec.run_folder import read_plan
 from trainmark.spec.topology import Topology
 from trainmark.store import gather
 from trainmark.store.store import Store, default_folder
@@ -189,8 +189,7 @@ class _Session:
         if self._options.workloads:
             raise UsageError("--resume takes the workload of the run it resumes; leave the workload's name out")
         folder = self._store.run_folder(word)
-        plan = Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
-        return planning.resume_plan(plan, folder, self._options)
+        return planning.resume_plan(read_plan(folder), folder, self._options)
 
     def get_ready(self, decided: Iterable[Plan]) -> None:
         """Makes the synthetic data where it is missing, and looks the machine over before the first run starts."""

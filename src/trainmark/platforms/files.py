@@ -155,7 +155,7 @@ def load(word: str) -> PlatformFile:
         raise UsageError(f"platform file {path} is not valid TOML: {error}") from None
     where = f"platform file {path}"
     if "python" in document and path.resolve().parent != Path(__file__).resolve().parent:
-        raise UsageError(f"{where}: python is for trainmark's own files; a file of yours is data only")
+        raise UsageError(f"{where}: python is for trainmark's own files; a file of yours cannot bring any")
     return tables.read(PlatformFile, document, where, name=path.stem, word=word, text=text)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from trainmark.spec.links import AllReduce
-from trainmark.spec.numbers import Count, Finite, Whole
+from trainmark.spec.numbers import Count, Finite, Positive, Whole
 from trainmark.spec.precision import narrower_inside
 
 
@@ -153,7 +153,7 @@ class FlopsFacts(Struct, frozen=True, kw_only=True):
 class BatchTry(Struct, frozen=True, kw_only=True):
     """What one batch size did."""
 
-    batch: Whole
+    batch: Positive
     items_per_s: Finite = 0.0
     step_s: Finite = 0.0
     memory_bytes: Whole | None = None

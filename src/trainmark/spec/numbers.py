@@ -10,3 +10,4 @@ Finite = Annotated[float, Meta(ge=-1e100, le=1e100)]
 """NaN and infinity lie outside too."""
 Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
+Positive = Annotated[int, Meta(ge=1, le=2**62)]

@@ -14,6 +14,8 @@ import msgspec
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.numbers import Finite, Whole
 
+LARGEST = 2**53
+"""Of all numbers a recipe or a limit may hold; beyond it a computer cannot count in steps of one everywhere."""
 Value = Whole | Finite | bool | str
 
 
@@ -241,6 +243,8 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
         words = bounds.get("words", ())
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"setting {name} must be a finite number, not {value}")
+        if isinstance(value, (int, float)) and abs(value) > LARGEST:
+            raise UsageError(f"setting {name} must be at most {LARGEST:g}, not {value}")
         try:
             msgspec.convert(value, types[name])
         except msgspec.ValidationError:

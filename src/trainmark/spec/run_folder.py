@@ -130,7 +130,7 @@ class RunFolder:
         """Takes in what is new; True where a rank wrote something (a sampler goes on however long a rank hangs)."""
         if self._finds_files:
             self.head = self.head or _head(self.path / HEAD_FILE)
-            self.plan = self.plan or _plan(self.path / PLAN_FILE)
+            self.plan = self.plan or _plan(self.path)
             for name in _names(self.path):
                 self._take(name)
         heard = False
@@ -202,6 +202,16 @@ def open_run(path: Path) -> RunFolder:
     return folder
 
 
+def read_plan(path: Path) -> Plan:
+    """What the run of a folder was told; NotReadyError where the folder does not say it, or only half of it."""
+    try:
+        return Plan.from_json(msgspec.json.decode((path / PLAN_FILE).read_bytes()))
+    except OSError as error:
+        raise NotReadyError(f"{path} does not say what was to run: {PLAN_FILE}: {error.strerror}") from error
+    except (ValueError, RecursionError, TrainmarkError) as error:
+        raise NotReadyError(f"{path} does not say what was to run: {PLAN_FILE} is damaged: {error}") from error
+
+
 def _head(path: Path) -> RunHead | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunHead)
@@ -209,10 +219,10 @@ def _head(path: Path) -> RunHead | None:
         return None
 
 
-def _plan(path: Path) -> Plan | None:
+def _plan(folder: Path) -> Plan | None:
     try:
-        return Plan.from_json(msgspec.json.decode(path.read_bytes()))
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TrainmarkError):
+        return read_plan(folder)
+    except NotReadyError:
         return None
 
 
@@ -220,8 +230,10 @@ def _why_not(path: Path) -> str:
     """What keeps a folder from being read, in words."""
     try:
         msgspec.json.decode((path / HEAD_FILE).read_bytes(), type=RunHead)
-        Plan.from_json(msgspec.json.decode((path / PLAN_FILE).read_bytes()))
-    except (OSError, ValueError, RecursionError, TrainmarkError) as error:
+        read_plan(path)
+    except OSError as error:
+        return f"{HEAD_FILE}: {error.strerror}"
+    except (ValueError, RecursionError, TrainmarkError) as error:
         return str(error)
     return "it changed while it was read"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,13 @@ def load_newest(folder: Path) -> tuple[dict[str, Any], list[str]]:
     for path in reversed(checkpoints(folder)):
         reason = _damage(path)
         if reason is None:
-            state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
-            return state, damaged
+            try:
+                state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+                return state, damaged
+            except pickle.UnpicklingError:
+                reason = "it holds more than tensors and numbers, and loading it could run code"
+            except Exception as error:  # torch raises what its many readers happen to raise
+                reason = f"torch cannot read it: {str(error).partition(chr(10))[0]}"
         path.rename(path.with_name(path.name + ".corrupt"))
         damaged.append(f"checkpoint {path.name} is damaged ({reason}) and was set aside as {path.name}.corrupt")
     raise NotReadyError("; ".join([f"no whole checkpoint in {folder}", *damaged]))
