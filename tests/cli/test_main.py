@@ -50,6 +50,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["plan", "resnet50", "--data", "a" * 300], "is too long for the name of a file"),
         (["audit", "a" * 300], "is too long for the name of a file"),
         (["show", "a" * 300], "no run 'aaa"),
+        (["report", "--format", "pdf"], "--format 'pdf' is not known; known: html, markdown"),
+        (["report", "--lang", "fr"], "--lang 'fr' is not known; known: "),
         (["explain", "p_cor"], "did you mean 'p_core'?"),
         (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
         (

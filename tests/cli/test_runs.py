@@ -3,6 +3,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -99,11 +101,12 @@ def test_a_run_folder_without_a_record_is_listed(store: Store, capsys: pytest.Ca
     folder = store.runs / "vit-quick-1x1-fp32-20261115T230000-ccc333"
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps(make_record(plan={"workload": "vit"}).plan.to_json()))
+    os.utime(folder, (5000, 5000))
     assert call(store) == 0
     out, err = capsys.readouterr()
     assert "ccc333" in out
     assert "no record" in out
-    assert "still running" in err
+    assert "ended before a record could be written" in err
     assert call(store, "--json", "--workload", "vit") == 0
     (row,) = json.loads(capsys.readouterr().out)["runs"]
     assert row["status"] == "no record"
@@ -158,3 +161,35 @@ def test_the_newest_runs_are_listed_whether_or_not_they_left_records(
     assert "aaa111" not in out
     assert "ddd444" in out
     assert "1 older runs are not shown" in err
+
+
+def test_a_run_that_goes_on_is_running_and_one_somebody_ended_is_interrupted(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = store.runs / "vit-quick-1x1-fp32-20261115T230000-ccc333"
+    folder.mkdir(parents=True)
+    head = {"run_id": folder.name, "created": "", "item": "images", "reference_global_batch": 8}
+    head |= {"target": {"name": "acc1", "unit": "%", "better": "higher"}}
+    head |= {"launcher_host": socket.gethostname(), "launcher_pid": os.getpid()}
+    (folder / "run.json").write_text(json.dumps(head))
+    for number, ended in enumerate(("interrupted", "the run was ended by SIGTERM", "rank 0 exited with 1")):
+        store.add(make_record(run_id=f"r-{number}", status="incomplete", ended=ended))
+    assert call(store, "--json") == 0
+    runs = {row["run_id"]: row for row in json.loads(capsys.readouterr().out)["runs"]}
+    assert runs[folder.name]["status"] == "running"
+    assert [runs[f"r-{number}"]["interrupted"] for number in range(3)] == [True, True, False]
+    assert call(store) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("running"), out.count("interrupted"), out.count("incomplete")) == (1, 2, 1)
+    assert err == ""
+
+
+def test_groups_have_a_column_where_there_are_any(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.add(make_record(run_id="r-1", group="b1653973"))
+    assert call(store) == 0
+    assert "b1653973" in capsys.readouterr().out
+    for path in store.records.iterdir():
+        path.unlink()
+    store.add(make_record(run_id="r-2"))
+    assert call(store) == 0
+    assert "group" not in capsys.readouterr().out

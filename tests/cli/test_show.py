@@ -136,8 +136,14 @@ def test_hostile_names_do_not_reach_the_terminal(
 
 def test_a_word_that_no_run_has_is_spelled_out(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
-        call(hostile_store(tmp_path), HOSTILE)
+        call(hostile_store(tmp_path), f"{HOSTILE} too")
     assert "\x1b" not in str(refused.value)
+
+
+def test_a_group_with_a_hostile_name_is_spelled_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(hostile_store(tmp_path), HOSTILE) == 0
+    out, err = capsys.readouterr()
+    assert "group " in err and "\x1b" not in out + err
 
 
 def test_a_run_of_very_many_steps_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,3 +161,24 @@ def test_showing_a_record_needs_nothing_of_what_runs_need(store: Store) -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stderr.strip() == "[]"
+
+
+def test_a_group_of_repeats_is_shown_as_one_table(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(3):
+        store.add(make_record(run_id=f"resnet50-quick-{number}-c22ce{number}", group="b1653973"))
+    for word in ("b1653973", "b165"):
+        assert call(store, word) == 0
+        out, err = capsys.readouterr()
+        assert out.count("AMD EPYC") == 3
+        assert "group b1653973 of 3 runs: resnet50-quick-0-c22ce0, " in err
+    assert call(store, "b1653973", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 3
+
+
+def test_a_run_is_found_by_the_beginning_of_what_lists_call_it(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.add(make_record(run_id="resnet50-quick-1x1-fp32-20261115T205100-c22ce3"))
+    store.add(make_record(run_id="resnet50-quick-1x1-fp32-20261115T205101-ddc22c"))
+    assert call(store, "c22") == 0
+    assert "205100-c22ce3" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from records import make_plan, make_record, renamed
 
-from trainmark.cli import watch
+from trainmark.cli import liveness, watch
 from trainmark.report import live_screen
 from trainmark.report.live import MOST_POINTS, thinned
 from trainmark.spec.errors import UsageError
@@ -49,8 +49,9 @@ class Run:
         target = {"name": "acc1", "unit": "%", "better": "higher"}
         self.write_head(item="images", target=target)
 
-    def write_head(self, *, item: str, target: dict[str, str]) -> None:
+    def write_head(self, *, item: str, target: dict[str, str], **more: Any) -> None:
         head = {"run_id": self.folder.name, "created": "", "item": item, "target": target, "reference_global_batch": 64}
+        head |= more
         (self.folder / "run.json").write_text(json.dumps(head), encoding="utf-8")
 
     def append(self, name: str, text: str) -> None:
@@ -331,10 +332,44 @@ def test_a_run_whose_processes_are_gone_without_a_record_ends_the_watch(
     assert "its processes are gone, and it has left no record" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("launcher", [{"launcher_host": socket.gethostname(), "launcher_pid": NOBODY}, {}])
+def test_a_run_whose_launcher_was_killed_before_a_rank_spoke_ends_the_watch(
+    launcher: dict[str, Any], store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(store)
+    run.write_head(item="images", target={"name": "acc1", "unit": "%", "better": "higher"}, **launcher)
+    clock = Clock()
+
+    def pause(seconds: float) -> None:
+        clock.now_s += 40
+
+    assert watch.follow(watch.Watched(run.folder, store, now_s=clock, wall_s=lambda: 0.0), pause) == 4
+    assert (clock.now_s > 1000 + watch.NEVER_S) is not bool(launcher)
+    assert "its processes are gone, and it has left no record" in capsys.readouterr().err
+
+
+def test_a_folder_that_never_got_its_first_file_ends_the_watch(store: Store) -> None:
+    (store.runs / RUN).mkdir(parents=True)
+    watched = watch.Watched(store.runs / RUN, store, wall_s=lambda: 1e12)
+    assert watched.look().gone
+
+
+def test_a_launcher_is_known_by_its_number_and_by_when_it_began(store: Store) -> None:
+    run = Run(store)
+    target = {"name": "acc1", "unit": "%", "better": "higher"}
+    run.write_head(item="images", target=target, launcher_host=socket.gethostname(), launcher_pid=os.getpid())
+    assert liveness.is_worked_on(liveness.seen(run.folder))
+    os.utime(run.folder / "run.json", (5000, 5000))  # before this process began, so that only its number is the same
+    assert liveness.is_worked_on(liveness.seen(run.folder)) is False
+    run.write_head(item="images", target=target, launcher_host="elsewhere", launcher_pid=os.getpid())
+    assert liveness.is_worked_on(liveness.seen(run.folder)) is None
+
+
 def test_a_run_on_another_machine_is_not_called_gone(store: Store) -> None:
     run = Run(store)
     run.begin(host="elsewhere", pid=NOBODY)
-    assert not watch.processes_gone(looked(run).live.ranks)
+    assert liveness.is_worked_on(liveness.seen(run.folder)) is None
+    assert not watch.Watched(run.folder, store, wall_s=lambda: 1e12).look().gone
 
 
 def test_without_a_name_the_newest_run_that_still_runs_is_watched(store: Store) -> None:

@@ -143,3 +143,16 @@ def test_junit_holds_no_control_character() -> None:
     document = formats.to_junit([hostile()], checks)
     assert ElementTree.fromstring(document).get("tests") == "5"
     assert not {"\x1b", "\x00", "\ufffe"} & set(document)
+
+
+def test_a_build_server_can_follow_a_test_from_build_to_build() -> None:
+    """What is trained names it; the run, which is another in every build, is told beside it."""
+
+    def names(*records: Record) -> list[tuple[str | None, str | None]]:
+        root = ElementTree.fromstring(formats.to_junit(records, lambda record: ()))
+        return [(suite.get("name"), case.get("classname")) for suite in root for case in suite.iter("testcase")]
+
+    today, tomorrow = make_record(run_id="one"), make_record(run_id="two", created="2027-01-01T00:00:00Z")
+    assert names(today) == names(tomorrow) == [("trainmark.resnet50.quick.1x1.fp32",) * 2]
+    assert names(today, tomorrow)[1] == ("trainmark.resnet50.quick.1x1.fp32.2",) * 2
+    assert 'name="run" value="two"' in formats.to_junit([tomorrow], lambda record: ())

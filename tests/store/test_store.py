@@ -13,6 +13,7 @@ from privileges import ordinary_permissions
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.timeline import RankTrace, Timeline
 from trainmark.store import store as store_module
 from trainmark.store.store import Store, default_folder, read_record, read_row
 
@@ -496,3 +497,16 @@ def test_the_newest_run_folder_is_the_one_touched_last(store: Store) -> None:
     assert store.run_folder("mid").name == "middle"
     with pytest.raises(UsageError, match="did you mean 'middle'"):
         store.run_folder("middel")
+
+
+def test_a_run_that_failed_before_its_first_step_is_not_the_last_result(store: Store) -> None:
+    nothing = Timeline(ranks=(RankTrace(rank=0),))
+    failed = make_record(
+        run_id="failed", created="2027-01-01T00:00:00Z", status="incomplete", timeline=nothing, loss=()
+    )
+    store.add(failed)
+    assert store.find("last") == store.path("failed")  # there is nothing else
+    store.add(make_record(run_id="result"))
+    for word in (None, "last"):
+        assert store.find(word) == store.path("result")
+    assert store.find("failed") == store.path("failed")

@@ -63,6 +63,6 @@ def test_code_hidden_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
             return (Path.touch, (Path(tmp_path / "owned"),))  # type: ignore[return-value]
 
     checkpoint.save(tmp_path, 1, {"payload": Hostile()})
-    with pytest.raises(NotReadyError, match="no whole checkpoint .* holds more than tensors and numbers"):
+    with pytest.raises(NotReadyError, match=r"no whole checkpoint .* holds more than tensors and numbers"):
         checkpoint.load_newest(tmp_path)
     assert not (tmp_path / "owned").exists()

@@ -73,9 +73,8 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
-            raise UsageError(
-                f"{action.metavar or action.dest} {value!r} is not known; {nearest(str(value), action.choices)}"
-            )
+            what = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
+            raise UsageError(f"{what} {value!r} is not known; {nearest(str(value), action.choices)}")
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Like parse_args, with the nearest option in the complaint about an unknown one."""

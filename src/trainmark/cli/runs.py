@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trainmark.report.terminal import TerminalWriter
     from trainmark.store.store import Store, StoreRow
 
+NO_RECORD = "no record"
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
   trainmark runs                          the newest 20 runs
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.rebuild:
         say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
     contents = store.contents(limit=args.limit or None, workload=args.workload)
-    shown = newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]
+    shown = [_now(row, store) for row in newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]]
     count = contents.count + len(contents.unrecorded)
 
     screen = console()
@@ -59,10 +60,19 @@ def run(args: argparse.Namespace) -> int:
         say(f"{count - len(shown)} older runs are not shown; --limit 0 shows all")
     elif not count:
         say(escape.terminal(_why_none(store, args.workload)))
-    if any(row.status == "no record" for row in shown):
+    if any(row.status == NO_RECORD for row in shown):
         where = escape.terminal(str(store.runs))
-        say(f"'no record': still running, or ended before a record could be written; see {where}")
+        say(f"'{NO_RECORD}': the run ended before a record could be written; see {where}")
     return 0
+
+
+def _now(row: StoreRow, store: Store) -> StoreRow:
+    """A run that left no record may still be running."""
+    if row.status != NO_RECORD:
+        return row
+    from trainmark.cli.liveness import goes_on, seen
+
+    return row._replace(status="running") if goes_on(seen(store.runs / row.run_id)) else row
 
 
 def _why_none(store: Store, workload: str | None) -> str:
@@ -78,11 +88,13 @@ def _draw(writer: TerminalWriter, rows: list[StoreRow], names: dict[str, str]) -
     from trainmark.report.terminal import Cell, Column, TableModel, plain_table
 
     numbers = ("p_core", "quality", "doubts")
-    styles = {"valid": "", "incomplete": "yellow", "no record": "dim"}
+    styles = {"valid": "", "incomplete": "yellow", NO_RECORD: "dim", "running": "cyan"}
     cells = [({"run": (names[row.run_id],), **_cells(row)}, styles.get(row.status, "red")) for row in rows]
     drawn = None
-    for left_out in ((), ("created",), ("created", "quality"), ("created", "quality", "precision", "configuration")):
-        heads = [head for head in cells[0][0] if head not in left_out]
+    without = () if any(row.group for row in rows) else ("group",)
+    narrower = ("group", "created", "quality", "precision", "configuration")
+    for left_out in ((), narrower[:1], narrower[:2], narrower[:3], narrower):
+        heads = [head for head in cells[0][0] if head not in (*left_out, *without)]
         table = TableModel(
             columns=[Column(title=head, right=head in numbers) for head in heads],
             rows=[[Cell(pieces=texts[head], style=style) for head in heads] for texts, style in cells],
@@ -103,12 +115,13 @@ def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
         "workload": (row.workload, row.recipe),
         "configuration": (*(short_device(row.device) or row.platform).split(), row.topology),
         "precision": tuple(row.precision.split()) or ("",),
-        "status": tuple(row.status.split()),
+        "status": ("interrupted",) if row.interrupted else tuple(row.status.split()),
         "p_core": (p_core, *(row.unit.split() if row.p_core is not None else ())),
         "quality": (NOTHING,)
         if row.quality is None
         else (quality_word(row.quality_name), with_unit(row.quality, row.quality_unit, 4)),
-        "doubts": (NOTHING if row.status == "no record" else str(row.doubts),),
+        "doubts": (NOTHING if row.status in (NO_RECORD, "running") else str(row.doubts),),
+        "group": (row.group or "",),
     }
 
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trainmark.spec.record import Record
 
 HELP = "Show one run in full: plan, metrics, phases, quality, doubts."
 EXAMPLES = """\
@@ -15,7 +21,9 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="run id, its beginning or end, a record file, or 'last'")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="run id or a part of it, a group of repeats, a record file, or 'last'"
+    )
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the record as it was written")
@@ -25,12 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark import api
     from trainmark.cli.terminal import console, look
+    from trainmark.published.lookup import group
     from trainmark.spec import escape
+    from trainmark.spec.errors import UsageError
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
-    record, path = api.find(args.run, store)
     screen = console()
+    try:
+        record, path = api.find(args.run, store)
+    except UsageError:
+        if not (repeats := group(args.run or "", store)):
+            raise
+        _show_group(repeats, args, screen)
+        return 0
     if args.json:
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
     elif args.markdown:
@@ -44,3 +60,18 @@ def run(args: argparse.Namespace) -> int:
         text = describe(record, path=path, run_folder=folder if folder.is_dir() else None, **look(screen))
     screen.file.write(text)
     return 0
+
+
+def _show_group(records: list[Record], args: argparse.Namespace, screen: Console) -> None:
+    """Repeats of one plan beside each other; each by itself says more."""
+    from trainmark.cli.terminal import look, say
+    from trainmark.report import table
+    from trainmark.spec import escape
+
+    if args.json:
+        screen.file.write(json.dumps([record.to_json() for record in records], allow_nan=False) + "\n")
+        return
+    text = table.markdown(records) if args.markdown else table.render(records, **look(screen))
+    screen.file.write(escape.fitted(text, screen.encoding))
+    runs = ", ".join(record.run_id for record in records)
+    say(escape.terminal(f"group {records[0].group} of {len(records)} runs: {runs}"))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark.cli.liveness import goes_on, is_worked_on, last_change_s, seen
+
 if TYPE_CHECKING:
     from trainmark.report.live_screen import Frame
-    from trainmark.spec.rank_log import RankLog
     from trainmark.store.store import Store
 
 HELP = "Watch a run go on, from another terminal."
@@ -30,8 +29,8 @@ RECORD_LIMIT_S = 30.0
 """What a launcher gets to write the record once its ranks are gone."""
 SETTLE_S = 5.0
 """It mostly takes no longer, so that nothing is said of it before."""
-RECENT_S = 120.0
-"""A run on another machine is taken to go on if it wrote so recently."""
+NEVER_S = 600.0
+"""Where nobody can tell who works on a run, and no rank has spoken for so long, none ever will."""
 MOST_LOOKED_AT = 50
 
 
@@ -83,13 +82,19 @@ class Watched:
         elif heard:
             self._heard_at_s = self._now_s()
         silent_s = self._now_s() - self._heard_at_s
-        missing = processes_gone(self.live.ranks) and not self.record.exists()
-        return Frame(live=self.live, silent_s=silent_s, gone=missing and silent_s > SETTLE_S)
+        gone = silent_s > SETTLE_S and self._nobody_is_there(silent_s) and not self.record.exists()
+        return Frame(live=self.live, silent_s=silent_s, gone=gone)
+
+    def _nobody_is_there(self, silent_s: float) -> bool:
+        worked_on = is_worked_on(self.folder)
+        if worked_on is None and not self.folder.ranks:
+            return self.folder.head is None or silent_s > NEVER_S
+        return worked_on is False
 
     def _silent_before_s(self) -> float:
         """How long the ranks had not written when they were first looked at, by the files' times."""
         written = [self.folder.path / f"rank{rank}.jsonl" for rank in self.folder.ranks]
-        return max(0.0, self._wall_s() - _last_change(written or [self.folder.path]))
+        return max(0.0, self._wall_s() - last_change_s(written or [self.folder.path]))
 
 
 def chosen(store: Store, word: str | None) -> Path:
@@ -98,16 +103,9 @@ def chosen(store: Store, word: str | None) -> Path:
         return store.run_folder(word)
     newest = store.newest_folders()
     for folder in newest[:MOST_LOOKED_AT]:
-        if not store.path(folder.name).exists() and _goes_on(folder, store):
+        if not store.path(folder.name).exists() and goes_on(seen(folder)):
             return folder
     return store.run_folder()
-
-
-def _goes_on(folder: Path, store: Store) -> bool:
-    ranks = Watched(folder, store).look().live.ranks
-    if ranks and all(_is_here(rank) for rank in ranks):
-        return not processes_gone(ranks)
-    return time.time() - _last_change([folder, *folder.glob("*.jsonl")]) < RECENT_S
 
 
 def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int:
@@ -195,32 +193,3 @@ class _Screen:
             self._seen, self._said_at_s = news, now
             screen.file.write(escape.fitted(line(frame), screen.encoding) + "\n")
             screen.file.flush()
-
-
-def _last_change(paths: list[Path]) -> float:
-    changed = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            changed.append(path.stat().st_mtime)
-    return max(changed, default=0.0)
-
-
-def processes_gone(ranks: Collection[RankLog]) -> bool:
-    """True if every rank was a process of this machine and none of them is there any more."""
-    return bool(ranks) and all(_is_here(rank) and not _is_alive(rank.pid or 0) for rank in ranks)
-
-
-def _is_here(rank: RankLog) -> bool:
-    from trainmark.train.ranks import host_name
-
-    return rank.pid is not None and rank.host == host_name(os.environ)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # somebody else's, or no number of a process
-        return True
-    return True

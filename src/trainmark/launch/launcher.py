@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import socket
@@ -40,6 +41,7 @@ from trainmark.spec.whole_files import write_whole
 from trainmark.spec.workload_facts import derive
 from trainmark.store import gather
 from trainmark.store.store import Store
+from trainmark.train.ranks import host_name
 from trainmark.train.store_client import LostStoreError
 
 POLL_S = 0.1
@@ -230,7 +232,7 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
         if all(log.end for log in workers.ranks):
             return None  # they finished their step and said so themselves
         return Fault(
-            exit_code=128 + signals[0], sentence=f"the run was ended by {signal.Signals(signals[0]).name}"
+            exit_code=128 + signals[0], sentence=f"{endings.ENDED_BY}{signal.Signals(signals[0]).name}"
         )  # fmt: skip
     return of_workers(workers)
 
@@ -250,6 +252,8 @@ def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path
         target=workload.target,
         reference_global_batch=workload.reference_global_batch,
         workload_facts=derive(workload).to_json(),
+        launcher_host=host_name(os.environ),
+        launcher_pid=os.getpid(),
         token=token,
     )
     try:

@@ -43,7 +43,7 @@ def subject(word: str, store: Store) -> Subject:
     try:
         path = store.find(word)
     except UsageError:
-        if repeats := _group(word, store):
+        if repeats := group(word, store):
             return of_records(word, repeats, label=f"group {repeats[0].group} ({len(repeats)} runs)")
         raise
     return of_records(word, _in_file(path))
@@ -89,7 +89,7 @@ def _in_file(path: Path) -> list[Record]:
         raise UsageError(f"record file {path} holds a list that is not all records: {error}") from error
 
 
-def _group(word: str, store: Store) -> list[Record]:
+def group(word: str, store: Store) -> list[Record]:
     """The records of the group meant; none where the word is the beginning of no group."""
     if len(word) < SHORTEST_GROUP:
         return []

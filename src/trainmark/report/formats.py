@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -103,8 +104,16 @@ Check = Callable[[Record], Sequence[CheckResult]]
 
 
 def to_junit(records: Sequence[Record], check: Check) -> str:
-    """For build servers: a suite for each run, in it the run itself, then every check on it."""
-    suites = [_suite(record, check(record)) for record in records]
+    """For build servers: a suite for each run, in it the run itself, then every check on it.
+
+    What is trained names a suite, and not the run, so that a server can follow a test from build to build.
+    """
+    suites, seen = [], Counter[str]()
+    for record in records:
+        plan = record.plan
+        name = f"trainmark.{plan.workload}.{plan.recipe_name}.{plan.topology}.{record.precision}"
+        seen[name] += 1
+        suites.append(_suite(f"{name}.{seen[name]}" if seen[name] > 1 else name, record, check(record)))
     root = Element("testsuites", name="trainmark")
     root.extend(suites)
     for name in ("tests", "failures", "errors", "skipped"):
@@ -113,15 +122,15 @@ def to_junit(records: Sequence[Record], check: Check) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(record: Record, checks: Sequence[CheckResult]) -> Element:
+def _suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Element:
     e2e = record.metrics.get("e2e_time")
     seconds = f"{e2e.value:.3f}" if e2e is not None and e2e.value is not None else "0"
-    suite = Element("testsuite", name=_clean(record.run_id), timestamp=_clean(record.created), time=seconds)
+    where = _clean(name)
+    suite = Element("testsuite", name=where, timestamp=_clean(record.created), time=seconds)
     suite.set("errors", "0")
     properties = SubElement(suite, "properties")
-    for name, value in _properties(record):
-        SubElement(properties, "property", name=name, value=_clean(value))
-    where = f"trainmark.{_clean(record.plan.workload)}.{_clean(record.run_id)}"
+    for fact, value in _properties(record):
+        SubElement(properties, "property", name=fact, value=_clean(value))
     run = SubElement(suite, "testcase", classname=where, name="the run is valid", time=seconds)
     if record.status != "valid":
         _failure(run, record.status, [record.ended])
@@ -157,6 +166,7 @@ def _properties(record: Record) -> list[tuple[str, str]]:
     plan = record.plan
     p_core = record.metrics.get("p_core")
     facts = [
+        ("run", record.run_id),
         ("device", device_name(record)),
         ("recipe", plan.recipe_name),
         ("topology", plan.topology),

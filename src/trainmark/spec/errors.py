@@ -48,6 +48,10 @@ class HangError(TrainmarkError):
     exit_code = 124
 
 
+NEAR = 0.65
+"""Of the letters of two words, how many must be alike for one to be meant by the other."""
+
+
 def misfit(error: Exception) -> str:
     """What msgspec says of a document that does not fit its type, the field first: `quality.goal: expected ...`."""
     said, _, place = str(error).partition(" - at `$")
@@ -56,9 +60,12 @@ def misfit(error: Exception) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Ends a sentence about an unknown word: the nearest known one if there is one, else all of them."""
+    """Ends a sentence about an unknown word: the known one that is meant, where one is near, else all of them."""
     known = list(known)
-    close = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
+    bare = {name.lower().lstrip("-"): name for name in reversed(known)}  # dashes are alike in all options
+    said = word.lower().lstrip("-")
+    longer = [name for name in bare if len(said) > 2 and name.startswith(said)]
+    close = longer if len(longer) == 1 else difflib.get_close_matches(said, bare, n=1, cutoff=NEAR)
     if close:
-        return f"did you mean {next(name for name in known if name.lower() == close[0])!r}?"
+        return f"did you mean {bare[close[0]]!r}?"
     return "known: " + ", ".join(known)

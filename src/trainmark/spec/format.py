@@ -69,7 +69,7 @@ def verdict(record: Record) -> str:
     """Whether the target was reached; a run that was cut to so many steps or seconds, or did not get to its end, is not
     held to it."""
     if record.status == "incomplete":
-        return "interrupted" if record.ended in endings.BY_SIGNAL else "unfinished"
+        return "interrupted" if endings.by_signal(record.ended) else "unfinished"
     if record.quality.value is None:
         return "not finite" if record.quality.history else "not evaluated"
     if record.quality.reached:

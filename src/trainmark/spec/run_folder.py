@@ -14,6 +14,7 @@ from trainmark.spec import events
 from trainmark.spec.errors import NotReadyError, TrainmarkError
 from trainmark.spec.event_files import FOLDED, EventTail, Source, Writer, writer_of
 from trainmark.spec.events import AnyEvent, Unknown
+from trainmark.spec.numbers import Whole
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.target import Target
@@ -37,6 +38,9 @@ class RunHead(Struct, frozen=True, kw_only=True):
     """Of the source that runs, where it is a checkout."""
     workload_facts: dict[str, Any] | None = None
     """What a reader has to know of the workload; older folders do not have it."""
+    launcher_host: str = ""
+    launcher_pid: Whole | None = None
+    """By which one knows whether anybody is there before a rank has spoken; older folders do not have it."""
     token: str = ""
     """By which another launcher knows that it sees the same folder."""
 

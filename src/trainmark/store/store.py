@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.spec import endings
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.spec.whole_files import write_once, write_whole
 
@@ -50,6 +51,9 @@ class StoreRow(NamedTuple):
     group: str | None = None
     reached: bool = False
     """The target, by any evaluation."""
+    steps: int = 0
+    interrupted: bool = False
+    """Somebody ended an incomplete run by a signal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,10 +220,12 @@ class Store:
     def find(self, word: str | None = None) -> Path:
         """The record file meant by a run id, the unique beginning or end of one, a path, or nothing for the newest."""
         if not word or word == "last":
-            newest = self.rows(limit=1)
+            newest = self.rows()
             if not newest:
                 raise UsageError(f"the store {self.folder} holds no records yet; 'trainmark run' makes one")
-            return self.path(newest[0].run_id)
+            # a run that failed before its first step is named where it is asked for, and hides no result
+            measured = (row for row in newest if row.steps or row.status == "valid")
+            return self.path(next(measured, newest[0]).run_id)
         if os.sep not in word and not word.startswith(".") and _is_file(self.path(word)):
             return self.path(word)
         if _is_file(Path(word)):
@@ -416,6 +422,8 @@ def row_of(record: Record) -> StoreRow:
         fingerprint=record.plan.fingerprint,
         group=record.group,
         reached=record.quality.reached,
+        steps=record.timeline.steps,
+        interrupted=record.status == "incomplete" and endings.by_signal(record.ended),
     )
 
 
@@ -452,8 +460,13 @@ def _names_record(name: str) -> bool:
 
 
 def _only_match(word: str, names: Iterable[str]) -> str | None:
-    """The one name that is the word, or begins or ends with it; None if there is none."""
-    matches = sorted(name for name in names if name.startswith(word) or name.endswith(word))
+    """The one name that is the word, or begins or ends with it, or whose last part, by which lists call it, begins with
+    it; None if there is none."""
+    matches = sorted(
+        name
+        for name in names
+        if name.startswith(word) or name.endswith(word) or name.rpartition("-")[2].startswith(word)
+    )
     if word in matches:
         return word
     if len(matches) > 1:
