@@ -288,7 +288,7 @@ def _on_the_logarithm(quantity: Any) -> Any:
     try:
         value, (low, high) = quantity["value"], quantity["interval"]
         return {**quantity, "interval": list(around(value, (high - low) / 2 / value))}
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # it has none, or is damaged, which is said later
+    except (KeyError, TypeError, ValueError, ArithmeticError):  # it has none, or is damaged, which is said later
         return quantity
 
 
@@ -410,6 +410,11 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     workload_facts: WorkloadFacts | None = None
     plan: dict[str, Any]
     series: _Series
+
+    def __post_init__(self) -> None:
+        for alias, quantity in self.metrics.items():
+            if quantity.interval and quantity.interval[0] > quantity.interval[1]:
+                raise ValueError(f"the interval of {alias} ends before it begins")
 
 
 _PLAIN = tuple(name for name in _Document.__struct_fields__ if name not in ("plan", "series"))

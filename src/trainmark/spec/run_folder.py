@@ -126,7 +126,7 @@ class RunFolder:
 
     def open(self) -> None:
         """Takes in what was to run, and what the launcher said."""
-        self.head, self.plan = _head(self.path / HEAD_FILE), _plan(self.path / PLAN_FILE)
+        self.head, self.plan = _head(self.path / HEAD_FILE), _plan(self.path)
         self._take(LAUNCHER_FILE)
         self.update()
 
