@@ -181,7 +181,8 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
             say(f"trainmark: {escape.terminal(said)}")
             return NotReadyError.exit_code
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # a word meant as a path, wherever it is used
-            say(f"trainmark: {escape.terminal(str(getattr(error, "filename", "")))[:60]}... is too long for the name of a file")
+            name = escape.terminal(str(getattr(error, "filename", "")))
+            say(f"trainmark: {name[:60]}... is too long for the name of a file")
             return UsageError.exit_code
         traceback.print_exc()
         say(f"trainmark: this is a bug of ours: {type(error).__name__}: {error}")
