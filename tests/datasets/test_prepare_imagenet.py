@@ -285,6 +285,11 @@ def test_labels_and_archives_that_do_not_belong_together_are_refused(archives: A
 
 
 def test_an_archive_with_another_md5_is_refused_unless_told_not_to_look(archives: Archives, tmp_path: Path) -> None:
+    wrong = replace(archives.expected, train_md5="0" * 32)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(NotReadyError, match=r"train\.tar has md5 .* fetch it again"):
+        run(archives, tmp_path / "mine", expected=wrong)
+    assert list((tmp_path / "mine").iterdir()) == []  # nothing is left, and nothing that was there is taken
     wrong = replace(archives.expected, val_md5="0" * 32)
     with pytest.raises(NotReadyError, match=r"val\.tar has md5 .* fetch it again"):
         run(archives, tmp_path / "out", expected=wrong)

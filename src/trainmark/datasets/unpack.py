@@ -164,10 +164,12 @@ class Destination:
 
     Every folder on the way is opened relative to the one above it with O_NOFOLLOW, so a link planted at any time
     is an error and never a way out. The folder itself may be reached through links: it is what the user asked for.
+    Folders that were made for nothing, because something was refused, are removed again.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._made = [path for path in (*reversed(root.parents), root) if not path.exists()]
         try:
             root.mkdir(parents=True, exist_ok=True)
             self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -181,6 +183,9 @@ class Destination:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._root_fd)
+        for path in reversed(self._made) if error is not None else ():
+            with suppress(OSError):  # something is in it
+                path.rmdir()
 
     def write(self, path: PurePosixPath, source: Readable, size: int, *, keep: bool = True) -> bool:
         """Writes a file with mode 0644, whole or not at all; False if a file of that size was there and was kept.
@@ -235,13 +240,16 @@ class Destination:
         return len(sizes), sum(sizes)
 
     def _open_folder(self, path: PurePosixPath) -> int:
-        folder = os.dup(self._root_fd)
+        folder, here = os.dup(self._root_fd), self.root
         for part in path.parts:
+            here /= part
             try:
-                below = _open_or_make_folder(folder, part)
+                below, is_new = _open_or_make_folder(folder, part)
             finally:
                 os.close(folder)
             folder = below
+            if is_new:
+                self._made.append(here)
         return folder
 
     def _cannot_write(self, path: PurePosixPath, error: OSError) -> NotReadyError:
@@ -372,14 +380,15 @@ def _size(overrides: dict[str, str], header: tarfile.TarInfo, archive: str) -> i
     return int(text)
 
 
-def _open_or_make_folder(parent: int, name: str) -> int:
+def _open_or_make_folder(parent: int, name: str) -> tuple[int, bool]:
+    """The folder, and whether it was made now."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
-        return os.open(name, flags, dir_fd=parent)
+        return os.open(name, flags, dir_fd=parent), False
     except FileNotFoundError:
         with suppress(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=parent)
-        return os.open(name, flags, dir_fd=parent)
+        return os.open(name, flags, dir_fd=parent), True
 
 
 def _size_of_file(folder: int, name: str) -> int | None:
