@@ -12,6 +12,7 @@ import unicodedata
 
 from trainmark.spec.errors import UsageError
 from trainmark.workloads.tacotron2.text_numbers import CURRENCY_SIGNS, spell_numbers
+from trainmark.workloads.tacotron2.text_units import spell_units
 
 PUNCTUATION = "-!'(),.:;? "
 """What is kept besides letters, in the order of the symbol ids."""
@@ -106,7 +107,7 @@ _SHOWN_CHARACTERS = 12
 
 def clean_plain(text: str) -> str:
     """Only lower-case letters and `PUNCTUATION`; perhaps nothing."""
-    text = spell_numbers(_transliterate(text))
+    text = spell_numbers(_transliterate(spell_units(text)))
     text = _ABBREVIATION.sub(lambda found: _ABBREVIATIONS[found[1]], text)
     return re.sub(" +", " ", text)
 
