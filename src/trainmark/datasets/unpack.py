@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Protocol
 
 from trainmark.spec.errors import NotReadyError
+from trainmark.spec.whole_files import UNFINISHED
 
 _BLOCK = 512
 _CHUNK = 1 << 20
@@ -199,7 +200,7 @@ class Destination:
         try:
             if _size_of_file(folder, path.name) == size and keep:
                 return False
-            _write_whole(folder, path.name, source, size)
+            _write_stream(folder, path.name, source, size)
         except OSError as error:
             raise self._cannot_write(path, error) from error
         finally:
@@ -402,8 +403,9 @@ def _size_of_file(folder: int, name: str) -> int | None:
     return status.st_size
 
 
-def _write_whole(folder: int, name: str, source: Readable, size: int) -> None:
-    partial = f".{name}.part"
+def _write_stream(folder: int, name: str, source: Readable, size: int) -> None:
+    """As `whole_files` does, but piece by piece and relative to a folder that is open, so that no link leads away."""
+    partial = f".{name}{UNFINISHED}"
     if _size_of_file(folder, partial) is not None:  # left by a run that was killed
         os.unlink(partial, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
