@@ -73,7 +73,7 @@ def test_the_evaluation_view_is_the_usual_two_steps_to_within_one_level(width: i
     assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
 
 
-@pytest.mark.parametrize(("width", "height"), [(1600, 1200), (700, 2100), (2400, 500), (794, 709)])
+@pytest.mark.parametrize(("width", "height"), [(1100, 700), (700, 1300), (794, 709)])
 def test_the_evaluation_view_of_a_large_photograph_is_the_usual_one_too(width: int, height: int) -> None:
     data = encoded(photograph(width, height))
     for size, resize_to in ((224, 256), (64, 73)):

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 from trainmark.datasets.input_pool import ImageBatch
 from trainmark.spec.errors import UsageError
-from trainmark.spec.recipe import with_settings
+from trainmark.spec.recipe import deviations, with_settings
 from trainmark.workloads import mixing
 from trainmark.workloads.mixing import Mixing
 from trainmark.workloads.normalise import normalise
@@ -183,6 +185,28 @@ def test_random_operations_change_training_pictures_and_no_others(pictures: Path
     assert not torch.equal(plain[0], augmented[0])
     assert torch.equal(plain[1], augmented[1])
     assert not torch.equal(augmented[0], pixels(replace(RECIPE, random_augment_ops=2, random_augment_magnitude=20))[0])
+
+
+def test_pictures_are_turned_by_their_cameras_note_only_where_the_recipe_says_so(tmp_path: Path) -> None:
+    note = Image.Exif()
+    note[0x0112] = 3  # held upside down
+    rows = np.linspace(0, 255, 48).astype(np.uint8)
+    for split in ("train", "val"):
+        (tmp_path / split / "n00").mkdir(parents=True)
+        picture = Image.fromarray(np.broadcast_to(rows[:, None, None], (48, 48, 3)))
+        picture.save(tmp_path / split / "n00" / "0.JPEG", quality=95, exif=note)
+
+    def top_and_bottom(recipe: VisionRecipe) -> list[bool]:
+        with opened(tmp_path, recipe) as data:
+            batches = next(data.train(0, 0)), next(data.evaluation())
+            return [
+                bool(each.images[0, 0, 0].float().mean() > each.images[0, 0, -1].float().mean()) for each in batches
+            ]
+
+    turned = with_settings(RECIPE, ["exif=turn"])
+    assert top_and_bottom(RECIPE) == [False, False]
+    assert top_and_bottom(turned) == [True, True]
+    assert [(deviation.name, deviation.actual) for deviation in deviations(turned, RECIPE)] == [("exif", "turn")]
 
 
 @pytest.mark.parametrize("setting", ["label_smoothing=1.5", "random_augment_magnitude=31"])
