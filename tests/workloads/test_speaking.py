@@ -309,6 +309,8 @@ def test_the_document_says_what_was_said_how_and_how_fast(voice: Voice, file: Pa
 
 def test_sound_picture_and_document_are_written_beside_each_other(voice: Voice, tmp_path: Path) -> None:
     speech = said(voice, "Hello there.")
+    for name in ("out", "pictures"):
+        (tmp_path / name).mkdir()
     speech.write(tmp_path / "out" / "x.wav", tmp_path / "pictures" / "x.png")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["x.json", "x.wav"]
     assert (tmp_path / "pictures" / "x.png").read_bytes().startswith(b"\x89PNG")
