@@ -246,8 +246,8 @@ def test_the_number_of_threads_does_not_matter(threads: int) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("slope", [0.5, -0.25, 1 / 3, 0.2])
-def test_a_shear_whose_last_bits_decide_a_level_is_pillows_too(slope: float) -> None:
+@pytest.mark.parametrize("slope", [0.5, -0.25, 1 / 3, 0.2, 1.7, -2.3])
+def test_a_shear_that_is_steep_or_whose_last_bits_decide_a_level_is_pillows_too(slope: float) -> None:
     for title, pixels in pictures(64).items():
         for move, matrix in (
             (Bilinear.shear_x, (1, slope, 0, 0, 1, 0)),

@@ -132,7 +132,9 @@ class _Shear:
 
 @functools.lru_cache(maxsize=8)
 def _shear(size: int, slope: float, columns: bool) -> _Shear | None:
-    """None where the last bits of float64 decide: Pillow should be asked."""
+    """None where Pillow should be asked: the last bits of float64 decide a level, or a line leaves the picture."""
+    if abs(slope) >= 1:
+        return None
     middles = np.arange(size) + 0.5
     places = middles + slope * middles[:, None]
     inside = (places >= 0) & (places < size)

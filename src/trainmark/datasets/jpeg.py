@@ -104,8 +104,11 @@ class JpegDecoder:
             crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
             box = _stored_box(crop, header)
             factor = _reduction(crop) if may_reduce else 1
-            with contextlib.suppress(ValueError):
+            try:
                 pixels = self._decode_jpeg(data, header, box.bottom, factor)
+            except ValueError:
+                pass
+            else:
                 _place(_cut_out(pixels, box, factor), crop, header.turn, out)
                 return
         # everything out of the ordinary: CMYK, a PNG named .JPEG, bytes libjpeg warns about. Pillow has the last word.

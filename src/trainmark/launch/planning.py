@@ -91,7 +91,8 @@ def decide(name: str, options: RunOptions) -> Plan:
         init_from=init_from,
         init_sha256=init_sha256,
     )
-    preflight.initial_weights(plan)
+    if plan.init_from:
+        preflight.initial_weights(plan)
     return plan
 
 
