@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import pickle
@@ -114,8 +115,11 @@ class Trap:
 
 def test_a_file_that_holds_more_than_weights_is_not_loaded(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
-    for args in (Trap(sprung), argparse.Namespace(lr=Trap(sprung)), UserDict(a=1)):
-        torch.save({"state_dict": weights(), "args": args}, tmp_path / "w.pt")
+    cases = (Trap(sprung), argparse.Namespace(lr=Trap(sprung)), UserDict(a=1))
+    for args, legacy in itertools.product(cases, (False, True)):
+        torch.save(
+            {"state_dict": weights(), "args": args}, tmp_path / "w.pt", _use_new_zipfile_serialization=not legacy
+        )
         with pytest.raises(
             NotReadyError, match="holds more than weights and is not loaded, as loading it could run code"
         ):
@@ -139,6 +143,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float, d
         ({}, "holds nothing like weights"),
         ([torch.ones(2)], "holds nothing like weights"),
         (b"a page that was not found", "is not a file that torch.save wrote, or it is damaged"),
+        (b"garbage", "is not a file that torch.save wrote, or it is damaged"),
         (b"", "is not a file that torch.save wrote, or it is damaged"),
     ],
 )

@@ -47,12 +47,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             document = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
-    except pickle.UnpicklingError as error:
-        raise NotReadyError(
-            f"{path} holds more than weights and is not loaded, as loading it could run code; "
-            "save its state_dict alone with torch.save"
-        ) from error
     except Exception as error:  # torch raises what its many readers happen to raise
+        if isinstance(error, pickle.UnpicklingError) and _is_saved(path):
+            raise NotReadyError(
+                f"{path} holds more than weights and is not loaded, as loading it could run code; "
+                "save its state_dict alone with torch.save"
+            ) from error
         raise NotReadyError(f"{path} is not a file that torch.save wrote, or it is damaged") from error
     found = _state_dict(document)
     if not found:
@@ -109,6 +109,12 @@ def _state_dict(document: Any) -> dict[str, Tensor]:
             document = document[key]
     tensors = {name: value for name, value in document.items() if isinstance(name, str) and isinstance(value, Tensor)}
     return tensors if len(tensors) == len(document) else {}
+
+
+def _is_saved(path: Path) -> bool:
+    """Whether a file begins as torch.save begins one, today as an archive and long ago as a pickle."""
+    with path.open("rb") as file:
+        return file.read(2) in (b"PK", b"\x80\x02")
 
 
 def _is_finite(tensor: Tensor) -> bool:
