@@ -13,9 +13,12 @@ from privileges import ordinary_permissions
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankTrace, Timeline
 from trainmark.store import store as store_module
-from trainmark.store.store import Store, default_folder, read_record, read_row
+from trainmark.store.store import Store, default_folder, read_record, read_row, row_of
+
+OLD = sorted((Path(__file__).parent.parent / "fixtures" / "records").glob("schema*/*.json"))
 
 
 @pytest.fixture
@@ -510,3 +513,25 @@ def test_a_run_that_failed_before_its_first_step_is_not_the_last_result(store: S
     for word in (None, "last"):
         assert store.find(word) == store.path("result")
     assert store.find("failed") == store.path("failed")
+
+
+def test_a_row_is_skimmed_as_the_whole_record_would_give_it(tmp_path: Path) -> None:
+    records = [
+        make_record(),
+        make_record(status="incomplete", ended="cut off", metrics={}, group="g"),
+        *(Record.from_json(json.loads(path.read_text())) for path in OLD),
+    ]
+    for record in records:
+        path = tmp_path / "record.json"
+        path.write_text(record.dumps())
+        assert read_row(path) == row_of(record)
+    for path in OLD:
+        assert read_row(path) == row_of(Record.from_json(json.loads(path.read_text())))
+
+
+def test_a_list_is_made_of_what_it_shows_and_builds_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.add(make_record())
+    store.index.unlink()
+    monkeypatch.setattr(Record, "from_json", lambda *_: pytest.fail("a record was built"))
+    assert [row.run_id for row in store.rows()] == [make_record().run_id]

@@ -315,19 +315,26 @@ class Store:
         with self._explaining_folder(), os.scandir(self.records) as entries:
             for entry in entries:
                 if _names_record(entry.name):
-                    with contextlib.suppress(FileNotFoundError):  # taken away while we look
+                    try:
                         status = entry.stat()
-                        yield entry.name, status.st_size, status.st_mtime_ns
+                    except FileNotFoundError:  # taken away while we look
+                        continue
+                    yield entry.name, status.st_size, status.st_mtime_ns
 
     def _remembered(self) -> dict[str, _Entry]:
         """The index, a line a file, of which the last counts; what cannot be read of it is read from the records."""
+        import msgspec
+
+        index_line = msgspec.json.Decoder(tuple[str, int, int, StoreRow | None, str | None])
         found: dict[str, _Entry] = {}
         with contextlib.suppress(OSError):
             lines = self.index.read_bytes().splitlines()
             for line in lines[1:] if lines[:1] == [_INDEX_HEAD] else []:
-                with contextlib.suppress(ValueError, TypeError, RecursionError):
-                    name, size, mtime_ns, row, problem = json.loads(line)
-                    found[name] = _Entry(size, mtime_ns, row and StoreRow(*row), problem)
+                try:
+                    name, *entry = index_line.decode(line)
+                except (ValueError, RecursionError):
+                    continue
+                found[name] = _Entry._make(entry)
         return found
 
     def _remember(self, entries: Mapping[str, _Entry], *, anew: bool = False) -> None:
@@ -384,8 +391,14 @@ def series_beside(path: Path) -> Callable[[SeriesFile], StepSeries]:
 
 
 def read_row(path: Path) -> StoreRow:
-    """What lists show of the record in a file."""
-    return row_of(read_record(path))
+    """What lists show of the record in a file, of which nothing else is looked at; UsageError where it is damaged."""
+    from trainmark.store.skim import skim
+
+    try:
+        row = skim(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
+    return row or row_of(read_record(path))
 
 
 def newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
