@@ -75,15 +75,17 @@ def whole_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
     A folder that is there already is replaced. What a killed process leaves is hidden and ends in `UNFINISHED`.
     """
     unfinished = (beside or final.parent) / f".{final.name}-{secrets.token_hex(4)}{UNFINISHED}"
+    replaced = unfinished.with_name(f".{final.name}-{secrets.token_hex(4)}{UNFINISHED}")
     try:
         unfinished.mkdir(parents=True)
         yield unfinished
         final.parent.mkdir(parents=True, exist_ok=True)
         if final.exists():
-            shutil.rmtree(final)
+            final.rename(replaced)  # which takes no time, as removing it would
         unfinished.rename(final)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def write_once(path: Path, content: bytes) -> None:

@@ -11,16 +11,19 @@ from typing import Any
 import torch
 
 from trainmark.spec.errors import NotReadyError, WorkloadError
-from trainmark.spec.whole_files import sha256, sync, whole_folder
+from trainmark.spec.whole_files import UNFINISHED, sha256, sync, whole_folder
 from trainmark.workloads.weights import checkpoints
 
+PREFIX = "step-"
 KEPT = 2
 """The newest, and one before it in case the newest is damaged."""
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Writes a checkpoint of a step; the older ones beyond the last two are removed once it is safe on disk."""
-    final = folder / f"step-{step:09d}"
+    final = folder / f"{PREFIX}{step:09d}"
+    for left in folder.glob(f".{PREFIX}*{UNFINISHED}"):  # by a worker that was killed here
+        shutil.rmtree(left, ignore_errors=True)
     try:
         with whole_folder(final) as part:
             torch.save(state, part / "state.pt")
