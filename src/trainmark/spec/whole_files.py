@@ -82,7 +82,12 @@ def whole_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
         final.parent.mkdir(parents=True, exist_ok=True)
         if final.exists():
             final.rename(replaced)  # which takes no time, as removing it would
-        unfinished.rename(final)
+        try:
+            unfinished.rename(final)
+        except OSError:
+            if replaced.exists():
+                replaced.rename(final)
+            raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
