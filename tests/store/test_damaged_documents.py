@@ -26,7 +26,7 @@ from trainmark.published.lookup import of_records
 from trainmark.report import FORMATS, compare_screen, live_screen, output, scaling_table, table
 from trainmark.report.describe import describe
 from trainmark.report.publish import publishable
-from trainmark.spec import events
+from trainmark.spec import events, series
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import TrainmarkError
 from trainmark.spec.event_files import EventWriter
@@ -176,8 +176,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bases(run: Path) -> list[dict[str, Any]]:
-    """Records of the first schema, and one of this with all that a record can hold."""
-    return [json.loads(path.read_bytes()) for path in OLD] + [json.loads(gather.record(run).dumps())]
+    """Records of the first schema, and of this one with all that a record can hold, its series inside and beside it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(series, "MOST_INSIDE", 10)
+        long = gather.record(run)
+    assert long.series_file
+    new = [gather.record(run), long]
+    return [json.loads(path.read_bytes()) for path in OLD] + [json.loads(record.dumps()) for record in new]
 
 
 def some(found: list[Mutation]) -> list[Mutation]:

@@ -18,7 +18,7 @@ from trainmark.cli.terminal import say, standard_streams
 from trainmark.launch.signals import Terminated, raising_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.spec import escape
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, nearest
+from trainmark.spec.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
 
 COMMANDS = {
     "run": "run",
@@ -175,7 +175,8 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
         sys.stdout.flush()
         return error.code if isinstance(error.code, int) else 0
     except Exception as error:
-        if said := device_errors.broken_plugin(error):
+        said = NO_PROCESSES if lacks_processes(error) else device_errors.broken_plugin(error)
+        if said:
             if debug:
                 traceback.print_exc()
             say(f"trainmark: {escape.terminal(said)}")

@@ -26,7 +26,7 @@ from trainmark.launch.signals import catching_signals
 from trainmark.launch.store_server import StoreServer
 from trainmark.launch.workers import Launch, WorkerProcesses
 from trainmark.spec import endings
-from trainmark.spec.errors import HangError, NotReadyError
+from trainmark.spec.errors import HangError, NotReadyError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import BatchFound, Event, FaultFound
 from trainmark.spec.links import AllReduce
@@ -96,10 +96,17 @@ def run(
 
 def _conclude(outcome: Outcome, settled: Settled, store: Store, signals: list[int]) -> Outcome:
     """Makes the record and keeps it. A signal that came too late to end the run ends what would have followed it."""
-    if outcome.exit_code:
-        _note(settled.folder, FaultFound(exit_code=outcome.exit_code, sentence=outcome.sentence))
-    record = gather.record(settled.folder)
-    store.add(record)
+    try:
+        if outcome.exit_code:
+            _note(settled.folder, FaultFound(exit_code=outcome.exit_code, sentence=outcome.sentence))
+        record = gather.record(settled.folder)
+        store.add(record)
+    except TrainmarkError as error:
+        if outcome.exit_code:  # what went wrong first is why
+            both = TrainmarkError(f"{outcome.sentence}; and no record of it could be kept: {error}")
+            both.exit_code = outcome.exit_code
+            raise both from error
+        raise
     code, sentence = outcome.exit_code, record.ended
     if not code and (number := endings.BY_SIGNAL.get(record.ended)):
         code = 128 + number

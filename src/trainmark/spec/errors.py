@@ -50,6 +50,17 @@ class HangError(TrainmarkError):
 
 NEAR = 0.65
 """Of the letters of two words, how many must be alike for one to be meant by the other."""
+NO_PROCESSES = (
+    "no more processes or threads may be started here; raise the limit ('ulimit -u', or the container's), "
+    "or end other programs of this user"
+)
+
+
+def lacks_processes(error: BaseException) -> bool:
+    """True where the system refused a process or a thread."""
+    return isinstance(error, BlockingIOError) or (
+        isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    )
 
 
 def misfit(error: Exception) -> str:

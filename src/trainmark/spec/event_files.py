@@ -66,7 +66,10 @@ class EventWriter:
         self.path = path
         self._encoder = msgspec.json.Encoder()
         self._one_at_a_time = threading.Lock()  # a sampler's threads share one file
-        self._descriptor = _open_to_append(path)
+        try:
+            self._descriptor = _open_to_append(path)
+        except OSError as error:
+            raise self._refused(error) from error
         self._size = os.fstat(self._descriptor).st_size
         self._chunks = 0
         self._fold_at = CHUNK_BYTES
@@ -81,12 +84,13 @@ class EventWriter:
             try:
                 _write_all(self._descriptor, line)
             except OSError as error:
-                raise WorkloadError(
-                    f"cannot write {self.path}: {error.strerror}; what was written before is kept"
-                ) from error
+                raise self._refused(error) from error
             self._size += len(line)
             if self._fold_at <= self._size < MOST_CHUNK_BYTES:
                 self._fold()
+
+    def _refused(self, error: OSError) -> WorkloadError:
+        return WorkloadError(f"cannot write {self.path}: {error.strerror}; what was written before is kept")
 
     def close(self) -> None:
         os.close(self._descriptor)
