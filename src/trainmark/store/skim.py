@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from trainmark.spec import endings
 from trainmark.spec.errors import TrainmarkError
 from trainmark.spec.numbers import Finite
 from trainmark.spec.plan import Plan
@@ -42,6 +43,23 @@ class _Quality(Struct, frozen=True):
     reached: bool = False
 
 
+class _Sums(Struct, frozen=True):
+    steps: int
+
+
+class _Rank(Struct, frozen=True):
+    compute_ns: Raw = Raw(b"[]")
+    sums: _Sums | None = None
+
+    @property
+    def began(self) -> bool:
+        return bool(self.sums.steps) if self.sums else bytes(self.compute_ns).strip(b"[ ]") != b""
+
+
+class _Series(Struct, frozen=True):
+    ranks: list[_Rank]
+
+
 class _Skimmed(Struct, frozen=True):
     """A record of any schema so far."""
 
@@ -50,12 +68,14 @@ class _Skimmed(Struct, frozen=True):
     run_id: str
     created: str
     status: Literal["valid", "invalid", "incomplete"]
+    ended: str
     group: str | None
     plan: Raw
     metrics: _Metrics
     quality: _Quality
     doubts: list[Raw]
     environment: _Environment
+    series: _Series
 
 
 _DECODER = msgspec.json.Decoder(_Skimmed)
@@ -77,7 +97,7 @@ def skim(content: bytes) -> StoreRow | None:
         recipe=plan.recipe_name,
         topology=plan.topology,
         precision=proof.ran if proof else plan.precision,
-        platform=plan.platform,
+        platform=plan.platform_word,
         device=found.environment.device.name,
         p_core=p_core.value if p_core else None,
         unit=p_core.unit if p_core else "",
@@ -88,4 +108,6 @@ def skim(content: bytes) -> StoreRow | None:
         fingerprint=plan.fingerprint,
         group=found.group,
         reached=quality.reached,
+        began=all(rank.began for rank in found.series.ranks),
+        interrupted=found.status == "incomplete" and endings.by_signal(found.ended),
     )

@@ -51,7 +51,8 @@ class StoreRow(NamedTuple):
     group: str | None = None
     reached: bool = False
     """The target, by any evaluation."""
-    steps: int = 0
+    began: bool = False
+    """Every rank finished a step."""
     interrupted: bool = False
     """Somebody ended an incomplete run by a signal."""
 
@@ -224,7 +225,7 @@ class Store:
             if not newest:
                 raise UsageError(f"the store {self.folder} holds no records yet; 'trainmark run' makes one")
             # a run that failed before its first step is named where it is asked for, and hides no result
-            measured = (row for row in newest if row.steps or row.status == "valid")
+            measured = (row for row in newest if row.began or row.status == "valid")
             return self.path(next(measured, newest[0]).run_id)
         if os.sep not in word and not word.startswith(".") and _is_file(self.path(word)):
             return self.path(word)
@@ -435,7 +436,7 @@ def row_of(record: Record) -> StoreRow:
         fingerprint=record.plan.fingerprint,
         group=record.group,
         reached=record.quality.reached,
-        steps=record.timeline.steps,
+        began=record.timeline.steps > 0,
         interrupted=record.status == "incomplete" and endings.by_signal(record.ended),
     )
 
