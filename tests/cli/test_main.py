@@ -97,6 +97,16 @@ def test_files_that_cannot_be_read_are_one_sentence_and_exit_3(
     assert said.count("\n") == 1
 
 
+def test_a_working_folder_that_is_gone_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["list"]) == 3
+    assert capsys.readouterr().err == "trainmark: the working folder is not there any more; go to one that is\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples_and_is_in_the_readme(
     command: str, capsys: pytest.CaptureFixture[str]

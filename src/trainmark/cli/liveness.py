@@ -67,6 +67,8 @@ def _is_alive(pid: int, by_s: float | None) -> bool:
 
     try:
         process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:  # only its parent has not noticed yet
+            return False
         return by_s is None or process.create_time() <= by_s + CLOCK_S
     except psutil.NoSuchProcess:
         return False

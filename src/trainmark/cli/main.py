@@ -155,6 +155,10 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
         if args.command is None:
             top.print_help()
             return 2
+        try:
+            os.getcwd()  # noqa: PTH109 - torch ends the process where there is none
+        except OSError as error:
+            raise NotReadyError("the working folder is not there any more; go to one that is") from error
         code = command(args.command).run(args)
         sys.stdout.flush()
         return code
