@@ -100,7 +100,6 @@ def ports(meeting_port: int) -> CheckResult:
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("", meeting_port))
-            listener.listen()
     except OSError as error:
         return doubt(
             f"{meeting_port}, at which nodes meet, cannot be opened: {error.strerror}",
