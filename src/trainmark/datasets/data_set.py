@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,8 @@ class DataSet:
     """What the maker counts: pictures."""
     takes: str
     """How long the synthetic set is in the making."""
+    smallest: Mapping[str, Any] = field(default_factory=dict)
+    """What `make` is told for the smallest set on which every workload's smoke recipe can take a step."""
     make_options: tuple[Option, ...] = ()
     prepare_options: tuple[Option, ...] = ()
 

@@ -14,7 +14,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from trainmark.doctor import collective_check
+from trainmark import workloads
+from trainmark.doctor import collective_check, operators
 from trainmark.platforms import files, number_types, sensors
 from trainmark.platforms.matmul_rate import seconds
 from trainmark.platforms.platform import Device, Platform
@@ -59,6 +60,8 @@ def checks(word: str, device: Device) -> Iterator[tuple[str, Callable[[], CheckR
         yield f"precision {precision}", partial(precision_is_real, device, precision)
     yield "autocast", partial(autocast_works, device)
     yield "loss scaler", partial(scaler_works, device)
+    for name in workloads.names():
+        yield f"operators {name}", partial(operators.check, device, name)
     yield "collectives", partial(exchanges, word, device.platform)
     yield "sensors", partial(sensors_parse, device)
     yield "unplugged tool", partial(unplugged_tool, device)
@@ -283,7 +286,7 @@ def peak_known(device: Device) -> CheckResult:
         return unknown("a stand-in has none")
     peak = file.peak(name)
     if peak is None:
-        return failed(f"no peak is known for {name!r}, so no run shows its MFU", "add a [[peaks]] entry to the file")
+        return unknown(f"no peak is known for {name!r}, so no run shows its MFU", "add a [[peaks]] entry to the file")
     said = ", ".join(f"{family} {tflops:g} TFLOP/s" for family, tflops in peak.tflops.items())
     return ok(f"{said} ({peak.source})")
 

@@ -117,6 +117,15 @@ def check(
     return compare(found, wanted, sensitive, precision, samples=parts.train.count)
 
 
+def move_weights(stepper: Stepper) -> None:
+    """Moves every weight a little, everywhere alike: behind one that begins as zero, no other would have a gradient."""
+    lot = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in stepper.bare_model.parameters():
+            weight.copy_(weight.float().cpu() + 0.02 * torch.randn(weight.shape, generator=lot))
+    stepper.take_over_weights()
+
+
 def compare(
     found: Quantities, wanted: Quantities, sensitive: Quantities, precision: Precision, *, samples: int = 0
 ) -> StepCheck:
@@ -241,14 +250,8 @@ class _Trial:
         self._evaluation = evaluation
 
     def begin(self, device: Device, precision: Precision) -> _Begun:
-        """The network as its seed makes it, with every weight moved a little: behind one that begins as zero, no other
-        would have a gradient."""
         stepper = self._build(precision, device, 1)
-        lot = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for weight in stepper.bare_model.parameters():
-                weight.copy_(weight.float().cpu() + 0.02 * torch.randn(weight.shape, generator=lot))
-        stepper.take_over_weights()
+        move_weights(stepper)
         if precision.scales_loss:
             stepper.scaler = torch.amp.GradScaler(device.torch.type, init_scale=LOSS_SCALE)
         return _Begun(stepper=stepper)

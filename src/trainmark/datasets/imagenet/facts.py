@@ -10,6 +10,7 @@ DATA_SET = DataSet(
     verifies="classes and pictures",
     things="pictures",
     takes="about 10 s on two cores",
+    smallest={"classes": 2, "train_per_class": 4, "val_per_class": 4},
     make_options=(
         Option(word="--classes", default=10, help="(default: 10)"),
         Option(word="--train-per-class", help="pictures of each class to train on"),

@@ -10,6 +10,7 @@ DATA_SET = DataSet(
     verifies="texts and sound files",
     things="clips",
     takes="about 10 s on two cores",
+    smallest={"clips": 40},
     make_options=(Option(word="--clips", help="sentences, each in a sound file (default: 640)"),),
     prepare_options=(Option(word="--tar", kind=str, metavar="FILE", required=True, help="LJSpeech-1.1.tar.bz2"),),
 )

@@ -1,0 +1,63 @@
+"""Every operator of a workload's step is tried beside the CPU's, and what is missing or wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainmark import workloads
+from trainmark.doctor import conformance, operators
+from trainmark.doctor.operators import Walked
+from trainmark.platforms import files, standin
+from trainmark.platforms.platform import Device, Platform
+
+
+def scripted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    path = tmp_path / "script.toml"
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.setenv(standin.VARIABLE, str(path))
+    return Platform(files.load("standin")).open(0)
+
+
+def test_an_honest_device_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = operators.check(scripted("", tmp_path, monkeypatch), "vit")
+    assert found.verdict == "ok", found
+    assert "operators of a step and an evaluation are there" in found.sentence
+
+
+LIES = [
+    ("vit", "missing_operators = ['gelu', 'topk']", "2 of", "missing: aten::gelu, aten::topk"),
+    ("vit", "wrong_operators = ['gelu_backward']", "1 of", "not as the CPU's: aten::gelu_backward (off by 10 %)"),
+    ("vit", "unwritten_operators = ['_fused_adamw_']", "1 of", "not as the CPU's: aten::_fused_adamw_"),
+    ("resnet50", "unwritten_operators = ['native_batch_norm']", "1 of", "aten::native_batch_norm (off by 100 %)"),
+]
+
+
+@pytest.mark.parametrize(("name", "lie", "share", "sentence"), LIES)
+def test_what_is_missing_or_wrong_is_named_and_all_of_it_at_once(
+    name: str, lie: str, share: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = operators.check(scripted(f"{lie}\n", tmp_path, monkeypatch), name)
+    assert found.verdict == "failed"
+    assert found.sentence.startswith(share)
+    assert sentence in found.sentence
+
+
+def test_every_workload_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name, _ in conformance.checks("standin", scripted("", tmp_path, monkeypatch))]
+    assert [f"operators {name}" for name in workloads.names()] == [name for name in names if "operators" in name]
+
+
+def test_a_tensor_that_is_read_and_written_stays_one() -> None:
+    tensor = torch.ones(3)
+    to_host = operators._ToHost()
+    assert to_host(tensor) is to_host(tensor)
+    assert to_host(tensor) is not tensor
+    assert to_host(torch.device("meta")) == torch.device("cpu")
+
+
+def test_a_long_list_is_cut_short() -> None:
+    found = operators.judged(Walked(missing={f"aten::op{number}": "" for number in range(9)}))
+    assert found.sentence.endswith("aten::op5 and 3 more")
