@@ -30,6 +30,7 @@ WORK_S = 0.05
 MOST_PRODUCTS = 1 << 16
 TRIES = 3
 """A machine that does something else meanwhile may spoil a time, hardly three in a row."""
+EVENT_TRIES = 12
 EVENT_TOLERANCE = 0.15
 SIDE = 256
 TENSOR_BYTES = 64 << 20
@@ -106,9 +107,11 @@ def synchronises(device: Device) -> CheckResult:
 
 
 def events_agree(device: Device) -> CheckResult:
+    """A busy host may notice the end of the work late: one try that agrees is enough, and a clock that is wrong never
+    does."""
     work = _work(device)
-    tries = []
-    for _ in range(TRIES):
+    closest_s = (0.0, float("inf"))
+    for _ in range(EVENT_TRIES):
         device.synchronize()
         began = time.perf_counter()
         first = device.marks.mark()
@@ -116,12 +119,20 @@ def events_agree(device: Device) -> CheckResult:
         last = device.marks.mark()
         device.synchronize()
         wall_s = time.perf_counter() - began
-        tries.append((device.marks.between_ns(first, last) / 1e9, wall_s))
-    event_s, wall_s = min(tries, key=lambda pair: abs(pair[0] / pair[1] - 1))
+        tried_s = (device.marks.between_ns(first, last) / 1e9, wall_s)
+        closest_s = min(closest_s, tried_s, key=_apart)
+        if _apart(closest_s) <= EVENT_TOLERANCE:
+            break
+    event_s, wall_s = closest_s
     said = f"{event_s * 1e3:.1f} ms between two events, {wall_s * 1e3:.1f} ms on the wall"
-    if abs(event_s / wall_s - 1) > EVENT_TOLERANCE:
+    if _apart(closest_s) > EVENT_TOLERANCE:
         return failed(said, "Event.elapsed_time must give milliseconds of the device's own time, recorded in order")
     return ok(said)
+
+
+def _apart(event_and_wall_s: tuple[float, float]) -> float:
+    event_s, wall_s = event_and_wall_s
+    return abs(event_s / wall_s - 1)
 
 
 def memory_counted(device: Device) -> CheckResult:
