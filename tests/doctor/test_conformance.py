@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace as changed
 
-from trainmark.doctor import conformance
+from trainmark.doctor import collective_check, conformance
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.sensor_table import ProgramSensors
@@ -151,6 +152,18 @@ def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
     assert found.verdict == "failed"
     assert "rank" in found.sentence
     assert "/nowhere/script.toml, which cannot be read" in found.sentence
+
+
+@pytest.mark.slow
+def test_collectives_that_exchange_nothing_fail(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script.toml").write_text("exchanges = false\n", encoding="utf-8")
+    monkeypatch.setenv("TRAINMARK_STANDIN", str(tmp_path / "script.toml"))
+    monkeypatch.setattr(collective_check, "LIMIT_S", 300.0)  # two processes that import torch, on a busy machine
+    found = conformance.exchanges("standin", device.platform)
+    assert found.verdict == "failed"
+    assert "sums are wrong" in found.sentence
 
 
 def test_devices_that_cannot_work_together_are_skipped(device: Device) -> None:

@@ -64,6 +64,7 @@ def main(word: str, rank: int, ranks: int, folder: Path) -> int:
 
     from trainmark.platforms import files
     from trainmark.platforms.platform import Platform
+    from trainmark.spec.precision import PRECISIONS
 
     device = Platform(files.load(word)).open(rank)
     distributed.init_process_group(
@@ -74,7 +75,8 @@ def main(word: str, rank: int, ranks: int, folder: Path) -> int:
         timeout=timedelta(seconds=LIMIT_S),
     )
     numbers = torch.arange(LENGTH, dtype=torch.float32, device=device.torch) * (rank + 1)
-    distributed.all_reduce(numbers)
+    with device.arithmetic(PRECISIONS["fp32"]):
+        distributed.all_reduce(numbers)
     device.synchronize()
     wanted = torch.arange(LENGTH, dtype=torch.float32) * (ranks * (ranks + 1) // 2)
     wrong = int((numbers.cpu() != wanted).sum())
