@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.cli import import_, published
+from trainmark.published.page_files import MOST_BYTES
 from trainmark.spec.errors import UsageError
 
 PAGE = """\
@@ -100,7 +101,7 @@ def test_programs_get_one_document(page: Path, tmp_path: Path, capsys: pytest.Ca
     (found,) = json.loads(capsys.readouterr().out)["pages"]
     assert found["rows"][0]["p_core"] == 12345
     assert found["rows"][0]["remark"] is None
-    assert found["unread"] == ["line 3: column 'mood' is not known"]
+    assert found["unread"] == ["line 3: column 'mood' is not known and kept as it stands"]
     assert found["new"] is True
     assert Path(found["kept"]).exists()
 
@@ -130,7 +131,7 @@ def test_a_file_that_is_no_text_or_far_too_long_is_refused(tmp_path: Path) -> No
     path.write_bytes(b"\xff\xff\xff\xff")
     with pytest.raises(UsageError, match="not text"):
         call(path, "--store", tmp_path)
-    path.write_bytes(b"|" * (import_.MOST_BYTES + 1))
+    path.write_bytes(b"|" * (MOST_BYTES + 1))
     with pytest.raises(UsageError, match="more than 8 MiB"):
         call(path, "--store", tmp_path)
 

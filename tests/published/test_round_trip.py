@@ -97,7 +97,7 @@ NOWHERE = Source(title="", address="", date=None)
 
 def bare(row: PublishedRow) -> PublishedRow:
     """A row without what tells where it stands."""
-    return replace(row, name="", source=NOWHERE, remark=None)
+    return replace(row, name="", source=NOWHERE, remark=None, line=None, framework=None, details=())
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -107,7 +107,11 @@ def test_rows_are_the_same_after_a_page_with_all_throughputs(lang: str, groups: 
     records = [record for group in groups for record in group]
     page = read.read(write_flagperf.write(records, lang=lang), name="page.md")
     assert page.unread == ()
-    assert [bare(row) for row in page.rows] == [bare(own_row(record)) for record in records]
+    wanted = []
+    for row in map(own_row, records):
+        # what `/` stands for is not on the page
+        wanted.append(replace(row, batch_per_device=None if row.fix_hp == "/" else row.batch_per_device))
+    assert [bare(row) for row in page.rows] == [bare(row) for row in wanted]
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

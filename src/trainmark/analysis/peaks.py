@@ -14,7 +14,6 @@ from trainmark.platforms import files
 from trainmark.platforms.files import Peak
 from trainmark.spec.precision import FAMILIES
 from trainmark.spec.published_row import PublishedRow
-from trainmark.spec.topology import Topology
 
 MOST_SEEN = 70.0
 """Percent of a data sheet's peak above which hardly any whole training step was ever seen."""
@@ -76,9 +75,9 @@ def use(row: PublishedRow) -> Use | None:
     if rate is None or flops is None or label is None:
         return None
     known = card(row.device)
-    if known is None or label not in known.tflops:
+    if known is None or label not in known.tflops or row.devices is None:
         return None
-    tflops = rate * flops / Topology.parse(row.topology).devices / 1e12
+    tflops = rate * flops / row.devices / 1e12
     return Use(
         label=label,
         tflops=tflops,

@@ -41,7 +41,7 @@ def published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
     """Every group of rows with two topologies or more and a throughput to compare."""
     groups: dict[tuple[object, ...], list[PublishedRow]] = {}
     for row in rows:
-        if any(getattr(row, alias) is not None for alias in THROUGHPUTS):
+        if row.devices and any(getattr(row, alias) is not None for alias in THROUGHPUTS):
             key = (row.source, row.workload, row.device, row.precision, row.batch_per_device)
             groups.setdefault(key, []).append(row)
     return [_measured(members) for members in groups.values() if len({row.topology for row in members}) > 1]

@@ -17,20 +17,20 @@ HELP = "Hold runs, published pages and event logs against everything known about
 EXAMPLES = """\
   trainmark audit                         the newest run, gathered anew from its events
   trainmark audit 7d00aa record.json      runs by id, and record files
-  trainmark audit README.md               a published page
+  trainmark audit README.md               a published page; a folder of pages, or - for standard input
   trainmark audit published:vit --all     published rows, with what passed and what could not be checked
   trainmark audit runs/ID/rank0.jsonl     an event log, or a whole run folder
 
-exit code: 5 where something cannot be so ('wrong'), else 0"""
+exit code: 5 where something cannot be so ('wrong'), 2 where nothing was there to check, else 0"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="*",
-        metavar="RUN|FILE.md|LOG",
-        help="run ids, record files, Markdown pages, event logs, run folders, 'published', 'published:NAME' or "
-        "'published:WORKLOAD' (default: the newest run)",
+        metavar="RUN|FILE.md|LOG|FOLDER|-",
+        help="run ids, record files, Markdown pages and folders of them, - for a page on standard input, event logs, "
+        "run folders, 'published', 'published:NAME' or 'published:WORKLOAD' (default: the newest run)",
     )
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     parser.add_argument("--all", action="store_true", help="also list what passed and what could not be checked")
@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look
-    from trainmark.spec.audit import is_wrong, to_json
+    from trainmark.cli.terminal import console, look, say
+    from trainmark.spec.audit import is_wrong, nothing_checked, to_json
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
@@ -51,23 +51,31 @@ def run(args: argparse.Namespace) -> int:
         from trainmark.report.audit_screen import render
 
         screen.file.write(render(audits, everything=args.all, **look(screen)))
-    return 5 if is_wrong(audits) else 0
+    for title in (empty := nothing_checked(audits)):
+        say(f"{title}: nothing was there to check; this is no pass")
+    return 5 if is_wrong(audits) else 2 if empty else 0
 
 
 def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.analysis.audit_events import audit_log, audit_logs
+    from trainmark.published.page_files import ENDINGS, STANDARD_INPUT, has_pages
     from trainmark.spec.errors import UsageError
 
     path = Path(word)
     if word == "published" or word.startswith("published:"):
         yield from _published(word.removeprefix("published").removeprefix(":"), store)
-    elif path.suffix.lower() in (".md", ".markdown", ".txt"):
-        yield _page(path)
+    elif word == STANDARD_INPUT or path.suffix.lower() in ENDINGS:
+        yield from _pages(word)
     elif path.suffix == ".jsonl":
         yield audit_log(path, _record_of(path.absolute().parent))
     elif path.is_dir():
         file = _record_file(path.absolute())
-        yield from _record(file) if file.is_file() else audit_logs(path)
+        if file.is_file():
+            yield from _record(file)
+        elif has_pages(path) and not any(path.glob("rank*.jsonl")):
+            yield from _pages(word)
+        else:
+            yield from audit_logs(path)
     else:
         try:
             file = store.find(None if word == "last" else word)
@@ -139,33 +147,26 @@ def _run_folder(store: Store, word: str) -> Path | None:
         return None
 
 
-def _page(path: Path) -> Audit:
+def _pages(word: str) -> Iterator[Audit]:
     from trainmark.published import read
-    from trainmark.published.audit import audit_page
-    from trainmark.spec.audit import Audit
-    from trainmark.spec.errors import UsageError
+    from trainmark.published.audit import audit
+    from trainmark.published.page_files import page_files
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"page {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise UsageError(f"page {path} is not UTF-8 text; save it as such, then try again") from None
-    page = read.read(text, name=path.name)
-    return Audit(title=page.title, checks=audit_page(page))
+    for file in page_files([word]):
+        yield audit(read.read(file.text, name=file.name))
 
 
 def _published(word: str, store: Store) -> Iterator[Audit]:
-    from trainmark.published.audit import audit_page, by_source
+    from trainmark.published.audit import audit, by_source
     from trainmark.published.lookup import published_rows
-    from trainmark.spec.audit import Audit
     from trainmark.spec.errors import UsageError, nearest
     from trainmark.spec.published_row import PREFIX
 
     rows = published_rows(store)
-    chosen = [row for row in rows if word in ("", row.workload, row.name.removeprefix(PREFIX))]
+    plain = word.casefold()
+    chosen = [row for row in rows if plain in ("", row.workload.casefold(), row.name.removeprefix(PREFIX).casefold())]
     if not chosen:
         known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]
         raise UsageError(f"no published row or workload is called {word!r}; {nearest(word, known)}")
     for page in by_source(chosen):
-        yield Audit(title=page.title, checks=audit_page(page))
+        yield audit(page)

@@ -29,9 +29,10 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.store.store import default_folder
 
     kept = imported.contents(args.store or default_folder())
-    added = tuple(row for row in kept.rows if args.workload in (None, row.workload))
-    only_imported = added and args.workload not in (None, *library.workloads())
-    rows = added if only_imported else (*library.rows(args.workload), *added)
+    asked = args.workload
+    added = tuple(row for row in kept.rows if asked is None or row.workload.casefold() == asked.casefold())
+    only_imported = added and asked is not None and asked.casefold() not in library.workloads()
+    rows = added if only_imported else (*library.rows(asked), *added)
     screen = console()
     if args.json:
         documents = [{**asdict(row), "mfu": mfu(row), "imported": imported.is_imported(row)} for row in rows]

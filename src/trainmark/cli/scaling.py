@@ -109,7 +109,8 @@ def _of_published(args: argparse.Namespace) -> int:
     metric = throughput_alias(args.metric) if args.metric else None
     rows = library.rows(args.published or None)
     of_user = imported.rows(args.store or default_folder())
-    rows = (*rows, *(row for row in of_user if args.published in ("", row.workload)))
+    asked = args.published.casefold()
+    rows = (*rows, *(row for row in of_user if asked in ("", row.workload.casefold())))
     found = published_scalings(rows)
     if left_out := len(rows) - sum(len(group.points) for group in found):
         say(

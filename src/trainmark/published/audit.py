@@ -6,20 +6,33 @@ from collections.abc import Iterable
 
 from trainmark.published import audit_rows, audit_tables, audit_words
 from trainmark.published.page import PublishedPage
-from trainmark.spec.audit import look
+from trainmark.spec.audit import Audit, look, not_checked
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
 
 CHECKS = (*audit_rows.CHECKS, *audit_tables.CHECKS, *audit_words.CHECKS)
 
 
+def audit(page: PublishedPage) -> Audit:
+    """Everything that was found on a page; one without figures has nothing that could be right or wrong."""
+    return Audit(title=page.title, checks=audit_page(page), empty=not holds_figures(page))
+
+
 def audit_page(page: PublishedPage) -> tuple[CheckResult, ...]:
-    return look(CHECKS, page, page.title)
+    if holds_figures(page):
+        return look(CHECKS, page, page.title)
+    why = "no row of the page holds a figure" if page.rows else "no row of results was read"
+    left = [not_checked(entry.code, entry.title, why) for entry in CHECKS if entry is not audit_words.read]
+    return (*left, *look([audit_words.read], page, page.title))
+
+
+def holds_figures(page: PublishedPage) -> bool:
+    return any(row.has_figures for row in page.rows)
 
 
 def by_source(rows: Iterable[PublishedRow]) -> list[PublishedPage]:
     """Rows put back on the pages they were read from; of their words only what the rows hold is left."""
-    pages: dict[str, list[PublishedRow]] = {}
+    pages: dict[tuple[str, str], list[PublishedRow]] = {}
     for row in rows:
-        pages.setdefault(row.source.title, []).append(row)
-    return [PublishedPage(title=title, rows=tuple(members)) for title, members in pages.items()]
+        pages.setdefault((row.source.title, row.source.address), []).append(row)
+    return [PublishedPage(title=title, rows=tuple(members)) for (title, _), members in pages.items()]

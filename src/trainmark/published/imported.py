@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.published import library
+from trainmark.published.names import UNKNOWN
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.spec.published_row import PREFIX, PublishedRow, Source
+from trainmark.spec.published_row import PREFIX, PublishedDetail, PublishedRow, Source
 from trainmark.spec.topology import Topology
 
 if typing.TYPE_CHECKING:
@@ -130,8 +131,10 @@ def _read(document: Mapping[str, Any]) -> list[PublishedRow]:
 
 
 def _row(entry: Mapping[str, Any], day: str) -> PublishedRow:
-    row = _built(PublishedRow, {**entry, "source": _built(Source, entry["source"])})
-    Topology.parse(row.topology)
+    details = tuple(_built(PublishedDetail, detail) for detail in entry["details"])
+    row = _built(PublishedRow, {**entry, "source": _built(Source, entry["source"]), "details": details})
+    if row.topology != UNKNOWN:
+        Topology.parse(row.topology)
     if not row.name.startswith(PREFIX):
         raise ValueError(f"name is {row.name!r}")
     return replace(row, source=replace(row.source, date=f"{_IMPORTED}{day}"))
@@ -148,7 +151,7 @@ def _built(kind: type[_T], values: Mapping[str, Any]) -> _T:
 def _kinds(kind: type) -> dict[str, tuple[type, ...]]:
     found = {}
     for name, hint in typing.get_type_hints(kind).items():
-        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (typing.get_origin(hint) or hint,)
         found[name] = (*kinds, int) if float in kinds else tuple(kinds)  # JSON does not tell 40 from 40.0
     return found
 

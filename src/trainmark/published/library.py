@@ -16,9 +16,9 @@ def rows(workload: str | None = None) -> tuple[PublishedRow, ...]:
     everything = _all_rows()
     if workload is None:
         return everything
-    if workload not in (known := workloads()):
+    if workload.casefold() not in (known := workloads()):
         raise UsageError(f"no published rows of {workload!r}; {nearest(workload, known)}")
-    return tuple(row for row in everything if row.workload == workload)
+    return tuple(row for row in everything if row.workload == workload.casefold())
 
 
 def workloads() -> tuple[str, ...]:

@@ -66,11 +66,11 @@ _RULE = re.compile(r"[:：]?\s*[-—–－]+\s*[:：]?")
 _ONLY_RULE = re.compile(r"[\s|:：—–－>-]+")
 _MARKS = re.compile(
     r"\\([!-/:-@\[-`{-~])"  # an escaped sign stays as it is
-    r"|(<br\s*/?>)"
+    r"|(<br\s*/?>|<su[bp]>)"
     r"|</?(?:b|i|u|p|em|strong|code|sub|sup|span|font|center|div|nobr)(?:\s[^<>]{0,200})?/?>"
     r"|!?\[([^\[\]]{0,300})\]\([^()\s]{0,500}\)"  # of a link its text
     r"|`+|~~"
-    r"|(?<![0-9])\*+|\*+(?![0-9])"  # between digits it multiplies
+    r"|(?<=[^\s0-9*])\*+|\*+(?=[^\s0-9*])|(?<!\S)\*+(?=[0-9])|(?<=[0-9])\*+(?!\S)"  # elsewhere it multiplies
     r"|(?<![0-9A-Za-z])_+|_+(?![0-9A-Za-z])",
     re.IGNORECASE,
 )

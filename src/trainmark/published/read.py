@@ -1,33 +1,39 @@
-"""Turns a published page into rows: finds its tables, recognises their form, and says what it could not read."""
+"""Turns a published page into rows: finds its tables, recognises what they hold, and says what it could not read."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from pathlib import PurePath
 
-from trainmark.published import names, read_deepspark, read_flagperf
+from trainmark.published import names, results
 from trainmark.published.cells import is_blank, key, place, tidy
-from trainmark.published.heads import Head, heads
+from trainmark.published.heads import Head, heads, is_software
 from trainmark.published.markdown import Fact, Heading, Layout, Table, layout
 from trainmark.published.page import PublishedPage
-from trainmark.published.section import Section, quoted
-from trainmark.spec.published_row import Source
+from trainmark.published.section import Section, TableRun, quoted
+from trainmark.spec.published_row import PublishedRow, Source
 
 MOST_UNREAD = 200
 """More sentences than this help nobody."""
 
 _ACCELERATOR = ("加速卡型号", "acceleratormodel", "accelerator", "gpumodel", "加速卡")
 _NOT_ACCELERATOR = ("驱动", "driver")
+_FRAMEWORK = ("框架", "framework")
+_RESULTS = re.compile(r"result|performance|benchmark|结果|性能|运行情况", re.IGNORECASE)
+"""In the heading of tables of results."""
 
 
 def read(text: str, *, name: str) -> PublishedPage:
-    """What a page says. `name` is the file's, which is all that tells two untitled pages apart. Junk has no rows."""
+    """What a page says. `name` is its address or path, which is all that tells two untitled pages apart.
+
+    Junk has no rows.
+    """
     found = layout(text)
-    page = PurePath(name).stem or name
-    sections = _sections(found, page)
+    page = names.page_name(name)
+    sections = _sections(found, name)
+    rows = [row for section in sections for row in section.rows]
     source = Source(title=_title(found, sections, name), address=tidy(name), date=None)
     unread = [*found.unread, *(sentence for section in sections for sentence in section.unread)]
-    rows = [replace(row, source=source) for section in sections for row in section.rows]
     for section in sections:
         if any(row.workload == names.UNKNOWN for row in section.rows):
             unread.append("the page does not say which model was trained")
@@ -37,6 +43,8 @@ def read(text: str, *, name: str) -> PublishedPage:
         unread.append("line 1: no table of the page has rows of results")
     if len(unread) > MOST_UNREAD:
         unread = [*unread[:MOST_UNREAD], f"and {len(unread) - MOST_UNREAD} more"]
+    framework = names.framework(re.sub(r"[/\\]", " ", name))
+    rows = [replace(row, source=source, framework=framework or row.framework) for row in rows]
     return PublishedPage(
         title=source.title,
         rows=names.named(rows, page),
@@ -48,25 +56,26 @@ def read(text: str, *, name: str) -> PublishedPage:
 def _title(found: Layout, sections: list[Section], name: str) -> str:
     """The page's own, or what it is about: pages of results are often cut out of larger ones."""
     first = next((part.text for part in found.parts if isinstance(part, Heading) and part.level == 1), "")
-    about = next(
-        (
-            f"{section.model} on {section.abbreviations[0]}"
-            for section in sections
-            if section.model and section.abbreviations
-        ),
-        "",
-    )
+    about = next((_about(section) for section in sections if section.model and section.rows), "")
     return tidy(first) or about or tidy(name)
+
+
+def _about(section: Section) -> str:
+    """`bert on A100`: by the words of the page where they are those of its rows."""
+    row: PublishedRow = section.rows[0]
+    short = names.short_device(row.device)
+    words = (text for text in section.abbreviations if key(text).endswith(key(short)))
+    return f"{section.model} on {next(words, f'{row.vendor} {short}'.strip())}"
 
 
 def _sections(found: Layout, page: str) -> list[Section]:
     sections = [Section(page=page)]
-    speeds: list[read_deepspark.TableRow] = []
-    wholes: list[read_deepspark.TableRow] = []
+    speeds: list[TableRun] = []
+    wholes: list[TableRun] = []
 
     def begin() -> Section:
         """What is said after results is about the next ones."""
-        read_deepspark.combine(sections[-1], speeds, wholes)
+        results.combine(sections[-1], speeds, wholes)
         speeds.clear()
         wholes.clear()
         if sections[-1].results:
@@ -76,10 +85,14 @@ def _sections(found: Layout, page: str) -> list[Section]:
     for part in found.parts:
         section = sections[-1]
         if isinstance(part, Heading):
-            _head_section(begin() if part.level == 1 else section, part)
+            section = begin() if part.level == 1 else section
+            section.latest = part.text
+            _head_section(section, part)
         elif isinstance(part, Fact):
             if _tells_accelerator(part):
                 (begin() if section.results else section).add_device(tidy(part.value))
+            elif any(word in key(part.key) for word in _FRAMEWORK):
+                section.framework = section.framework or names.framework(part.value)
         else:
             columns = heads(part.heads.cells, section.quality_word)
             if {"metric", "value"} <= {head.kind for head in columns}:
@@ -92,35 +105,31 @@ def _sections(found: Layout, page: str) -> list[Section]:
     return sections
 
 
-def _take(
-    section: Section,
-    table: Table,
-    columns: list[Head],
-    speeds: list[read_deepspark.TableRow],
-    wholes: list[read_deepspark.TableRow],
-) -> bool:
+def _take(section: Section, table: Table, columns: list[Head], speeds: list[TableRun], wholes: list[TableRun]) -> bool:
     """Whether the table held results."""
-    kinds = {head.kind for head in columns}
-    if "configuration" in kinds and kinds & read_flagperf.MARKS:
-        read_flagperf.take(section, table, columns)
-    elif "configuration" in kinds and kinds & read_deepspark.WHOLE_MARKS:
-        wholes += read_deepspark.take(section, table, columns)
-    elif "device" in kinds and kinds & read_deepspark.SPEED_MARKS:
-        speeds += read_deepspark.take(section, table, columns)
-    elif "device" in kinds:
+    if _is_environment(columns):
         _learn_devices(section, table, columns)
         return False
-    else:
+    if not results.is_results(columns, table.rows, under_results=bool(_RESULTS.search(section.latest))):
+        if any(head.kind == "device" for head in columns):
+            _learn_devices(section, table, columns)
         shown = ", ".join(quoted(cell, 20) for cell in table.heads.cells[:8])
         section.complain(table.heads.number, f"this table has no columns that are known: {shown}")
         return False
-    for head in columns:
-        if head.kind is None and head.word:
-            section.complain(table.heads.number, f"column {quoted(head.word)} is not known")
-    for line in table.rows:
-        if any(not is_blank(cell) for cell in line.cells[len(columns) :]):
-            section.complain(line.number, f"it has {len(line.cells)} cells for {len(columns)} columns")
+    if results.is_whole(columns):
+        wholes += results.take(section, table, columns)
+    else:
+        if any(head.kind == "configuration" for head in columns):
+            section.tabled.add(table.index)
+        speeds += results.take(section, table, columns)
     return True
+
+
+def _is_environment(columns: list[Head]) -> bool:
+    """A list of machines: devices, what runs on them, and nothing that was measured."""
+    others = [head for head in columns if head.kind not in ("device", "vendor", "mem")]
+    has_device = any(head.kind == "device" for head in columns)
+    return has_device and bool(others) and all(is_software(head) or not head.word for head in others)
 
 
 def _head_section(section: Section, part: Heading) -> None:

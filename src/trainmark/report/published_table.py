@@ -50,6 +50,8 @@ def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableMod
         (Column(title="quality"), _quality),
         (Column(title="mem", unit=("GiB",)), lambda row: (f"{_plain(row.mem_used_gib)}/{_plain(row.mem_total_gib)}",)),
     ]
+    if any(row.details for row in rows):
+        shown.append((Column(title="also", right=False), _also))
     return TableModel(
         columns=[*(column for column, _ in shown), Column(title="page")],
         rows=[
@@ -57,6 +59,12 @@ def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableMod
             for row, page in zip(rows, pages, strict=True)
         ],
     )
+
+
+def _also(row: PublishedRow) -> tuple[str, ...]:
+    """What the row measured beside the columns, under its page's own words."""
+    measured = [detail for detail in row.details if detail.value is not None]
+    return tuple(f"{detail.name} {detail.value:.10g}{f' {detail.unit}' if detail.unit else ''}" for detail in measured)
 
 
 def figure(value: float | None) -> str:

@@ -111,6 +111,8 @@ class Audit:
 
     title: str
     checks: tuple[CheckResult, ...]
+    empty: bool = False
+    """Whether there was nothing to hold against anything, which is no pass."""
 
 
 def findings(audits: Iterable[Audit]) -> list[CheckResult]:
@@ -120,6 +122,11 @@ def findings(audits: Iterable[Audit]) -> list[CheckResult]:
 
 def by_gravity(found: Iterable[CheckResult]) -> list[CheckResult]:
     return sorted(found, key=lambda finding: VERDICTS.index(finding.verdict))
+
+
+def nothing_checked(audits: Iterable[Audit]) -> list[str]:
+    """The titles of what had nothing to check."""
+    return [audit.title for audit in audits if audit.empty]
 
 
 def is_wrong(audits: Iterable[Audit]) -> bool:
@@ -144,7 +151,12 @@ def to_json(audits: Sequence[Audit]) -> dict[str, Any]:
         "wrong": is_wrong(audits),
         "findings": [_finding_to_json(finding) for finding in findings(audits)],
         "audited": [
-            {"title": audit.title, "checks": [_check_to_json(entry) for entry in audit.checks]} for audit in audits
+            {
+                "title": audit.title,
+                "empty": audit.empty,
+                "checks": [_check_to_json(entry) for entry in audit.checks],
+            }
+            for audit in audits
         ],
     }
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainmark.spec.errors import UsageError
+from trainmark.spec.topology import Topology
+
 PREFIX = "published:"
 """Begins the name of every published row, so that no run can be taken for one."""
 
@@ -19,6 +22,19 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedDetail:
+    """One more thing a row says, under its page's own word: a further quality, a rate without a unit, a setting."""
+
+    name: str
+    text: str
+    """As the page writes it."""
+    value: float | None = None
+    """None where it is no number, or not for certain."""
+    unit: str | None = None
+    """As the page gives it; None where it gives none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishedRow:
     """One row of a published table. None is what the page leaves out: not published."""
 
@@ -29,12 +45,13 @@ class PublishedRow:
     device: str
     workload: str
     topology: str
+    """Nodes x devices; any other word where the page does not tell how many there were."""
     precision: str
     """As the page labels it, which need not be what ran."""
     fix_hp: str | None
     """As the page writes it: `/` says that the workload's own recipe was used."""
     batch_per_device: int | None
-    """From fix_hp, or where that is `/` from the recipe it stands for."""
+    """From fix_hp; where that is `/`, what is known of the recipe it stands for, or None."""
     item: str | None
     """What throughput counts."""
     e2e_time_s: float | None
@@ -51,3 +68,22 @@ class PublishedRow:
     mem_total_gib: float | None
     remark: str | None
     """What a reader has to know that no column says."""
+    line: int | None = None
+    """Of the page, counted from 1."""
+    framework: str | None = None
+    details: tuple[PublishedDetail, ...] = ()
+    """What stands in the row beside the columns above."""
+
+    @property
+    def devices(self) -> int | None:
+        """How many there were in all; None where the page does not tell."""
+        try:
+            return Topology.parse(self.topology).devices
+        except UsageError:
+            return None
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether anything that was measured stands in it."""
+        measured = (self.e2e_time_s, self.p_whole, self.p_train, self.p_core, self.quality, self.mem_used_gib)
+        return any(value is not None for value in (*measured, *(detail.value for detail in self.details)))
