@@ -11,12 +11,13 @@ import pytest
 from trainmark import workloads
 from trainmark.analysis.peaks import card, family
 from trainmark.published import library
-from trainmark.published.audit import audit_page, by_source
+from trainmark.published.audit import audit, audit_page, by_source
 from trainmark.published.page import PublishedPage, Said
+from trainmark.published.read import read
 from trainmark.report.audit_screen import render
 from trainmark.spec.audit import Audit
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.published_row import PublishedRow
+from trainmark.spec.published_row import PublishedDetail, PublishedRow
 from trainmark.spec.workload_facts import derive
 
 
@@ -131,24 +132,176 @@ def test_a_page_that_names_its_result_a_loss_and_an_accuracy_is_wrong() -> None:
 
 
 def test_two_throughputs_of_one_run_without_a_unit_are_found() -> None:
-    said = (
-        Said(place="table 1", quantity="throughput", word="FPS", value=9.2),
-        Said(place="table 2", quantity="throughput", word="Performance", value=77.0),
-    )
-    [finding] = found(page(HONEST, said=said), "one-throughput")
-    assert "FPS 9.2" in finding.evidence
-    assert "Performance 77" in finding.evidence
+    fast = replace(HONEST, line=65, details=(PublishedDetail(name="Performance", text="77", value=77.0),))
+    slow = replace(HONEST, line=61, details=(PublishedDetail(name="FPS", text="9.2", value=9.2),))
+    [finding] = found(page(slow, fast), "one-throughput")
+    assert "FPS 9.2 (line 61), Performance 77 (line 65)" in finding.evidence
     assert "neither has a unit" in finding.sentence
+    assert found(page(replace(slow, details=(*slow.details, *fast.details))), "one-throughput")
+    for other in (
+        {"topology": "1x1"},
+        {"precision": "fp32"},
+        {"precision": "unknown"},
+        {"fix_hp": "bs=512"},
+        {"quality": 1.0},
+    ):
+        assert not found(page(slow, replace(fast, **other)), "one-throughput"), other
+    said = (Said(place="table 1", quantity="throughput", word="FPS", value=9.2),)
     [units] = found(page(HONEST, said=said), "units")
     assert "no unit of throughput" in units.sentence
 
 
-def test_p_whole_p_train_and_p_core_are_not_three_throughputs_of_a_kind() -> None:
-    said = tuple(
-        Said(place="table", quantity="throughput", word=word, unit="images/s", value=value)
-        for word, value in (("p_whole", 1.0), ("p_train", 2.0), ("p_core", 3.0))
+def test_a_unit_in_the_word_or_the_cell_is_a_unit_and_a_word_without_figures_needs_none() -> None:
+    words = (
+        Said(place="table 1", quantity="throughput", word="token/p/s", value=908.0),
+        Said(place="table 2", quantity="throughput", word="FPS", unit="images/s", value=9.2),
+        Said(place="table 3", quantity="time", word="e2e_time"),
     )
-    assert check(page(HONEST, said=said), "one-throughput").verdict == "ok"
+    assert not found(page(replace(HONEST, e2e_time_s=None), said=words, was_read=True), "units")
+    assert found(page(HONEST, said=words, was_read=True), "units")
+
+
+def test_p_whole_p_train_and_p_core_are_not_three_throughputs_of_a_kind() -> None:
+    assert check(page(HONEST), "one-throughput").verdict == "unknown"
+
+
+def test_a_table_may_give_a_loss_and_an_accuracy_beside_each_other() -> None:
+    both = tuple(Said(place="table 2, line 5", quantity="quality", word=word) for word in ("loss", "acc"))
+    assert not found(replace(VIT, said=both), "quality-named-once")
+    above = Said(place="table 1, line 2", quantity="quality", word="acc")
+    assert not found(replace(VIT, said=(above, *both)), "quality-named-once")
+
+
+def table(*lines: str, accelerator: str = "", data: str = "", model: str = "mobilenetv2") -> PublishedPage:
+    """A page that was read, as people write them."""
+    told = f"- 加速卡型号: {accelerator}\n\n" if accelerator else ""
+    metrics = f"| 指标名称 | 指标值 | 特殊说明 |\n|---|---|---|\n| 模型 | {model} | |\n| 数据集 | {data} | |\n"
+    images = "| 总吞吐量 | p_whole | 实际训练图片数除以总时间 |\n\n"
+    return read(
+        told + metrics + images + "\n".join((lines[0], "|" + "---|" * (lines[0].count("|") - 1), *lines[1:])),
+        name="p.md",
+    )
+
+
+HEADS = "| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |"
+
+
+def test_words_that_count_other_devices_than_their_bracket_are_wrong() -> None:
+    page = table(HEADS, "| BI-V100单机8卡（1x1） | fp32 | bs=256 | / | 624 | 632 | 633 | / | 21.4/32.0 |")
+    [finding] = found(page, "configuration")
+    assert finding.verdict == "failed"
+    assert "its words say 1x8 and its bracket 1x1" in finding.sentence
+    honest = "| BI-V100两机16卡（2x8） | fp32 | / | / | 624 | 632 | 633 | / | 21.4/32.0 |"
+    assert check(table(HEADS, honest), "configuration").verdict == "ok"
+
+
+def test_rows_of_another_makers_card_than_their_page_are_found_by_name_and_by_memory() -> None:
+    foreign = "| A100单机8卡（1x8） | fp32 | bs=16 | / | | | | 0.64 | 25.5/64.0 |"
+    page = table(HEADS, foreign, accelerator="曦云®C500 64G")
+    [device], [memory] = found(page, "page-device"), found(page, "card-memory")
+    assert "A100 in the table, 曦云®C500 64G above it" in device.evidence
+    assert "64 GiB, A100 has 40 or 80" in memory.evidence
+    own = "| C500单机8卡（1x8） | fp32 | bs=16 | / | | | | 0.64 | 25.5/64.0 |"
+    assert not found(table(HEADS, own, accelerator="曦云®C500 64G"), "page-device")
+    both = table(HEADS, own, foreign, accelerator="曦云®C500 64G")
+    assert not found(both, "page-device"), "a row of another card beside its own is there to compare with"
+
+
+def test_items_that_grow_with_the_cards_are_counted_once_a_card() -> None:
+    def rows(*products: tuple[str, float, float]) -> PublishedPage:
+        lines = [
+            f"| A100单机（{topology}） | fp32 | bs=1 | {time:g} | {rate:g} | {rate:g} | {rate:g} | / | / |"
+            for topology, time, rate in products
+        ]
+        return table(HEADS, *lines)
+
+    [finding] = found(rows(("1x1", 1000, 100), ("1x8", 1000, 800), ("2x8", 1010, 1600)), "samples-once")
+    assert "grow 8 and 16 times" in finding.sentence
+    assert not found(rows(("1x1", 8000, 100), ("1x8", 1000, 800), ("2x8", 510, 1600)), "samples-once")
+    assert not found(rows(("1x1", 1000, 100), ("1x8", 500, 800)), "samples-once")
+
+
+@pytest.mark.parametrize(
+    ("rate", "share", "size", "verdict"),
+    [
+        (3713, "50%", "sail_7b", "ok"),
+        (3713, "0.5", "sail_7b", "ok"),
+        (3713, "16.7%", "sail_7b", "ok"),  # frozen weights: the forward pass alone
+        (3713, "7%", "sail_7b", "doubt"),
+        (29700, "50%", "sail_7b", "doubt"),
+        (3713, "50%", "sail", "unknown"),
+    ],
+)
+def test_tokens_are_held_against_mfu(rate: float, share: str, size: str, verdict: str) -> None:
+    page = table(
+        "| 配置 | precision | parallel | token/p/s | MFU |",
+        f"| A100单机8卡（1x8） | bf16 | TP2PP1DP4 | {rate} | {share} |",
+        model=size,
+    )
+    assert check(page, "tokens-mfu").verdict == verdict
+    assert check(page, "parallel").verdict == "ok"
+
+
+def test_tokens_of_a_whole_machine_are_found_where_the_card_is_not_known() -> None:
+    page = table(
+        "| 配置 | precision | parallel | token/p/s | MFU |",
+        "| BI150单机8卡（1x8） | bf16 | PP2DP4EP4TP2 | 20106.0 | 7.98% |",
+        model="mixtral_8x7B",
+    )
+    assert "no card is known" in found(page, "tokens-mfu")[0].sentence
+    assert "PP2DP4EP4TP2 is 16 ranks, 1x8 is 8 devices" in found(page, "parallel")[0].evidence
+
+
+def test_epochs_are_reckoned_for_any_model_on_a_set_that_is_known() -> None:
+    def epochs(time: float, data: str = "ImageNet2012") -> CheckResult:
+        row = f"| A100单机8卡（1x8） | fp32 | bs=256 | {time:g} | 4390 | 4543 | 4625 | 61.9% | 21/40 |"
+        return check(table(HEADS, row, data=data), "epochs")
+
+    assert epochs(87_559).verdict == "ok"
+    assert "0.3 epochs" in epochs(87.5).findings[0].evidence
+    assert "counted more than once" in epochs(875_590).findings[0].sentence
+    assert epochs(87_559, "COCO").verdict == "unknown"
+
+
+def test_scaling_is_compared_within_one_recipe_and_six_points_are_no_collapse() -> None:
+    def rows(alone: str, many: str) -> PublishedPage:
+        return table(HEADS, f"| A100单机单卡（1x1） | fp32 | {alone} |", f"| A100单机8卡（1x8） | fp32 | {many} |")
+
+    honest = rows("bs=16 | / | 26 | 27 | 45 | / | 33/40", "bs=16 | / | 187 | 199 | 298 | / | 38/40")
+    assert not found(honest, "scaling")
+    collapse = rows("bs=16 | / | 20 | 44 | 45 | / | 33/40", "bs=16 | / | 157 | 190 | 200 | / | 38/40")
+    assert "collapses" in found(collapse, "scaling")[0].sentence
+    for alone, many in (("/", "bs=64"), ("bs=8", "bs=64")):
+        other = rows(f"{alone} | / | 26 | 27 | 30 | / | /", f"{many} | / | 600 | 610 | 620 | / | /")
+        assert check(other, "scaling").verdict == "unknown", "rows of unlike batch are not one training"
+
+
+def test_an_evaluation_that_does_not_get_faster_explains_its_share() -> None:
+    alone = replace(HONEST, name="alone", topology="1x1", p_whole=90.0, p_train=100.0, p_core=100.0)
+    amdahl = replace(HONEST, name="many", p_whole=424.0, p_train=800.0, p_core=800.0)  # 10 % of one is 47 % of eight
+    assert not found(page(alone, amdahl), "shares")
+    assert found(page(alone, replace(amdahl, p_whole=200.0)), "shares")
+    assert found(page(replace(alone, p_whole=60.0), replace(amdahl, p_whole=790.0)), "shares")
+
+
+def test_a_page_without_figures_is_no_pass() -> None:
+    empty = table(HEADS, "| A100单机8卡（1x8） | fp32 | / | / | / | / | / | / | / |")
+    for nothing in (empty, read("# nothing here", name="p.md")):
+        assert audit(nothing).empty
+        assert {entry.verdict for entry in audit(nothing).checks if entry.name != "read"} == {"unknown"}
+    assert not audit(page(HONEST)).empty
+
+
+def test_only_a_page_that_was_read_whole_is_said_to_be() -> None:
+    assert check(page(HONEST), "read").verdict == "unknown"
+    whole = "| A100单机8卡（1x8） | fp32 | bs=16 | / | 4 | 5 | 6 | 0.64 | 25.5/40.0 |"
+    assert check(table(HEADS, whole), "read").verdict == "ok"
+    assert check(table(HEADS, whole.replace("0.64", "soon")), "read").verdict == "note"
+
+
+def test_pages_of_one_title_are_not_put_together() -> None:
+    rows = [replace(HONEST, source=replace(HONEST.source, title="README", address=name)) for name in ("a.md", "b.md")]
+    assert [len(entry.rows) for entry in by_source(rows)] == [1, 1]
 
 
 @pytest.mark.parametrize(

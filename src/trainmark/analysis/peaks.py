@@ -59,6 +59,23 @@ def card(device: str) -> Peak | None:
     return msgspec.structs.replace(fitting[0], memory_gib=memory.pop() if len(memory) == 1 else None)
 
 
+@lru_cache(maxsize=1000)
+def memory_sizes(device: str) -> set[float]:
+    """What memory a card of this name can have, in GiB; empty where that is not known."""
+    asked = _words(device) - _vendors()
+    sheets = [sheet for name in files.names() for sheet in files.load(name).peaks]
+    fitting = [
+        sheet for sheet in sheets if asked and any(asked <= words or words <= asked for words in _patterns(sheet))
+    ]
+    known = {sheet.memory_gib for sheet in fitting if sheet.memory_gib is not None}
+    return known if known and all(sheet.memory_gib is not None for sheet in fitting) else set()
+
+
+def highest() -> float:
+    """TFLOP/s that no card of the platform files exceeds."""
+    return max(max(sheet.tflops.values()) for name in files.names() for sheet in files.load(name).peaks)
+
+
 def family(label: str) -> str | None:
     """A table's word for a precision as data sheets say it; None for a word that is no precision."""
     for word in re.split(r"[^a-z0-9]+", label.lower()):

@@ -11,8 +11,10 @@ from trainmark.spec.metrics import THROUGHPUTS, Quantity
 from trainmark.spec.published_row import PublishedRow, Source
 from trainmark.spec.topology import Topology
 
-CONTRADICTION = 0.05
-"""Waiting, evaluating and saving do not shrink with more devices: p_whole may not scale better by more than this."""
+CONTRADICTION = 0.15
+"""Waiting, evaluating and saving do not shrink with more devices: p_whole may not scale better by more than this.
+
+Less than it is what a different number of evaluations, or of files in the cache, makes of honest rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +44,15 @@ def published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
     groups: dict[tuple[object, ...], list[PublishedRow]] = {}
     for row in rows:
         if row.devices and any(getattr(row, alias) is not None for alias in THROUGHPUTS):
-            key = (row.source, row.workload, row.device, row.precision, row.batch_per_device)
+            recipe = (row.batch_per_device, row.batch_per_device is None and row.fix_hp, _settings(row))
+            key = (row.source, row.workload, row.device, row.precision, *recipe)
             groups.setdefault(key, []).append(row)
     return [_measured(members) for members in groups.values() if len({row.topology for row in members}) > 1]
+
+
+def _settings(row: PublishedRow) -> tuple[object, ...]:
+    """What else tells rows of one table apart: fine-tuned how, cut into which sizes."""
+    return (row.remark, *((detail.name, detail.text) for detail in row.details if detail.value is None))
 
 
 def to_json(found: PublishedScaling, aliases: Sequence[str] = THROUGHPUTS) -> dict[str, Any]:

@@ -5,35 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainmark.analysis import peaks
+from trainmark.published import names
+from trainmark.published.cells import key
+from trainmark.published.names import UNKNOWN
 from trainmark.published.page import PublishedPage
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.errors import UsageError
 from trainmark.spec.format import number
 from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.target import reached
-from trainmark.spec.topology import Topology
 from trainmark.spec.workload_facts import WorkloadFacts
-from trainmark.workloads import facts, quality_word
+from trainmark.workloads import all_facts, facts, quality_word
 
+MOST_EPOCHS = 1000
+"""Of a training whose recipe is not known."""
+MEMORY_ALIKE = 0.07
+"""A tool shows a card's memory this much more or less than its data sheet."""
 NEAR_CAP = 0.01
 """Training within this share of the cap's epochs is taken to have been ended by it."""
 
 
 def devices(row: PublishedRow) -> int | None:
-    try:
-        return Topology.parse(row.topology).devices
-    except UsageError:
-        return None
+    return row.devices
 
 
-def epochs(row: PublishedRow) -> float | None:
+def epochs(row: PublishedRow, page: PublishedPage) -> float | None:
     """How often a row went through its data set: at most this, as e2e_time also holds what came before."""
-    known = facts(row.workload)
-    if known is None or known.items_per_epoch is None or row.e2e_time_s is None or row.p_whole is None:
+    items = items_per_epoch(row, page)
+    if items is None or row.e2e_time_s is None or row.p_whole is None:
         return None
-    return row.e2e_time_s * row.p_whole / known.items_per_epoch
+    return row.e2e_time_s * row.p_whole / items
+
+
+def items_per_epoch(row: PublishedRow, page: PublishedPage) -> float | None:
+    """Of the workload, or of the data set that the page names, where others here are trained on it."""
+    known = facts(row.workload)
+    if known is not None:
+        return known.items_per_epoch
+    named = [key(name) for name in page.data_sets]
+    for other in all_facts():
+        plain = other.items_per_sample == 1 and row.item in (other.item, "samples")
+        if len(named) == 1 and plain and named[0].startswith(key(other.data_set)):
+            return other.items_per_epoch
+    return None
 
 
 def cap(row: PublishedRow) -> int | None:
@@ -45,7 +60,7 @@ def cap(row: PublishedRow) -> int | None:
 @check("possible-values", "every figure is one that can be measured")
 def possible_values(page: PublishedPage) -> Iterator[CheckResult]:
     for row in page.rows:
-        if devices(row) is None:
+        if devices(row) is None and row.topology != UNKNOWN:
             yield wrong(f"configuration {row.topology!r}", "it is not nodes x devices", "the page's own line", row.name)
         for name in ("e2e_time_s", *THROUGHPUTS, "mem_used_gib", "mem_total_gib", "batch_per_device"):
             value = getattr(row, name)
@@ -63,6 +78,46 @@ def possible_values(page: PublishedPage) -> Iterator[CheckResult]:
         if row.quality is not None and row.quality < 0 and "loss" in (row.quality_name or ""):
             yield wrong(
                 f"{row.quality_name} {row.quality:g}", "this loss is a sum of squares", "the page's own line", row.name
+            )
+
+
+@check("page-device", "rows are of the page's own devices")
+def page_device(page: PublishedPage) -> Iterator[CheckResult]:
+    own = {names.device(name).vendor: name for name in page.devices if names.device(name).vendor}
+    if not own or not any(row.vendor for row in page.rows):
+        raise CannotCheckError("the page does not name its devices beside its rows")
+    if any(row.vendor in own for row in page.rows):
+        return  # others beside its own are there to compare with
+    foreign: dict[str, list[PublishedRow]] = {}
+    for row in page.rows:
+        if row.vendor:
+            foreign.setdefault(row.device, []).append(row)
+    for device, rows in foreign.items():
+        more = f", {len(rows)} rows" if len(rows) > 1 else ""
+        yield doubtful(
+            f"{device} in the table{more}, {', '.join(own.values())} above it",
+            "the rows name another maker's card than their page, so some of it was copied from another page",
+            "on which of the two the figures were measured",
+            rows[0].name,
+        )
+
+
+@check("card-memory", "rows give the memory that such a card has")
+def card_memory(page: PublishedPage) -> Iterator[CheckResult]:
+    compared: dict[tuple[str, float], list[PublishedRow]] = {}
+    for row in page.rows:
+        if row.mem_total_gib is not None and peaks.memory_sizes(row.device):
+            compared.setdefault((row.device, row.mem_total_gib), []).append(row)
+    _needed(len(compared), "no row gives the memory of a card that is known")
+    for (device, total), rows in compared.items():
+        sizes = sorted(peaks.memory_sizes(device))
+        if not any(abs(total / size - 1) <= MEMORY_ALIKE for size in sizes):
+            more = f" in {len(rows)} rows" if len(rows) > 1 else ""
+            yield doubtful(
+                f"{total:g} GiB{more}, {device} has {' or '.join(f'{size:g}' for size in sizes)}",
+                "no such card has this memory: the figures are of another one, or some of them were copied",
+                "on which card they were measured",
+                rows[0].name,
             )
 
 
@@ -142,7 +197,7 @@ def target(page: PublishedPage) -> Iterator[CheckResult]:
         word, unit = quality_word(row.quality_name or "quality"), (row.quality_unit or "").strip("-")
         numbers = f"{word} {row.quality:g} {unit}".rstrip() + f", target {row.target:g} {unit}".rstrip()
         if not reached(row.quality, row.target, row.better):
-            done, most, ended = epochs(row), cap(row), ""
+            done, most, ended = epochs(row, page), cap(row), ""
             if done is not None and most is not None and abs(done / most - 1) <= NEAR_CAP:
                 ended = f", and its {number(done)} epochs are the recipe's cap of {most}"
             yield note(
@@ -151,7 +206,7 @@ def target(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether throughput was bought with accuracy: batch, learning rate, precision",
                 row.name,
             )
-        elif row.quality == row.target and row.quality_name is not None and not _is_measured(row):
+        elif row.quality == row.target and row.quality_name is not None and not _is_measured(row, page):
             yield note(
                 numbers,
                 "the result equals the criterion to the last digit, so it may be the criterion written twice",
@@ -165,20 +220,28 @@ def target(page: PublishedPage) -> Iterator[CheckResult]:
 def whole_epochs(page: PublishedPage) -> Iterator[CheckResult]:
     counted = 0
     for row in page.rows:
-        done, known, most = epochs(row), facts(row.workload), cap(row)
-        if done is None or known is None or most is None:
+        done, most = epochs(row, page), cap(row)
+        if done is None:
             continue
         counted += 1
-        product = f"{number(row.e2e_time_s or 0)} s x {number(row.p_whole or 0)} {known.item}/s"
-        numbers = f"{product} / {number(known.items_per_epoch or 0)} = {done:.1f} epochs"
-        if done > most * (1 + 3 * NEAR_CAP):
+        product = f"{number(row.e2e_time_s or 0)} s x {number(row.p_whole or 0)} {row.item or 'items'}/s"
+        numbers = f"{product} / {number(items_per_epoch(row, page) or 0)} = {done:.1f} epochs"
+        if most is None and done > MOST_EPOCHS:
+            yield doubtful(
+                numbers,
+                "hardly anybody trains so long on this set, so its figures are not of one run, or items are counted "
+                "more than once",
+                "how many epochs the log shows",
+                row.name,
+            )
+        elif most is not None and done > most * (1 + 3 * NEAR_CAP):
             yield doubtful(
                 numbers,
                 f"the recipe ends after {most}, so its figures are not of one run, or the cap was moved",
                 "how many epochs the log shows",
                 row.name,
             )
-        elif abs(done / most - 1) <= NEAR_CAP:
+        elif most is not None and abs(done / most - 1) <= NEAR_CAP:
             yield note(
                 numbers,
                 f"the run was ended by the recipe's cap of {most} epochs, not by its target",
@@ -248,10 +311,12 @@ def _page_word(page: PublishedPage, known: WorkloadFacts) -> str | None:
     return next((unit for unit in units if _means_samples(unit, known)), None)
 
 
-def _is_measured(row: PublishedRow) -> bool:
-    """Whether a quality is one that the workload's evaluation measures, and not people's opinion."""
+def _is_measured(row: PublishedRow, page: PublishedPage) -> bool:
+    """Whether a quality is one that the workload's evaluation measures, or rows of one aim differ in it."""
     known = facts(row.workload)
-    return known is not None and known.find_quality(row.quality_name) is not None
+    alike = (other for other in page.rows if (other.workload, other.target) == (row.workload, row.target))
+    ours = known is not None and known.find_quality(row.quality_name) is not None
+    return ours or any(other.quality not in (None, row.quality) for other in alike)
 
 
 def _needed(count: int, why_not: str) -> None:
@@ -261,6 +326,8 @@ def _needed(count: int, why_not: str) -> None:
 
 CHECKS: tuple[Check[PublishedPage], ...] = (
     possible_values,
+    page_device,
+    card_memory,
     throughput_order,
     mfu,
     memory_fits,

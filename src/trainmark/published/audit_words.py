@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from trainmark import workloads
+from trainmark.analysis import peaks
+from trainmark.published.cells import key
+from trainmark.published.heads import WORDS
 from trainmark.published.page import PublishedPage, Said
+from trainmark.published.units import is_unit
 from trainmark.spec.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.metrics import THROUGHPUTS
@@ -17,58 +22,93 @@ _KINDS = {
     "loss": r"loss",
     "opinion score": r"mos|score",
 }
+_RATES = {key(word) for kind in ("fps", "performance") for word in WORDS[kind]}
 NEEDING_UNITS = ("throughput", "time", "memory", "power")
 APART = 0.05
+
+
+@check("configuration", "words and brackets tell of as many devices")
+def configuration(page: PublishedPage) -> Iterator[CheckResult]:
+    if not page.was_read:
+        raise CannotCheckError("the page's own words are not known, only its rows")
+    for entry in page.said:
+        if entry.quantity == "configuration":
+            worded, bracketed = (entry.unit or ", ").split(", ")
+            yield wrong(
+                f"{entry.word!r} ({entry.place})",
+                f"its words say {worded} and its bracket {bracketed}: one of them is wrong, and with it whatever is "
+                "reckoned for one device",
+                "on how many devices the row was measured",
+            )
 
 
 @check("quality-named-once", "the quality is called by one name throughout the page")
 def quality_named_once(page: PublishedPage) -> Iterator[CheckResult]:
     said = [entry for entry in _words(page) if entry.quantity in ("quality", "convergence")]
-    kinds: dict[str, Said] = {}
+    kinds: dict[str, dict[str, Said]] = {}
     for entry in said:
         kind = next((kind for kind, pattern in _KINDS.items() if re.search(pattern, entry.word.lower())), None)
         if kind is not None:
-            kinds.setdefault(kind, entry)
+            kinds.setdefault(entry.place.partition(",")[0], {}).setdefault(kind, entry)
     if not said:
         raise CannotCheckError("the page names no quality beside its rows")
     if len({row.workload for row in page.rows}) > 1:
         raise CannotCheckError("the page is about several models, each with a quality of its own")
-    if len(kinds) > 1:
-        numbers = ", ".join(f"{entry.word} ({entry.place})" for entry in kinds.values())
+    # one table may well give several; two that have none in common speak of one result by two names
+    tables = list(kinds.values())
+    for one, other in pairwise(tables):
+        if one.keys() & other.keys():
+            continue
+        entries = (*one.values(), *other.values())
+        numbers = ", ".join(f"{entry.word} ({entry.place})" for entry in entries)
         grade, why = wrong, "they are different quantities, and the page gives one result: one of the names is wrong"
-        if {entry.value for entry in kinds.values()} == {next(iter(kinds.values())).value} != {None}:
+        if {entry.value for entry in entries} == {entries[0].value} != {None}:
             grade, why = note, "the same figure stands under names that mean different quantities"
         yield grade(numbers, why, "which of them the training script writes")
+        break
 
 
 @check("one-throughput", "one run has one throughput of a kind")
 def one_throughput(page: PublishedPage) -> Iterator[CheckResult]:
-    said = [entry for entry in _words(page) if entry.quantity == "throughput" and entry.value is not None]
-    free = [entry for entry in said if entry.word.strip().lower() not in THROUGHPUTS]
-    if not said:
-        raise CannotCheckError("the page gives no throughput beside its rows")
-    for index, one in enumerate(free):
-        for other in free[index + 1 :]:
+    rated = [
+        (row, detail) for row in page.rows for detail in row.details if detail.value and key(detail.name) in _RATES
+    ]
+    if not rated:
+        raise CannotCheckError("the page gives no throughput beside p_whole, p_train and p_core")
+    for index, (row, one) in enumerate(rated):
+        for other_row, other in rated[index + 1 :]:
             low, high = sorted((one.value or 0.0, other.value or 0.0))
-            if one.word.lower() == other.word.lower() or high <= low * (1 + APART):
+            if key(one.name) == key(other.name) or high <= low * (1 + APART) or not _reads_as_one(row, other_row):
                 continue
-            times = f", {high / low:.2g} times as much" if low > 0 else ""
             units = "" if one.unit or other.unit else "; neither has a unit"
+            times = f", {high / low:.2g} times as much" if low > 0 else ""
             yield doubtful(
-                f"{one.word} {one.value:g} ({one.place}), {other.word} {other.value:g} ({other.place}){times}",
+                f"{one.name} {one.text} (line {row.line}), {other.name} {other.text} (line {other_row.line}){times}",
                 f"two throughputs stand for what reads as the same run{units}",
                 "whether one is of a single card and the other of all, and what each counts",
             )
 
 
+def _reads_as_one(row: PublishedRow, other: PublishedRow) -> bool:
+    """Whether nothing that two rows say tells them apart."""
+    if row is other:
+        return True
+    families = [peaks.family(one.precision) for one in (row, other)]
+    alike = (row.topology, row.device, row.workload) == (other.topology, other.device, other.workload)
+    same_batch = row.fix_hp is None or other.fix_hp is None or row.fix_hp == other.fix_hp
+    same_quality = row.quality is not None and row.quality == other.quality
+    return alike and same_batch and same_quality and families[0] is not None and families[0] == families[1]
+
+
 @check("units", "every figure has a unit")
 def units(page: PublishedPage) -> Iterator[CheckResult]:
-    needing = [entry for entry in _words(page) if entry.quantity in NEEDING_UNITS]
+    needing = [entry for entry in _words(page) if entry.quantity in NEEDING_UNITS and _is_given(entry, page)]
     if not needing:
-        raise CannotCheckError("the page's own words are not known, only its rows")
+        raise CannotCheckError("the page gives no figure that needs one")
     without: dict[str, list[Said]] = {}
     for entry in needing:
-        if any(other.unit for other in needing if other.word == entry.word):  # said once is said for all
+        # said once is said for all; a word such as token/p/s says it itself
+        if is_unit(entry.word) or any(other.unit for other in needing if other.word == entry.word):
             continue
         without.setdefault(entry.quantity, []).append(entry)
     for quantity, entries in without.items():
@@ -81,6 +121,14 @@ def units(page: PublishedPage) -> Iterator[CheckResult]:
             f"no unit of {quantity} is given anywhere on the page",
             "what is counted, per second of what, on how many cards",
         )
+
+
+def _is_given(entry: Said, page: PublishedPage) -> bool:
+    """Whether a figure of such a quantity stands anywhere, and not its word alone."""
+    fields = {"time": ("e2e_time_s",), "memory": ("mem_used_gib",), "throughput": THROUGHPUTS}
+    given = any(getattr(row, name) is not None for row in page.rows for name in fields.get(entry.quantity, ()))
+    kept = {key(detail.name) for row in page.rows for detail in row.details if detail.value is not None}
+    return entry.value is not None or given or key(entry.word) in kept or not page.was_read
 
 
 @check("ratios", "a scalability is at most 1")
@@ -127,6 +175,8 @@ def remarks(page: PublishedPage) -> Iterator[CheckResult]:
 
 @check("read", "the whole page could be read")
 def read(page: PublishedPage) -> Iterator[CheckResult]:
+    if not page.was_read and not page.unread:
+        raise CannotCheckError("the page's own words are not known, only its rows")
     for sentence in page.unread:
         yield note(sentence, "what could not be read was not checked either", "the line on the page")
 
@@ -137,4 +187,13 @@ def _words(page: PublishedPage) -> tuple[Said, ...]:
     return page.said
 
 
-CHECKS: tuple[Check[PublishedPage], ...] = (quality_named_once, one_throughput, units, ratios, val_loss, remarks, read)
+CHECKS: tuple[Check[PublishedPage], ...] = (
+    configuration,
+    quality_named_once,
+    one_throughput,
+    units,
+    ratios,
+    val_loss,
+    remarks,
+    read,
+)

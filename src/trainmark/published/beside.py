@@ -42,8 +42,8 @@ def speeds(rows: Sequence[PublishedRow]) -> list[PublishedSpeed]:
     found = []
     for row in rows:
         metric = next((name for name in BY_WHICH if getattr(row, name)), None)
-        if metric is not None:
-            rate = getattr(row, metric) / Topology.parse(row.topology).devices
+        if metric is not None and row.devices:
+            rate = getattr(row, metric) / row.devices
             found.append(PublishedSpeed(row=row, metric=metric, rate=rate, findings=doubted.get(row.name, ())))
     return found
 

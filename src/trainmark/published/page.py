@@ -14,7 +14,8 @@ class Said:
     place: str
     """Where on the page: `table 2, line 41`."""
     quantity: str
-    """What it is about: `quality`, `throughput`, `memory`, `power`, `scalability`, `stability`, `convergence`."""
+    """What it is about: `quality`, `throughput`, `memory`, `power`, `scalability`, `stability`, `convergence`; of a
+    `configuration` only what its words and its bracket say differently."""
     word: str
     """What the page calls it there: `val_loss`, `final_acc1`, `FPS`, `Performance`."""
     unit: str | None = None
@@ -32,3 +33,9 @@ class PublishedPage:
     said: tuple[Said, ...] = ()
     unread: tuple[str, ...] = ()
     """What could not be read: a sentence each, with the line."""
+    devices: tuple[str, ...] = ()
+    """The page's own, as its lists of machines give them."""
+    data_sets: tuple[str, ...] = ()
+    """As the page calls them."""
+    was_read: bool = False
+    """False where only rows are known, and not the page around them."""

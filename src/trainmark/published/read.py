@@ -50,6 +50,9 @@ def read(text: str, *, name: str) -> PublishedPage:
         rows=names.named(rows, page),
         said=tuple(said for section in sections for said in section.said),
         unread=tuple(unread),
+        devices=tuple(dict.fromkeys(name for section in sections for name in section.devices)),
+        data_sets=tuple(dict.fromkeys(section.data_set for section in sections if section.data_set)),
+        was_read=True,
     )
 
 

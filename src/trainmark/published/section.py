@@ -30,6 +30,7 @@ _COUNTED = {
 }
 _UNTITLED = Source(title="", address="", date=None)
 """Until the whole page has been read."""
+_DATA_SET = ("数据集", "dataset")
 _GOAL = re.compile(r"(>=|≥|>|<=|≤|<)\s*([0-9][0-9.,e-]*)")
 _REACHED_AND_AIMED = re.compile(r"实际/目标|actual/target")
 
@@ -122,6 +123,7 @@ class Section:
     precision: str = ""
     """Of all its rows, where the table of metrics gives it."""
     framework: str | None = None
+    data_set: str = ""
     quality_word: str | None = None
     quality_means: str | None = None
     """The name records use for it, where a note says which it is: top-1 accuracy."""
@@ -248,6 +250,8 @@ class Section:
             self.model = tidy(value)
         elif kind == "device" and not is_blank(value):
             self.abbreviations = [*self.abbreviations, tidy(value)][:MOST_DEVICES]
+        elif key(name) in _DATA_SET and not is_blank(value):
+            self.data_set = tidy(value)
         elif kind == "precision" and is_precision(value):
             self.precision = precision(value)
         elif kind == "quality" and self.quality_word is None:
