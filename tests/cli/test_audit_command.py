@@ -94,8 +94,32 @@ def test_a_published_page_is_read_and_audited(cli: Cli, tmp_path: Path) -> None:
     assert ended.stdout.index("wrong:") < ended.stdout.index("doubtful:")
 
 
+def test_pages_are_audited_from_a_folder_and_in_either_encoding(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "a.md").write_text(PAGE, encoding="utf-8")
+    (tmp_path / "pages" / "b.md").write_bytes(PAGE.replace("fp32", "amp").encode("gb18030"))
+    ended = cli("audit", tmp_path / "pages", "--json")
+    assert ended.returncode == 5, ended.stderr
+    assert [audited["title"] for audited in json.loads(ended.stdout)["audited"]] == [
+        "Vision Transformer on nvidia A100"
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["just words", "# vit\n\n| a | b |\n|---|---|\n| 1 | 2 |\n", PAGE.partition("73258")[0].replace("bs=256 |", "/ |")],
+    ids=["no table", "no results", "no figures"],
+)
+def test_a_page_of_which_nothing_was_read_is_no_pass(cli: Cli, tmp_path: Path, text: str) -> None:
+    (tmp_path / "page.md").write_text(text, encoding="utf-8")
+    ended = cli("audit", tmp_path / "page.md")
+    assert ended.returncode == 2, ended.stdout
+    assert "nothing was there to check" in ended.stderr
+
+
 def test_published_rows_are_audited_by_name_by_workload_and_all(cli: Cli) -> None:
     assert cli("audit", "published:vit").returncode == 5
+    assert cli("audit", "published:ViT").returncode == 5
     assert "75.5 %" in cli("audit", "published:resnet50").stdout
     one = cli("audit", "published:flagperf-a100-tacotron2-1x8-tf32")
     assert one.returncode == 0

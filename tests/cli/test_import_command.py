@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from pathlib import Path
 
@@ -152,3 +153,45 @@ def test_nothing_on_a_page_or_in_its_name_steers_the_terminal(
     out, err = capsys.readouterr()
     assert "\x1b" not in out
     assert "\x1b" not in err
+
+
+def test_a_folder_of_pages_is_read_with_what_is_inside_and_each_page_stays_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for vendor in ("north", "south"):
+        folder = tmp_path / "training" / vendor / "vit-pytorch"
+        folder.mkdir(parents=True)
+        (folder / "README.md").write_text(PAGE + f"\n<!-- {vendor} -->\n", encoding="utf-8")
+    (tmp_path / "training" / ".hidden.md").write_text(PAGE, encoding="utf-8")
+    (tmp_path / "training" / "notes.md").write_text("nothing here", encoding="utf-8")
+    assert call(tmp_path / "training", "--store", tmp_path / "store") == 0
+    out, err = capsys.readouterr()
+    assert "north-vit-pytorch-n7-vit-1x8-fp32" in out
+    assert "south-vit-pytorch-n7-vit-1x8-fp32" in out
+    assert "notes.md: not read: line 1: the page has no table" in err
+    assert show("ViT", "--json", "--store", tmp_path / "store") == 0
+    rows = [row for row in json.loads(capsys.readouterr().out) if row["imported"]]
+    assert len({row["source"]["address"] for row in rows}) == len({row["name"] for row in rows}) == 2
+    with pytest.raises(UsageError, match="has no pages"):
+        call(tmp_path / "store", "--store", tmp_path / "store")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
+def test_a_page_is_read_from_standard_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PAGE.encode(encoding))))
+    assert call("-", "--store", tmp_path, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["pages"]
+    assert found["file"] == "standard input"
+    assert found["rows"][0]["details"] == [{"name": "mood", "text": "good", "value": None, "unit": None}]
+    assert (found["rows"][0]["line"], found["rows"][0]["framework"]) == (5, None)
+
+
+def test_what_a_row_measured_beside_the_columns_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("# bert\n\n| GPU | FPS | AUC |\n|---|---|---|\n| N7 x8 | 346555 | 0.75 |\n", encoding="utf-8")
+    assert call(path, "--store", tmp_path, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "FPS 346555" in out
+    assert "AUC 0.75" in out
