@@ -187,6 +187,40 @@ def test_devices_are_counted_wherever_the_table_counts_them() -> None:
     assert kept(row)["FPS"] == 28.68
 
 
+@pytest.mark.parametrize("cell", ["8 x Q9-X", "Q9-X*8", "Q9-X × 8", "Q9-X (8 cards)", "Q9-X 8卡", "8*Q9-X", "Q9-X x8"])
+def test_devices_are_counted_in_many_ways(cell: str) -> None:
+    row = only(read("| GPU | AUC |", f"| {cell} | 0.7 |"))
+    assert (row.device, row.topology) == ("Q9-X", "1x8")
+
+
+def test_a_column_cards_may_count_them() -> None:
+    row = only(read("| Cards | Speed(s/step) | Time(h) | GPU Mem(MiB) | mAP(%) |", "| 8 | 0.5 | 8.5 | 20480 | 36.1 |"))
+    assert (row.device, row.topology, row.e2e_time_s, row.mem_used_gib) == ("Q9-X", "1x8", 30600, 20)
+    assert (row.quality, row.quality_unit, kept(row)) == (36.1, "%", {"Speed": 0.5})
+
+
+def test_a_time_without_a_unit_is_not_taken_for_seconds() -> None:
+    heads = "| GPU | Training time | AUC |"
+    assert only(read(heads, "| Q9-X x8 | 8h30min | 0.7 |")).e2e_time_s == 30600
+    row = only(read(heads, "| Q9-X x8 | 5 | 0.7 |"))
+    assert (row.e2e_time_s, kept(row)) == (None, {"Training time": 5})
+
+
+def test_a_precision_that_is_a_number_is_no_type() -> None:
+    row = only(read("| GPU | Precision | Recall |", "| Q9-X x8 | 0.91 | 0.9 |"))
+    assert (row.precision, row.quality_name, row.quality, kept(row)) == ("unknown", "Precision", 0.91, {"Recall": 0.9})
+
+
+def test_a_name_of_a_quality_may_hold_a_colon() -> None:
+    row = only(read("| GPU | Result |", "| Q9-X x8 | mAP@0.5:0.95: 36.1 mAP@0.5: 54 |"))
+    assert (row.quality_name, row.quality, kept(row)) == ("mAP@0.5:0.95", 36.1, {"mAP@0.5": 54})
+
+
+@pytest.mark.parametrize("text", ["bs=256(global)", "global_bs=256", "GBS=256", "globalbs=2M"])
+def test_a_batch_of_all_devices_is_not_one_devices(text: str) -> None:
+    assert only(metrics(HEADS, f"| Q9单机8卡（1x8） | fp32 | {text} | | 1 | 2 | 3 | | |")).batch_per_device is None
+
+
 def test_a_bare_device_is_one_of_nobody_knows_how_many() -> None:
     row = only(read("| Model | GPU | FPS | FID |", "| Sailnet | Q9-X | 16.1 | 120.5 |"))
     assert (row.device, row.topology, row.devices) == ("Q9-X", "unknown", None)

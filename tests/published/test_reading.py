@@ -265,6 +265,8 @@ def test_rows_that_would_have_one_name_are_numbered() -> None:
         ("Q9 2x8", "Q9", "2x8"),
         ("Xeon 8370C 2 nodes x 4 GPUs (2X4)", "Xeon 8370C", "2x4"),
         ("N7", "N7", None),
+        ("N370-X8", "N370-X8", None),
+        ("N370-X8 x16", "N370-X8", "1x16"),
         ("N7 (0x8)", "N7", None),
     ],
 )

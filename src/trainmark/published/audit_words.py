@@ -108,7 +108,9 @@ def units(page: PublishedPage) -> Iterator[CheckResult]:
     without: dict[str, list[Said]] = {}
     for entry in needing:
         # said once is said for all; a word such as token/p/s says it itself
-        if is_unit(entry.word) or any(other.unit for other in needing if other.word == entry.word):
+        if ("/" in entry.word and is_unit(entry.word)) or any(
+            other.unit for other in needing if other.word == entry.word
+        ):
             continue
         without.setdefault(entry.quantity, []).append(entry)
     for quantity, entries in without.items():

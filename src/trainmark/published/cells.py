@@ -24,7 +24,11 @@ _FIGURE = re.compile(
 )
 _TIMES = re.compile(r"([^*x×]{1,40}?)\s?[*x×]\s?([0-9]{1,6})([^0-9]{0,10})", re.IGNORECASE)
 _SLASH = re.compile(r" ?/ ?")
-_SPANS = re.compile(r"(?:([0-9]{1,5})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,5})m)?(?:([0-9]{1,5})s)?", re.IGNORECASE)
+_SPANS = re.compile(
+    r"(?:([0-9]{1,5})(?:d|days?|天))?(?:([0-9]{1,5})(?:h|hours?|小时))?(?:([0-9]{1,5})(?:m|mins?|minutes?|分钟?))?"
+    r"(?:([0-9]{1,5})(?:s|secs?|seconds?|秒))?",
+    re.IGNORECASE,
+)
 _REMARK = re.compile(r"(\S[^(]{0,60})\(([^()]{1,80})\)")
 _SPREAD = re.compile(r"([^±]{1,40}?)(?:±|\+/?-)(.{1,30})")
 _SUM = re.compile(r"([0-9. */x×]{3,60})=([^=]{1,60})")
@@ -48,13 +52,16 @@ _MANY = "[0-9]{1,6}|[一二三四五六七八九十单两双]"
 _WORDED = re.compile(
     rf"(?:(?:(?P<machines>{_MANY})\s*机)?\s*(?P<cards>{_MANY})\s*卡"
     r"|(?P<nodes>[0-9]{1,6})\s*nodes?\s*[,x×*]?\s*(?P<devices>[0-9]{1,6})\s*(?:devices?|gpus?|cards?|chips?)"
-    r"|(?:(?<![0-9A-Za-z])(?P<rows>[0-9]{1,6}))?[x×]\s*(?P<after>[0-9]{1,6})"
+    r"|(?:(?<![0-9A-Za-z])(?P<rows>[0-9]{1,6}))?(?<![-_])[x×*]\s*(?P<after>[0-9]{1,6})"
+    r"|\((?P<counted>[0-9]{1,6})\s*(?:cards?|gpus?|devices?|卡)\)"
     r"|(?<![0-9A-Za-z])(?P<before>[0-9]{1,6})\s*[x×])$",
     re.IGNORECASE,
 )
+_AHEAD = re.compile(r"([0-9]{1,4})\s*[x×*]\s*(?=[A-Za-z])", re.IGNORECASE)
+"""`8 x BI-V100`."""
 _BATCH = re.compile(
     r"(?<![a-z])(?<!global)(?<!global[ _-])(?P<each>per[ _-]?(?:device|gpu|card)[ _-]|local[ _-]?|micro[ _-]?)?"
-    r"(?:bs|batch[\s_-]?size|batch|批大小)\s*[:=]?\s*(?P<size>[0-9]{1,9})(?![0-9.a-z])"
+    r"(?:bs|batch[\s_-]?size|batch|批大小)\s*[:=]?\s*(?P<size>[0-9]{1,9})(?![0-9.a-z]|\s?\(?global)"
     r"\s*(?P<of>/\s*(?:device|card|gpu|卡)|\(?(?:per|a|each)\s+(?:device|card|gpu)|每卡)?",
     re.IGNORECASE,
 )
@@ -205,6 +212,9 @@ def place(text: str) -> Place:
     elif match := _WORDED.search(rest):
         worded = _worded(match)
         rest = rest[: match.start()]
+    elif topology is None and (match := _AHEAD.match(rest)):
+        worded = _topology(f"1x{match[1]}")
+        rest = rest[match.end() :]
     rest = rest.rstrip(" ,")
     return Place(
         device="" if is_blank(rest) else rest.strip("/ ") if rest.startswith("/ ") else rest,
@@ -232,6 +242,8 @@ def _worded(match: re.Match[str]) -> Topology | None:
     found = match.groupdict()
     if found["cards"]:
         return _topology(f"{_count(found['machines'] or '1')}x{_count(found['cards'])}")
+    if found["counted"]:
+        return _topology(f"1x{found['counted']}")
     if found["nodes"]:
         return _topology(f"{found['nodes']}x{found['devices']}")
     return _topology(f"1x{found['before']}" if found["before"] else f"{found['rows'] or 1}x{found['after']}")

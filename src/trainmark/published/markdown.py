@@ -70,7 +70,7 @@ _MARKS = re.compile(
     r"|</?(?:b|i|u|p|em|strong|code|sub|sup|span|font|center|div|nobr)(?:\s[^<>]{0,200})?/?>"
     r"|!?\[([^\[\]]{0,300})\]\([^()\s]{0,500}\)"  # of a link its text
     r"|`+|~~"
-    r"|(?<=[^\s0-9*])\*+|\*+(?=[^\s0-9*])|(?<!\S)\*+(?=[0-9])|(?<=[0-9])\*+(?!\S)"  # elsewhere it multiplies
+    r"|(?<![0-9A-Za-z*])\*+(?=[^\s*])|(?<=[^\s*])\*+(?![0-9A-Za-z*])"  # elsewhere it multiplies
     r"|(?<![0-9A-Za-z])_+|_+(?![0-9A-Za-z])",
     re.IGNORECASE,
 )

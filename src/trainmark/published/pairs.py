@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from trainmark.published.cells import LONGEST, Figure, figure, seconds, tidy
-from trainmark.published.heads import is_precision
+from trainmark.published.heads import is_precision, measure_kind
 from trainmark.published.units import is_unit
 
 _PIECE = re.compile(r"[:=]|[,;]|[^\s:=,;]+")
@@ -52,8 +52,10 @@ def pairs(text: str) -> list[PairGroup] | None:
                     return None
                 groups.append((" ".join(words), []))
                 words = []
+        elif words and after in _GIVES and place > 1 and pieces[place - 2] == ":" and _is_value(piece):
+            words[-1] += f":{piece}"  # `mAP@0.5:0.95: 36.1`
         elif words and after not in _GIVES and _is_value(piece):
-            unit = after if after not in _ENDS and is_unit(after) and figure(piece) else ""
+            unit = after if is_unit(after) and figure(piece) and not measure_kind(after) else ""
             place += bool(unit)
             shown = f"{piece} {unit}".strip()
             groups[-1][1].append(Pair(name=" ".join(words).strip("'\"`"), text=shown, figure=figure(shown)))

@@ -45,6 +45,9 @@ _TRUTHS = {
 _SPREAD = ("precision_results", "count_results")
 _CONFIG_FILE = re.compile(r"config_([A-Za-z0-9-]{1,30}?)x([0-9]{1,4})x([0-9]{1,4})(?:\.py)?")
 _CRITERION = re.compile(r"([^:=<>≥≤0-9][^:=<>≥≤]{0,60}?)\s?(:|=|>=|≥|>|<=|≤|<|\s)\s?([0-9.][^:=<>≥≤\s]{0,20}\s?%?)")
+_IN_SECONDS = {key(word) for word in ("e2e_time", "e2e time", "端到端时间", "end-to-end time", "运行时长")}
+"""Words for a time that pages count in seconds, whether or not they say it."""
+_EACH = re.compile(r"per|单卡|local|each", re.IGNORECASE)
 _PRECISION_SAID = re.compile(r"(?:数据精度|precision|dtype)\s?[:=]\s?([A-Za-z0-9-]{2,9})", re.IGNORECASE)
 
 
@@ -73,7 +76,10 @@ def is_results(columns: Sequence[Head], rows: Sequence[MarkdownRow], *, under_re
     if not under_results or not tells_run:
         return False
     return any(
-        figure(cell) for line in rows for head, cell in zip(columns, line.cells, strict=False) if _may_hold(head)
+        figure(cell) or pairs(cell)
+        for line in rows
+        for head, cell in zip(columns, line.cells, strict=False)
+        if _may_hold(head)
     )
 
 
@@ -84,7 +90,7 @@ def is_whole(columns: Sequence[Head]) -> bool:
 
 def take(section: Section, table: Table, columns: Sequence[Head]) -> list[TableRun]:
     """Every run of the table, with what its words are remembered on the section."""
-    columns = _spread_flags(table, columns)
+    columns = _settled(table, columns)
     whole, found, label = is_whole(columns), [], ""
     given: dict[str, str] = {}
     for row in table.rows:
@@ -165,13 +171,15 @@ def _is_close(one: float, other: float) -> bool:
     return abs(one - other) <= ALIKE * max(abs(one), abs(other))
 
 
-def _spread_flags(table: Table, columns: Sequence[Head]) -> list[Head]:
-    """A column FP16 says yes or no, or holds the results in this precision."""
+def _settled(table: Table, columns: Sequence[Head]) -> list[Head]:
+    """Columns whose cells tell what is meant: FP16 says yes or no, or holds results; Precision a type, or a share."""
     found = []
     for index, head in enumerate(columns):
         cells = [row.cells[index] for row in table.rows if index < len(row.cells)]
         if head.kind == "fp16" and any(not is_blank(cell) and key(cell) not in _TRUTHS for cell in cells):
             head = replace(head, kind="precision_results")
+        elif head.kind == "precision" and any(figure(cell) for cell in cells):
+            head = replace(head, kind="quality", name=head.word)
         found.append(head)
     return found
 
@@ -254,6 +262,9 @@ def _identify(line: _Line, run: TableRun, head: Head, text: str, *, whole: bool)
         _configure(run, text)
     elif head.kind in ("configuration", "device"):
         where = place(text)
+        count = figure(text)
+        if count and not count.unit and count.value in range(1, 10**5):  # a column Cards may count them
+            where = replace(where, device="", topology=Topology(nodes=1, devices_per_node=int(count.value)))
         run.device, run.topology, run.memory_total = where.device, where.topology or run.topology, where.memory_gib
         if where.remark:
             run.remarks.append(where.remark)
@@ -367,6 +378,9 @@ def _measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
         if time is None or run.e2e_time_s is not None:
             return False
         found = figure(text)
+        if found and not found.unit and not unit and key(head.word) not in _IN_SECONDS:
+            run.keep(head.word, text, found)
+            return True
         if found is None or found.unit:
             line.units.setdefault(head.word, found.unit if found else "s")
         section.note_figure(line.table, line.number, head, found or Figure(value=time, unit="s"))
@@ -409,9 +423,11 @@ def _measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
         if found.unit or found.value != int(found.value):
             return False
         run.fix_hp = run.fix_hp or f"bs={found.value:g}"
-        run.batch = int(found.value) if "单卡" in head.word else run.batch
+        run.batch = int(found.value) if _EACH.search(head.word) else run.batch
     elif kind == "num_devices":
         return True
+    elif kind in _SPREAD and units.item(found.unit):
+        _rate(run, head, found, text)
     else:
         run.keep(head.word, text, found)
     return True
@@ -474,7 +490,8 @@ def _pair(line: _Line, run: TableRun, head: Head, pair: Pair) -> None:
     """One of the figures inside a cell: what its name says, or else what its column does."""
     kind, found = measure_kind(pair.name), pair.figure
     inner = Head(kind=kind, word=pair.name, name=pair.name)
-    if kind == "e2e_time" and run.e2e_time_s is None and (time := seconds(pair.text)) is not None:
+    told = found is None or found.unit or key(pair.name) in _IN_SECONDS
+    if kind == "e2e_time" and told and run.e2e_time_s is None and (time := seconds(pair.text)) is not None:
         run.e2e_time_s = time
     elif found is None:
         run.keep(pair.name, pair.text)

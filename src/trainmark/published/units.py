@@ -21,7 +21,7 @@ _STEPS = ("it", "iter", "iters", "iteration", "iterations", "step", "steps", "ba
 """What is no item: how many of these there are depends on the batch."""
 _SECOND = ("s", "sec", "second", "秒")
 _TIMES = (*_SECOND, "secs", "seconds", "ms", "min", "mins", "minutes", "h", "hr", "hours", "小时", "天", "days", "分钟")
-_PLAIN = ("%", "w", "kw", "g", "gb", "gib", "m", "mb", "mib", "t", "x", "倍")
+_PLAIN = ("%", "w", "kw", "g", "gb", "gib", "m", "mb", "mib", "t", "x", "倍", "fps", "ips", "qps", "tps")
 _NAMES = {word: item for item, words in _ITEMS.items() for word in words}
 
 
