@@ -64,6 +64,18 @@ def test_a_megabyte_of_table_signs_is_cut_short_and_said_to_be(text: str) -> Non
     assert len(page.unread) <= 201
 
 
+@pytest.mark.parametrize(
+    "piece", ["=", "a ", "a=1,", "1x", "单机8卡", "(1x8)", "bs ", "global bs ", "1/", "1&&", "*", "top ", "1d1h"]
+)
+def test_cells_of_one_sign_end_soon_and_are_kept_as_text(piece: str) -> None:
+    cell = piece * 200
+    heads = "| GPU | FP32 | ACC | Configuration | Convergence criteria | Time | Batch size |"
+    text = "\n".join((heads, "|---|---|---|---|---|---|---|", *["|" + f"{cell}|" * 7] * 40))
+    page = read.read(text, name="page.md")
+    assert len(page.rows) <= 40
+    use(page)
+
+
 def test_a_table_of_ten_thousand_columns_is_refused_with_its_line() -> None:
     page = read.read("| a " * 10_000 + "|\n", name="page.md")
     assert page.unread[0] == "line 1: it has 10001 columns, and at most 200 are read"

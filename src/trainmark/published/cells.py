@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trainmark.spec import escape
 from trainmark.spec.errors import UsageError
@@ -97,6 +98,7 @@ class BatchCell:
     """Whether the text says so itself."""
 
 
+@lru_cache(maxsize=5000)
 def tidy(text: str) -> str:
     """One spelling for what looks the same: no full-width letters, no doubled blanks, nothing a terminal obeys."""
     if text.isascii() and text.isprintable():
@@ -104,6 +106,7 @@ def tidy(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", escape.terminal(" ".join(text.split()))).split())
 
 
+@lru_cache(maxsize=5000)
 def key(text: str) -> str:
     """By which words of tables are looked up: `e2e time`, `E2E_time` and `ｅ２ｅ－ｔｉｍｅ` are one."""
     return re.sub(r"[\s_\-'\"`]", "", unicodedata.normalize("NFKC", text).casefold())
@@ -190,6 +193,7 @@ def _converted(found: Figure | None, unit: str, factors: dict[str, float]) -> fl
     return None if factor is None else found.value if factor == 1 else round(found.value * factor, 9)
 
 
+@lru_cache(maxsize=5000)
 def place(text: str) -> Place:
     """Device and topology of `A100单机8卡（1x8*80G）`, `A100 1 node, 8 devices (1x8)`, `BI-V100 x8`."""
     rest, topology, memory = tidy(text)[:LONGEST], None, None

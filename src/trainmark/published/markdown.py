@@ -11,7 +11,7 @@ MOST_COLUMNS = 200
 MOST_TABLE_LINES = 2000
 """A page of results has a hundred; one of a million pipes must not keep anybody waiting."""
 MOST_PARTS = 4000
-LONGEST_CELL = 1500
+LONGEST_CELL = 500
 
 
 @dataclass(frozen=True, kw_only=True)
