@@ -62,19 +62,19 @@ shown wherever the result is.
 
 
 def page() -> str:
-    phases = [(f"`{phase}`", markdown_cell(text)) for phase, text in PHASES_EXPLAINED.items()]
+    phases = [(f"`{phase}`", _prose(text)) for phase, text in PHASES_EXPLAINED.items()]
     metrics = [
         (
             f"`{metric.alias}`",
             f"`{metric.name}`",
             f"`{metric.formula}`",
             markdown_cell(metric.unit.replace("{item}", "items")),
-            markdown_cell(metric.definition),
+            _prose(metric.definition),
         )
         for metric in METRICS.values()
     ]
-    words = [(f"`{word}`", markdown_cell(text)) for word, text in WORDS.items()]
-    doubts = [(f"`{code}`", markdown_cell(text)) for code, text in DOUBTS.items()]
+    words = [(f"`{word}`", _prose(text)) for word, text in WORDS.items()]
+    doubts = [(f"`{code}`", _prose(text)) for code, text in DOUBTS.items()]
     parts = [
         OPENING,
         PHASES_OPENING,
@@ -88,6 +88,11 @@ def page() -> str:
         table(("code", "says"), doubts),
     ]
     return "\n".join(parts)
+
+
+def _prose(text: str) -> str:
+    """A definition as a cell; what is code in it stays so."""
+    return markdown_cell(text).replace("\\`", "`")
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -127,3 +127,26 @@ def test_json_says_which_language_it_is_in(language: str, capsys: pytest.Capture
     assert documents == [
         {field: value for field, value in entry._asdict().items() if value} for entry in glossary.meanings(language)
     ]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("计算吞吐量", "p_core"),
+        ("总吞吐量", "p_whole"),
+        ("训练吞吐量", "p_train"),
+        ("疑点", "doubts"),
+        ("超参修改", "fix_hp"),
+        ("训练结果", "quality"),
+    ],
+)
+def test_the_words_of_chinese_tables_are_known(capsys: pytest.CaptureFixture[str], word: str, meant: str) -> None:
+    assert call(word, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["word"], said["language"]) == (meant, "zh")
+
+
+def test_a_word_with_dots_in_it_does_not_end_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call() == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "amp-... where autocast lowered them from float32 weights." in said

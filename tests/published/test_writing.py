@@ -45,7 +45,7 @@ def test_a_full_run_is_written_as_the_published_tables_write_it() -> None:
 def test_a_run_that_was_cut_short_has_neither_time_nor_quality() -> None:
     row = cells(line(write_flagperf.write([make_record()], lang="en"), "| AMD EPYC"))
     assert row[0] == "AMD EPYC 1 node, 1 device (1x1)"
-    assert (row[3], row[7]) == ("", "")
+    assert (row[3], row[7]) == ("/", "/")
     full = make_record(plan={"limits": Limits()})
     row = cells(line(write_flagperf.write([full], lang="en"), "| AMD EPYC"))
     assert (row[3], row[7]) == ("359.26", "0.3125%")
@@ -69,6 +69,8 @@ def test_the_environment_is_what_was_collected_and_what_was_not_is_said() -> Non
         "device": {"name": "N7", "driver": "DRV 5.1"},
         "cpu": {"name": "Example CPU", "logical_cores": 64},
         "os": "Linux 6.1.0",
+        "distribution": "Example OS 12",
+        "machine": "Example Server 4U",
         "torch": "2.6.0",
         "python": "3.11.7",
         "link": [{"bytes": 4096, "median_s": 2e-5, "bus_gigabytes_per_s": 0.2}],
@@ -77,7 +79,10 @@ def test_the_environment_is_what_was_collected_and_what_was_not_is_said() -> Non
     for piece in (
         "Accelerator model: N7",
         "CPU model: Example CPU, 64 logical cores",
-        "OS and kernel: Linux 6.1.0",
+        "Machine model: Example Server 4U",
+        "OS version: Example OS 12",
+        "OS kernel version: Linux 6.1.0",
+        "Docker version: /",
         "Driver of the device: DRV 5.1",
         "Framework: pytorch-2.6.0",
         "Other software: python 3.11.7",
@@ -85,7 +90,49 @@ def test_the_environment_is_what_was_collected_and_what_was_not_is_said() -> Non
     ):
         assert f"    - {piece}" in text
     bare = write_flagperf.write([make_record(environment={})], lang="en")
-    assert "    - CPU model: not collected" in bare
+    assert "    - CPU model: /" in bare
+
+
+def test_what_the_maintainers_of_such_pages_ask_for_is_on_the_page() -> None:
+    text = write_flagperf.write([make_record()], lang="zh")
+    assert text.startswith("### 数据集\nimagenet（合成数据，不是真实数据集）：由 `trainmark data make imagenet` 生成\n")
+    for piece in ("    - 机器型号: /", "    - OS版本: /", "    - OS kernel版本: ", "    - Docker 版本: /"):
+        assert piece in text
+    assert "| 额外修改项 | 无 |  |" in text
+    assert "| **计算吞吐量** | **p_core,见“性能指标”** |" in text
+
+
+def test_the_column_of_the_quality_has_the_word_that_pages_of_the_model_use() -> None:
+    vit = write_flagperf.write([make_record(plan={"workload": "vit"})], lang="zh")
+    assert "| p_core | final_acc1 | mem |" in vit and "| 训练结果 | final_acc1,见“性能指标” |" in vit
+    assert "| p_core | acc | mem |" in write_flagperf.write([make_record()], lang="zh")
+
+
+def test_one_machine_is_described_once_with_what_each_run_measured_of_its_links() -> None:
+    def linked(topology: str, ranks: int, bus: float) -> Record:
+        link = [{"bytes": size, "median_s": 2e-3, "bus_gigabytes_per_s": bus} for size in (4096, 2**26)]
+        record = make_record(plan={"topology": topology}, timeline=make_timeline(ranks=ranks))
+        return renamed(in_environment(record, link=link), topology)
+
+    text = write_flagperf.write([make_record(), linked("1x2", 2, 3.0), linked("1x4", 4, 2.0)], lang="zh")
+    assert text.count("- ##### 硬件环境") == text.count("CPU型号") == 1
+    assert "1 台主机上 2 个进程之间的 all-reduce：4 KiB 用时 2.0 ms，64 MiB 带宽 3.0 GB/s；1 台主机上 4 个进程" in text
+
+
+def test_notes_are_in_the_language_of_the_page() -> None:
+    doubts = (
+        Doubt(code="few-steps", text="p_core is known to ±9.1 %, not ±1 %: about 1173 more steps would do"),
+        Doubt(code="rank-skew", text="ranks differ by words that nobody has translated"),
+    )
+    record = make_record(
+        doubts=doubts, coverage="the steady part: 26 steps after 1 of warm-up", status="incomplete", ended="interrupted"
+    )
+    text = write_flagperf.write([with_metrics(record, mem=None)], lang="zh").partition("注：")[2]
+    assert "p_core 只精确到 ±9.1 %，未达到 ±1 %：大约还需要 1173 步" in text
+    assert "稳定部分：1 步预热之后的 26 步" in text
+    assert "未完成: 已中断" in text or "不完整: 已中断" in text
+    assert "没有 mem：no sensor" in text  # a reason of a sensor's own
+    assert "ranks differ" not in text and "最慢" in text  # what its code means
 
 
 @pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])

@@ -12,10 +12,12 @@ from records import make_record
 
 from trainmark import workloads
 from trainmark.analysis.audit_record import CHECKS
-from trainmark.spec import metrics
+from trainmark.spec import endings, metrics
 from trainmark.spec.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
 from trainmark.spec.language import by_locale, catalogue, read_po, speaker, unwrapped
 from trainmark.spec.metrics import METRICS
+from trainmark.spec.record import ALL_STEPS
+from trainmark.spec.retold import TEMPLATES
 
 SOURCE = Path(__file__).parents[2] / "src" / "trainmark"
 SPEAKING = ("report", "published")
@@ -67,12 +69,17 @@ def reasons() -> set[str]:
     return found
 
 
+def endings_in_words() -> set[str]:
+    return {value for name, value in vars(endings).items() if name.isupper() and isinstance(value, str)}
+
+
 def said() -> set[str]:
     """All that anybody says in the reader's language."""
     found = {sentence.value for _, sentence in sentences_in_code() if isinstance(sentence, ast.Constant)}
     for metric in METRICS.values():
         found |= {metric.name, metric.formula, unwrapped(metric.definition)}
     found |= {*PHASES_EXPLAINED.values(), *WORDS.values(), *DOUBTS.values()}
+    found |= {*TEMPLATES, ALL_STEPS, *endings_in_words()}
     found |= {quality.plain for quality in workloads.qualities() if quality.plain != quality.word}
     return found | reasons() | {check.title for check in CHECKS} | {facts.task for facts in workloads.all_facts()}
 

@@ -13,7 +13,7 @@ EXAMPLES = """\
   trainmark explain p_core                one of them in full
   trainmark explain data_wait
   trainmark explain p_core --lang zh      in Chinese, which a Chinese locale chooses by itself
-  trainmark explain 计算吞吐              by its Chinese name
+  trainmark explain 计算吞吐量            by its Chinese name
   trainmark explain p_train --json        for programs"""
 
 

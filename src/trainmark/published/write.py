@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark.published.own_rows import own_row
 from trainmark.spec import escape, links
 from trainmark.spec.format import goal
-from trainmark.spec.language import speaker
-from trainmark.workloads import quality_word
+from trainmark.spec.glossary import doubts_in
+from trainmark.spec.language import Say, speaker
+from trainmark.spec.retold import retold, told_doubt
+from trainmark.workloads import facts_of, quality_word
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
@@ -32,6 +34,12 @@ class WrittenSection:
     def quality(self) -> str:
         """The word the tables use, with nothing in it that could end a cell."""
         return quality_word(self.records[0].quality.name)
+
+    @property
+    def column(self) -> str:
+        """What published pages of the model call that column."""
+        known = facts_of(self.records[0])
+        return (known.quality_on_pages if known else "") or self.quality
 
     @property
     def goal(self) -> str:
@@ -58,70 +66,99 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [_line(heads), "| " + " | ".join("---" for _ in heads) + " |", *(_line(row) for row in rows)]
 
 
+class Strong(str):
+    """What stands out in a table."""
+
+    __slots__ = ()
+
+
 def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(cell: str) -> str:
+    text = escape.markdown_cell(cell)
+    return f"**{text}**" if isinstance(cell, Strong) else text
 
 
 def notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
     """What to know before trusting a row, numbered, with the rows it is about; why one of the shown is missing, too."""
-    say = speaker(lang)
+    say, meanings = speaker(lang), doubts_in(lang)
     about: dict[str, list[int]] = {}
     for index, record in enumerate(section.records, 1):
-        for sentence in _sentences(record, shown):
+        for sentence in _sentences(record, shown, say, meanings):
             about.setdefault(sentence, []).append(index)
     lines = []
     for number, (sentence, rows) in enumerate(about.items(), 1):
         listed = ", ".join(str(row) for row in rows)
         which = (say("row {rows}") if len(rows) == 1 else say("rows {rows}")).format(rows=listed)
-        lines.append(f"{number}. {which}: {escape.markdown_cell(say(sentence))}")
+        lines.append(f"{number}. {which}: {escape.markdown_cell(sentence)}")
     return lines
 
 
-def _sentences(record: Record, shown: Sequence[str]) -> list[str]:
-    found = [] if record.status == "valid" else [f"{record.status}: {record.ended}"]
+def _sentences(record: Record, shown: Sequence[str], say: Say, meanings: Mapping[str, str]) -> list[str]:
+    statuses = {"invalid": say("invalid"), "incomplete": say("incomplete")}
+    ended = retold(record.ended, say)
+    found = [] if record.status == "valid" else [f"{statuses[record.status]}: {ended}"]
     if record.precision != record.plan.precision:
-        found.append(f"{record.plan.precision} was asked for, {record.precision} ran")
+        found.append(say("{asked} was asked for, {ran} ran").format(asked=record.plan.precision, ran=record.precision))
     missing: dict[str, list[str]] = {}
     for alias in shown:
         quantity = record.metrics.get(alias)
         if quantity is None or quantity.value is None:
-            reason = (quantity.unavailable if quantity else None) or "not on the record"
-            missing.setdefault(reason, []).append(alias)
-    found += [f"no {', '.join(aliases)}: {reason}" for reason, aliases in missing.items()]
-    found.append(f"throughputs cover {record.coverage}")
-    return [*found, *(doubt.text for doubt in record.doubts)]
+            reason = quantity.unavailable if quantity else None
+            missing.setdefault(say(reason) if reason else say("not on the record"), []).append(alias)
+    found += [
+        say("no {metrics}: {reason}").format(metrics=", ".join(aliases), reason=why) for why, aliases in missing.items()
+    ]
+    found.append(say("throughputs cover {coverage}").format(coverage=retold(record.coverage, say)))
+    return [*found, *(told_doubt(doubt, say, meanings) for doubt in record.doubts)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What was collected of where a run ran, ready to be written; empty where it was not collected."""
 
+    model: str
     device: str
     cpu: str
     network: str
-    system: str
+    distribution: str
+    kernel: str
     driver: str
     framework: str
     software: str
 
 
-def machines(section: WrittenSection) -> list[Machine]:
-    """Every machine the runs of a section ran on, each once."""
-    found = [_machine(record, row) for record, row in zip(section.records, section.rows, strict=True)]
-    return list(dict.fromkeys(found))
+def machines(section: WrittenSection, say: Say) -> list[Machine]:
+    """Every machine the runs of a section ran on, each once, with what all of them measured of the links."""
+    found: dict[Machine, list[str]] = {}
+    for record, row in zip(section.records, section.rows, strict=True):
+        found.setdefault(_machine(record, row), []).append(_network(record, say))
+    return [
+        replace(machine, network=say("; ").join(dict.fromkeys(line for line in lines if line)))
+        for machine, lines in found.items()
+    ]
+
+
+def _network(record: Record, say: Say) -> str:
+    if not (measured := record.environment.link):
+        return ""
+    hosts = len({trace.host for trace in record.timeline.ranks})
+    return retold(links.summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1)), say)
 
 
 def _machine(record: Record, row: PublishedRow) -> Machine:
     environment = record.environment
-    measured = environment.link
-    hosts = len({trace.host for trace in record.timeline.ranks})
     cores = environment.cpu.logical_cores
     versions = {name: getattr(environment, name) for name in ("python", "numpy", "trainmark")}
     return Machine(
+        model=environment.machine,
         device=row.device,
         cpu=f"{environment.cpu.name}{f', {cores} logical cores' if cores else ''}",
-        network=links.summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1)) if measured else "",
-        system=environment.os,
+        network="",
+        distribution=environment.distribution,
+        kernel=environment.os,
         driver=environment.device.driver or "",
         framework=f"pytorch-{environment.torch}" if environment.torch else "",
         software=", ".join(f"{name} {version}" for name, version in versions.items() if version),

@@ -33,7 +33,7 @@ def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     yield ""
     yield from table(
         ("GPU", say("Vendor"), say("Driver"), say("Framework"), say("System")),
-        _environments(section),
+        _environments(section, say),
     )
     yield ""
     yield "## " + say("Model Results")
@@ -73,11 +73,11 @@ def _heads(section: WrittenSection, say: Say) -> tuple[str, ...]:
     )
 
 
-def _environments(section: WrittenSection) -> list[tuple[str, ...]]:
+def _environments(section: WrittenSection, say: Say) -> list[tuple[str, ...]]:
     vendors = {row.device: row.vendor for row in section.rows}
     return [
-        (machine.device, vendors[machine.device], machine.driver, machine.framework, machine.system)
-        for machine in machines(section)
+        (machine.device, vendors[machine.device], machine.driver, machine.framework, machine.kernel)
+        for machine in machines(section, say)
     ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainmark import workloads
 from trainmark.published import names
 from trainmark.published.own_rows import written
-from trainmark.published.write import Machine, WrittenSection, machines, notes, sections, table
+from trainmark.published.write import Machine, Strong, WrittenSection, machines, notes, sections, table
 from trainmark.spec import escape
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.topology import Topology
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
 
+UNKNOWN = "/"
+"""What such pages write where nothing was measured or collected."""
 SHOWN = ("p_whole", "p_train", "p_core", "mem", "mem_total")
 
 
@@ -27,10 +29,13 @@ def write(records: Sequence[Record], *, lang: str) -> str:
 
 
 def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
+    yield "### " + say("Data set")
+    yield _data_set(section.records[0], say)
+    yield ""
     devices = " / ".join(dict.fromkeys(f"{row.vendor} {row.device}" for row in section.rows))
     yield "### " + say("{devices}: configuration and results").format(devices=escape.markdown_cell(devices))
     yield "#### " + say("Environment")
-    for machine in machines(section):
+    for machine in machines(section, say):
         yield from _environment(machine, say)
     yield ""
     yield "### " + say("Results")
@@ -43,7 +48,7 @@ def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     yield from table(
         (
             say("Configuration"), "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core",
-            section.quality, "mem",
+            section.column, "mem",
         ),
         (_row(row, section, say) for row in section.rows),
     )  # fmt: skip
@@ -55,20 +60,29 @@ def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
 
 
 def _environment(machine: Machine, say: Say) -> Iterator[str]:
-    missing = say("not collected")
-
     def item(name: str, value: str) -> str:
-        return f"    - {name}: {escape.markdown_cell(value) or missing}"
+        return f"    - {name}: {escape.markdown_cell(value) or UNKNOWN}"
 
     yield "- ##### " + say("Hardware")
+    yield item(say("Machine model"), machine.model)
     yield item(say("Accelerator model"), machine.device)
     yield item(say("CPU model"), machine.cpu)
     yield item(say("Network between nodes, measured"), machine.network)
     yield "- ##### " + say("Software")
-    yield item(say("OS and kernel"), machine.system)
+    yield item(say("OS version"), machine.distribution)
+    yield item(say("OS kernel version"), machine.kernel)
     yield item(say("Driver of the device"), machine.driver)
+    yield item(say("Docker version"), "")
     yield item(say("Framework"), machine.framework)
     yield item(say("Other software"), machine.software)
+
+
+def _data_set(record: Record, say: Say) -> str:
+    """Where the data comes from; every page begins with that."""
+    name = escape.markdown_cell(record.plan.data.name)
+    if record.plan.data.synthetic:
+        return say("{name}, synthetic: `trainmark data make {name}` makes it; it is not the real set").format(name=name)
+    return say("{name}: `trainmark data prepare {name}` makes it of the files its publisher offers").format(name=name)
 
 
 def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]]:
@@ -115,11 +129,12 @@ def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]
         say("{unit}; without evaluation").format(unit=rate),
     )
     yield (
-        say("Compute throughput"),
-        see("p_core"),
+        Strong(say("Compute throughput")),
+        Strong(see("p_core")),
         say("{unit}; without evaluation and data wait").format(unit=rate),
     )
-    yield say("Training result"), see(section.quality), say("target {goal}").format(goal=section.goal)
+    yield say("Training result"), see(section.column), say("target {goal}").format(goal=section.goal)
+    yield say("Further changes"), say("none"), ""
 
 
 def _row(row: PublishedRow, section: WrittenSection, say: Say) -> tuple[str, ...]:
@@ -129,11 +144,11 @@ def _row(row: PublishedRow, section: WrittenSection, say: Say) -> tuple[str, ...
         _configuration(_shown(row, section), topology, say),
         row.precision,
         row.fix_hp or "",
-        written(row.e2e_time_s),
-        written(row.p_whole),
-        written(row.p_train),
-        written(row.p_core),
-        written(row.quality, unit or "") if row.quality is not None else "",
+        written(row.e2e_time_s) or UNKNOWN,
+        written(row.p_whole) or UNKNOWN,
+        written(row.p_train) or UNKNOWN,
+        written(row.p_core) or UNKNOWN,
+        written(row.quality, unit or "") or UNKNOWN,
         _memory(row),
     )
 
@@ -157,7 +172,7 @@ def _configuration(device: str, topology: Topology, say: Say) -> str:
 
 def _memory(row: PublishedRow) -> str:
     if row.mem_used_gib is None and row.mem_total_gib is None:
-        return ""
+        return UNKNOWN
     return "/".join(_decimal(value) for value in (row.mem_used_gib, row.mem_total_gib))
 
 

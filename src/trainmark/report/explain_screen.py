@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from trainmark.report.terminal import TerminalWriter
@@ -45,8 +46,10 @@ def draw_all(writer: TerminalWriter, entries: Sequence[Meaning], language: str) 
 
 def _in_short(entry: Meaning, say: Say) -> str:
     """The first sentence of a definition, with the translated name before it and the unit behind."""
-    end = say(". ") if entry.language != "en" else ". "
-    first = " ".join(entry.definition.split("\n\n")[0].split()).split(end)[0].rstrip(end.strip())
-    sentence = first + end.strip() if first else ""
+    end = (say(". ") if entry.language != "en" else ". ").strip()
+    whole = " ".join(entry.definition.split("\n\n")[0].split())
+    # three dots, as in amp-..., end nothing
+    first = re.split(rf"(?<!\.){re.escape(end)}(?:\s|$)" if end == "." else re.escape(end), whole)[0]
+    sentence = first + end if first else ""
     named = say("{name}: {text}").format(name=entry.title, text=sentence) if entry.title else sentence
     return say("{sentence} ({unit})").format(sentence=named, unit=entry.unit) if entry.unit else named

@@ -14,6 +14,7 @@ from trainmark.spec.machine import FlopsFacts, StepCheck
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.precision import said_of_inside, said_of_products
 from trainmark.spec.record import Record
+from trainmark.spec.retold import retold
 from trainmark.spec.telemetry import MachineTelemetry, Series
 from trainmark.spec.topology import Topology
 
@@ -103,7 +104,7 @@ def metrics(record: Record, say: Say) -> FactSection:
         rows.append((alias, number(quantity.value), quantity.unit, around, say(formula) + peak))
     return FactSection(
         title=say("Metrics"),
-        remark=say("throughputs cover {coverage}").format(coverage=record.coverage),
+        remark=say("throughputs cover {coverage}").format(coverage=retold(record.coverage, say)),
         heads=(say("Metric"), say("Value"), say("Unit"), say("95 % interval"), say("Formula, or why it is missing")),
         rows=rows,
         left=frozenset({0, 2, 4}),
@@ -182,7 +183,7 @@ def network(record: Record, say: Say) -> FactSection | None:
         return None
     topology = Topology.parse(record.plan.topology)
     said = links.summary(measured, ranks=topology.devices, hosts=topology.nodes)
-    return replace(link_table(measured, say), sentence=said)
+    return replace(link_table(measured, say), sentence=retold(said, say))
 
 
 def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:

@@ -13,6 +13,7 @@ from trainmark.spec.language import Say, speaker
 from trainmark.spec.learning import loss_trend
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
+from trainmark.spec.retold import retold
 from trainmark.spec.topology import Topology
 from trainmark.workloads import facts_of, title_of
 
@@ -72,9 +73,11 @@ def opening(record: Record, say: Say, *, where: str) -> str:
             **words, rate=rate
         )
     if record.status == "invalid":
-        return say("{workload} gave no valid result on {where}: {ended}").format(**words, ended=record.ended)
+        return say("{workload} gave no valid result on {where}: {ended}").format(
+            **words, ended=retold(record.ended, say)
+        )
     if record.status != "valid":
-        return say("{workload} did not finish on {where}: {ended}").format(**words, ended=record.ended)
+        return say("{workload} did not finish on {where}: {ended}").format(**words, ended=retold(record.ended, say))
     if p_core is None or rate is None:
         return say("{workload} was trained on {where}, but no step was counted").format(**words)
     if p_core.interval is None:

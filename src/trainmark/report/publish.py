@@ -126,6 +126,7 @@ KEPT: Mapping[str, Any] = {
     "restarts": {"step": _keep, "lost_s": _keep, "reason": _first_part, "damaged": _text},
     "environment": {
         **dict.fromkeys(("trainmark", "python", "torch", "numpy", "os", "libc"), _version),
+        **dict.fromkeys(("distribution", "machine"), _text),
         "device": _DEVICE,
         "platform": {"name": _text, "sha256": _keep, "plugin": _text, "plugin_version": _version},
         "cpu": _CPU,
@@ -142,7 +143,7 @@ KEPT: Mapping[str, Any] = {
         **dict.fromkeys(("items_per_sample", "most_items_per_sample", "samples_per_epoch"), _keep),
         **dict.fromkeys(("least_loss", "flops_per_item"), _keep),
         "qualities": {
-            **dict.fromkeys(("name", "unit", "better", "word", "least", "most"), _keep),
+            **dict.fromkeys(("name", "unit", "better", "word", "plain", "least", "most"), _keep),
             **dict.fromkeys(("counted", "never_above"), _keep),
         },
         "reference": {ANY: _data},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -157,6 +158,9 @@ ALSO = {
     "peak": "mfu",
     "focus": "attention_focus",
     "rtf": "real_time_factor",
+    "hyper_parameter_changes": "fix_hp",
+    "data_precision": "precision",
+    "training_result": "quality",
 }
 """Other words people use, and the one that explains them."""
 
@@ -185,6 +189,15 @@ def meanings(language: str = "en") -> Iterator[Meaning]:
             yield _in(language, Meaning(kind, word, definition))
 
 
+def doubts_in(language: str) -> dict[str, str]:
+    """What the codes of doubts mean, for readers of another language than the records'."""
+    return (
+        {}
+        if language == "en"
+        else {entry.word: entry.definition for entry in meanings(language) if entry.kind == "doubt"}
+    )
+
+
 def _in(language: str, entry: Meaning) -> Meaning:
     """The same in another language; what is younger than its translation stays English."""
     say = speaker(language)
@@ -209,12 +222,26 @@ def meaning(word: str, language: str = "en") -> Meaning:
 
 
 def by_translated_name(name: str) -> tuple[str, str] | None:
-    """The metric that tables of another language call so, or by a longer name that begins so, and the language."""
+    """The word that tables of another language call so, or a metric whose name there begins so, and the language."""
     if not name.strip() or name.isascii():
         return None
+    asked = name.strip().lower()
     for language in LANGUAGES[1:]:
         titles = catalogue(language)
         for alias, metric in METRICS.items():
-            if titles.get(metric.name, "").startswith(name.strip().lower()):
+            if titles.get(metric.name, "").startswith(asked):
                 return alias, language
+        for sentence, translation in titles.items():
+            # the heads of our own tables, and of those in another's form
+            word = re.sub(r"[\s-]+", "_", sentence.rpartition("\x04")[2].lower())
+            if translation.lower() == asked and (found := _known(word)):
+                return found, language
     return None
+
+
+def _known(word: str) -> str | None:
+    """The word that explains another one, if any does."""
+    metric = next((metric.alias for metric in METRICS.values() if word in (metric.alias, metric.name)), None)
+    return metric or next(
+        (entry for entry in (word, ALSO.get(word, "")) if entry in {**PHASES_EXPLAINED, **WORDS}), None
+    )

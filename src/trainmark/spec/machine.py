@@ -55,6 +55,10 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     torch: str = ""
     numpy: str = ""
     os: str = ""
+    """Its kernel."""
+    distribution: str = ""
+    machine: str = ""
+    """The model its maker gave it."""
     libc: str = ""
     device: DeviceInfo = DeviceInfo()
     platform: PlatformInfo = PlatformInfo()

@@ -102,6 +102,8 @@ class WorkloadFacts:
     recipes: tuple[str, ...] = tuple(RECIPES)
     on_pages: tuple[str, ...] = ()
     """Patterns of the names that published pages use for it."""
+    quality_on_pages: str = ""
+    """How such pages head the column of its quality; as our tables do where nothing is said."""
     speaks: bool = False
     """True where its folder has a module `speak` that lets a trained network read text aloud."""
 
@@ -123,7 +125,7 @@ class WorkloadFacts:
     def to_json(self) -> dict[str, Any]:
         """What a record of it carries, so that it can be judged where the workload is not installed."""
         document = asdict(self)
-        for name in ("sample_words", "on_pages", "speaks"):
+        for name in ("sample_words", "on_pages", "quality_on_pages", "speaks"):
             del document[name]
         for quality in document["qualities"]:
             for name in ("on_pages", "meaning", "caution", "beware"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform as host_platform
 import sys
+from pathlib import Path
 
 import numpy
 import psutil
@@ -27,6 +28,8 @@ VARIABLES = (
 """Settings known to change speed, beside those the platform file names. Any other variable may hold a
 secret and is not looked at."""
 
+MODEL_FILE = Path("/sys/class/dmi/id/product_name")
+
 
 def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
     file = device.platform.file
@@ -37,6 +40,8 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
         torch=str(torch.__version__),  # a kind of text of its own, which only looks like one
         numpy=numpy.__version__,
         os=f"{host_platform.system()} {host_platform.release()}",
+        distribution=_distribution(),
+        machine=_model(),
         libc=" ".join(host_platform.libc_ver()),
         device=DeviceInfo(
             type=file.device_type,
@@ -65,3 +70,18 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
         optimised_python=sys.flags.optimize,
         emulated_precision=emulated_precision,
     )
+
+
+def _distribution() -> str:
+    try:
+        return host_platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""
+
+
+def _model() -> str:
+    """As the firmware says it; a virtual machine says so."""
+    try:
+        return MODEL_FILE.read_text(encoding="utf-8", errors="replace").strip()[:80]
+    except OSError:
+        return ""

@@ -23,6 +23,7 @@ from trainmark.spec.artifact import Artifact
 from trainmark.spec.audit import concluded, doubtful
 from trainmark.spec.language import speaker
 from trainmark.spec.published_row import Source
+from trainmark.spec.record import Doubt
 
 PACKAGE = Path(str(files("trainmark.report.html")))
 SAY = speaker("en")
@@ -211,6 +212,15 @@ def test_on_paper_headings_stay_with_what_they_head_and_sources_are_printed() ->
     paper = style.partition("@media print")[2]
     assert re.search(r"h2, h3, h4[^{]*\{ break-after: avoid; \}", paper)
     assert re.search(r"\.sources a\[href\]::after \{ content: [^;]*attr\(href\)", paper)
+
+
+def test_a_chinese_page_tells_a_doubt_once_and_why_a_run_ended_in_chinese() -> None:
+    doubt = Doubt(code="small-batch", text="global batch 32 is below the reference recipe's 256")
+    record = make_record(doubts=(doubt,), ended="the time asked for is over")
+    html = render(ReportInputs(records=(record,), language="zh"))
+    card = html.partition("结果可信吗")[2].partition("</section>")[0]
+    assert "<li>全局批量 32 小于参考配置的 256</li>" in card and "要求的时间已到" in card
+    assert "global batch" not in html and "the time asked for" not in html
 
 
 def test_a_page_of_nothing_but_published_rows_can_be_made() -> None:

@@ -26,6 +26,7 @@ from trainmark.report.html import (
 from trainmark.report.html.element import Child, Markup, el, raw
 from trainmark.report.html.inputs import Detail, ReportInputs, detail
 from trainmark.spec.format import device_name
+from trainmark.spec.glossary import doubts_in
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.record import Record
 from trainmark.workloads import title_of
@@ -38,7 +39,7 @@ def render(contents: ReportInputs) -> str:
     # records from elsewhere may share an id, so runs are numbered
     anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
     room = artifacts.Room()
-    meanings = _meanings(contents.language)
+    meanings = doubts_in(contents.language)
     published = beside.speeds(contents.beside)
     runs = [
         _run(record, anchor, contents, drawn, room, meanings, published, say)
@@ -165,10 +166,3 @@ def _run(
         fold = el("details", el("summary", heading), later, none, class_="run-fold")
         return el("section", fold, class_="run", id=anchor)
     return el("section", heading, body, class_="run", id=anchor)
-
-
-def _meanings(language: str) -> Mapping[str, str]:
-    """What the codes of doubts mean, for readers of another language than the records'."""
-    from trainmark.spec.glossary import meanings
-
-    return {entry.word: entry.definition for entry in meanings(language) if entry.kind == "doubt" and language != "en"}

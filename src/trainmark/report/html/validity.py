@@ -10,6 +10,7 @@ from trainmark.spec.audit import SEVERITIES, by_gravity
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.language import Say
 from trainmark.spec.record import Doubt, Record
+from trainmark.spec.retold import retold, told_doubt
 
 MOST_FINDINGS = 3
 
@@ -26,7 +27,7 @@ def card(record: Record, checks: Sequence[CheckResult], say: Say, meanings: Mapp
         el(
             "p",
             el("span", shown_status(record.status, say), class_=f"status {record.status}"),
-            record.ended,
+            retold(record.ended, say),
             class_="ended",
         ),
         _counts(len(passed), len(failed), len(unseen), say) if checks else el("p", say("Nothing was checked.")),
@@ -89,14 +90,7 @@ def _doubts(doubts: Sequence[Doubt], say: Say, meanings: Mapping[str, str]) -> l
         el("h4", say("Doubts")),
         el(
             "ul",
-            [
-                el(
-                    "li",
-                    el("span", meanings[doubt.code], class_="meaning") if doubt.code in meanings else None,
-                    doubt.text,
-                )
-                for doubt in doubts
-            ],
+            [el("li", told_doubt(doubt, say, meanings)) for doubt in doubts],
             class_="doubts",
         ),
     ]

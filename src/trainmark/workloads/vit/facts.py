@@ -28,5 +28,6 @@ FACTS = WorkloadFacts(
     flops_per_item=105.2e9,
     qualities=vision_facts.QUALITIES,
     reference=PUBLISHED,
+    quality_on_pages="final_acc1",
     on_pages=(r"(?<![a-z])vit(?![a-z])", r"vision[\s_-]*transformer"),
 )
