@@ -167,6 +167,7 @@ def _published(word: str, store: Store) -> Iterator[Audit]:
     chosen = [row for row in rows if plain in ("", row.workload.casefold(), row.name.removeprefix(PREFIX).casefold())]
     if not chosen:
         known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]
-        raise UsageError(f"no published row or workload is called {word!r}; {nearest(word, known)}")
+        close = nearest(word, known, otherwise="'trainmark published' lists them")
+        raise UsageError(f"no published row or workload is called {word!r}; {close}")
     for page in by_source(chosen):
         yield audit(page)

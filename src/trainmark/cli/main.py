@@ -81,7 +81,8 @@ class Parser(argparse.ArgumentParser):
         found, rest = self.parse_known_args(words)
         if rest:
             options = [*found.parser.options(), *self.options()]
-            close = nearest(rest[0], options) if rest[0].startswith("-") else "see --help"
+            see = f"see '{found.parser.prog} --help'"
+            close = nearest(rest[0], options, otherwise=see) if rest[0].startswith("-") else see
             raise UsageError(f"argument {rest[0]!r} is not known; {close}")
         return found
 

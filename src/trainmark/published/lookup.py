@@ -107,7 +107,8 @@ def _published(word: str, store: Store) -> Subject:
         shown = ", ".join(matches[:5]) + (f" and {len(matches) - 5} more" if len(matches) > 5 else "")
         raise UsageError(f"{word!r} could be any of {len(matches)} published rows: {shown}")
     if not matches:
-        raise UsageError(f"no published row {word!r}; {_nearest(word, list(rows))}")
+        close = nearest(word, rows, otherwise="'trainmark published' lists them")
+        raise UsageError(f"no published row {word!r}; {close}")
     row = rows[word] if word in rows else rows[matches[0]]
     return Subject(word=word, label=row.name, row=row)
 
@@ -117,8 +118,3 @@ def published_rows(store: Store) -> tuple[PublishedRow, ...]:
     from trainmark.published import imported, library
 
     return (*library.rows(), *imported.rows(store.folder))
-
-
-def _nearest(word: str, names: Sequence[str]) -> str:
-    said = nearest(word, names)
-    return said if said.startswith("did you mean") else "'trainmark published' lists them"

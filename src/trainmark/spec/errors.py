@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ class HangError(TrainmarkError):
 
 
 NEAR = 0.65
-"""Of the letters of two words, how many must be alike for one to be meant by the other."""
+"""From so like on, one word may be a slip for another; `cost` and `compute` are 0.55."""
 NO_PROCESSES = (
     "no more processes or threads may be started here; raise the limit ('ulimit -u', or the container's), "
     "or end other programs of this user"
@@ -70,13 +71,29 @@ def misfit(error: Exception) -> str:
     return f"{place.rstrip('`').lstrip('.')}: {said}" if place.strip("`") else said
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Ends a sentence about an unknown word: the known one that is meant, where one is near, else all of them."""
-    known = list(known)
-    bare = {name.lower().lstrip("-"): name for name in reversed(known)}  # dashes are alike in all options
-    said = word.lower().lstrip("-")
-    longer = [name for name in bare if len(said) > 2 and name.startswith(said)]
-    close = longer if len(longer) == 1 else difflib.get_close_matches(said, bare, n=1, cutoff=NEAR)
-    if close:
-        return f"did you mean {bare[close[0]]!r}?"
-    return "known: " + ", ".join(known)
+MOST_NAMED = 24
+_LEAST_BEGINNING = 4
+
+
+def nearest(word: str, known: Iterable[str], *, otherwise: str = "") -> str:
+    """Ends a sentence about an unknown word: the one it is the beginning of or a slip for, else those that begin alike,
+    else what to do `otherwise`, or all of them, as far as they can be listed."""
+    plain: dict[str, str] = {}
+    for name in known:
+        plain.setdefault(name.lower().lstrip("-"), name)  # dashes are alike in all options
+    asked = word.lower().lstrip("-")
+    longer = [name for name in plain if len(asked) > 2 and name.startswith(asked)]
+    if close := longer if len(longer) == 1 else difflib.get_close_matches(asked, plain, n=1, cutoff=NEAR):
+        return f"did you mean {plain[close[0]]!r}?"
+    alike = [
+        name
+        for low, name in plain.items()
+        if len(first := re.split(r"[-_:]", low)[0]) >= _LEAST_BEGINNING and asked.startswith(first)
+    ]
+    if not alike and otherwise:
+        return otherwise
+    named = alike or list(plain.values())
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return (
+        f"{'there is' if len(alike) == 1 else 'there are' if alike else 'known:'} {', '.join(named[:MOST_NAMED])}{more}"
+    )

@@ -218,7 +218,8 @@ def meaning(word: str, language: str = "en") -> Meaning:
             if asked and asked in (entry.word, entry.name):
                 return entry
     names = [name for entry in known for name in (entry.word, entry.name) if name]
-    raise UsageError(f"word {word!r} is not known; {nearest(word, [*names, *ALSO])}")
+    close = nearest(word, [*names, *ALSO], otherwise="'trainmark explain' lists them")
+    raise UsageError(f"word {word!r} is not known; {close}")
 
 
 def by_translated_name(name: str) -> tuple[str, str] | None:
