@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.report import facts
+from trainmark.report.breakdown import MOST_RANKS, evaluations, rank_times, rate_word, time_steps, time_word
 from trainmark.report.facts import FactSection
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
@@ -23,7 +24,7 @@ from trainmark.spec.language import speaker
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
-    from trainmark.spec.record import Evaluation, Record
+    from trainmark.spec.record import Record
 
 SPARKS = "▁▂▃▄▅▆▇█"
 PLAIN_SPARKS = "_.-=+*%#"
@@ -32,7 +33,6 @@ PLAIN_SPARKS = "_.-=+*%#"
 _SPARK_COLUMNS = 64
 _BAR_COLUMNS = 24
 _MOST_EVALUATIONS = 12
-_MOST_RANKS = 16
 _MOST_MACHINES = 4
 _say = speaker("en")
 
@@ -106,24 +106,28 @@ def _draw_identity(writer: TerminalWriter, record: Record) -> None:
 
 
 def _draw_phases(writer: TerminalWriter, record: Record) -> None:
-    from trainmark.spec.timeline import PHASES
-
-    if not record.timeline.ranks:
+    found = time_steps(record)
+    if not found:
         return
-    phases = record.timeline.phases_ns
-    total_ns = sum(phases.values())
-    _title(writer, "Phases", "as the slowest rank saw them")
+    whole, columns = found[0].ns or 1, max(6, min(_BAR_COLUMNS, writer.width - 58))
+    _title(writer, "Where the time went", "as the slowest rank saw it")
     drawn = writer.table(heads=False)
     drawn.add_column(no_wrap=True)
     for _ in range(2):
         drawn.add_column(no_wrap=True, justify="right")
     drawn.add_column(no_wrap=True)
-    for phase in [*PHASES, *(phase for phase in phases if phase not in PHASES)]:
-        share = phases[phase] / total_ns if total_ns else 0.0
-        bar = "█" * round(_BAR_COLUMNS * share) or ("▏" if phases[phase] else "")
-        cells = (phase, f"{number(phases[phase] / 1e9)} s", f"{100 * share:.1f} %")
-        drawn.add_row(*(writer.text(cell) for cell in cells), writer.text(bar, "cyan"))
-    drawn.add_row(*(writer.text(cell, "bold") for cell in ("e2e_time", f"{number(total_ns / 1e9)} s", "100.0 %", "")))
+    drawn.add_column(overflow="fold", style="dim")
+    for step in found:
+        before = " " * round(columns * step.start_ns / whole)
+        bar = "█" * round(columns * step.ns / whole) or ("▏" if step.ns else "")
+        name = f"  {time_word(step, _say)}" if step.kind == "part" else time_word(step, _say)
+        cells = (name, f"{number(step.ns / 1e9)} s", f"{100 * step.ns / whole:.1f} %")
+        style = "bold" if step.kind == "total" else ""
+        drawn.add_row(
+            *(writer.text(cell, style) for cell in cells),
+            writer.text(before + bar, "cyan"),
+            writer.text(rate_word(step, record)),
+        )
     writer.put(drawn, indent=2)
 
 
@@ -164,25 +168,30 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
 
 
 def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
-    timeline = record.timeline
-    # steps with an exchange are equally long on all ranks: only what each computed itself tells them apart
-    own = {trace.rank: timeline.own_ns(trace) if timeline.exchange_known else trace.busy_ns for trace in timeline.ranks}
-    traces = sorted(timeline.ranks, key=lambda trace: -own[trace.rank])
-    fastest = own[traces[-1].rank] or 1
-    _title(writer, "Ranks", "slowest first" + (", by their own computing" if timeline.exchange_known else ""))
+    found = rank_times(record)
+    known = found[0].exchange_ns is not None
+    _title(writer, "Ranks", "slowest first" + (", by their own computing" if known else ""))
+    rows = [
+        (
+            str(one.rank),
+            one.host,
+            number(one.own_ns / 1e9),
+            NOTHING if one.exchange_ns is None else number(one.exchange_ns / 1e9),
+            f"+{100 * one.over_fastest:.1f} %",
+            number(one.items),
+            NOTHING if one.memory_bytes is None else number(one.memory_bytes / 2**30),
+        )
+        for one in found[:MOST_RANKS]
+    ]
+    heads = ("rank", "host", "computing s", "exchange s", "over the fastest", record.item, "mem GiB")
     drawn = writer.table()
-    for head in ("rank", "host", "steps took s", "exchange s", "of the fastest", record.item, "mem GiB"):
-        drawn.add_column(writer.text(head), justify="left" if head == "host" else "right")
-    for trace in traces[:_MOST_RANKS]:
-        memory = NOTHING if trace.memory_peak_bytes is None else number(trace.memory_peak_bytes / 2**30)
-        exchange = number(trace.whole.exchange_ns / 1e9) if trace.exchanged else NOTHING
-        share = f"{100 * own[trace.rank] / fastest:.1f} %"
-        took = number(trace.busy_ns / 1e9)
-        cells = (str(trace.rank), trace.host, took, exchange, share, number(trace.whole.items), memory)
-        drawn.add_row(*(writer.text(cell) for cell in cells))
+    for head in heads:
+        drawn.add_column(writer.text(head), justify="left" if head == "host" else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(writer.text(cell) for cell in row))
     writer.put(drawn, indent=2)
-    if len(traces) > _MOST_RANKS:
-        writer.put(f"and {len(traces) - _MOST_RANKS} faster ones", indent=2)
+    if len(found) > MOST_RANKS:
+        writer.put(f"and {len(found) - MOST_RANKS} faster ones", indent=2)
 
 
 def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
@@ -212,27 +221,12 @@ def _draw_quality(writer: TerminalWriter, record: Record) -> None:
     if not quality.history:
         return
     writer.put("")
-    shown_history = _ends(quality.history, _MOST_EVALUATIONS)
-    names = list(dict.fromkeys(name for evaluation in quality.history for name in evaluation.values))
-    drawn = writer.table()
-    for head in ("step", "epoch", *names, "samples"):
-        drawn.add_column(writer.text(head), justify="right")
-    for evaluation in shown_history:
-        if evaluation is None:
-            left_out = len(quality.history) - len(shown_history) + 1
-            drawn.add_row(writer.text("…"), *([writer.text("")] * len(names)), writer.text(f"{left_out} more"))
-            continue
-        cells = [f"{evaluation.step}", NOTHING if evaluation.epoch is None else number(evaluation.epoch)]
-        cells += [number(evaluation.values[name], 4) if name in evaluation.values else NOTHING for name in names]
-        drawn.add_row(*(writer.text(cell) for cell in cells), writer.text(f"{evaluation.samples:,}".replace(",", " ")))
-    writer.put(drawn, indent=2)
-
-
-def _ends(history: Sequence[Evaluation], most: int) -> list[Evaluation | None]:
-    """The first and the last of a long history, with None where the middle is left out."""
-    if len(history) <= most:
-        return list(history)
-    return [*history[: most // 2], None, *history[-(most // 2) :]]
+    every = evaluations(record, _say)
+    rows = list(every.rows)
+    if (left_out := len(rows) - _MOST_EVALUATIONS) > 0:
+        middle = ("…", *[""] * (len(every.heads) - 2), f"{left_out} more")
+        rows = [*rows[: _MOST_EVALUATIONS // 2], middle, *rows[-(_MOST_EVALUATIONS // 2) :]]
+    writer.put(writer.grid(every.heads, rows), indent=2)
 
 
 def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | None) -> None:

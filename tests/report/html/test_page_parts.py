@@ -14,7 +14,8 @@ from hypothesis import given, strategies as st
 from records import make_record, make_timeline
 
 from trainmark.published import library
-from trainmark.report.html import axis, waterfall
+from trainmark.report import breakdown
+from trainmark.report.html import axis
 from trainmark.report.html.artifacts import ALL_BYTES, MOST_BYTES, Room, draw
 from trainmark.report.html.document import render
 from trainmark.report.html.element import Markup, el, joined
@@ -79,22 +80,22 @@ def test_a_thinned_series_keeps_every_spike() -> None:
 
 def test_the_waterfall_leads_from_all_time_to_computing() -> None:
     record = make_record()
-    found = waterfall.steps(record)
-    assert [step.name for step in found if step.total] == ["e2e_time", "p_whole", "p_train", "p_core"]
-    assert sum(step.ns for step in found if not step.total) + found[-1].ns == found[0].ns
+    found = breakdown.time_steps(record)
+    assert [step.name for step in found if step.kind == "total"] == ["e2e_time", "p_whole", "p_train", "p_core"]
+    assert sum(step.ns for step in found if step.kind == "phase") + found[-1].ns == found[0].ns
     items = record.timeline.items
     for step in found[1:]:
-        if step.total:
+        if step.kind == "total":
             value = record.metrics[step.name].value
             assert value is not None
             assert items / (step.ns / 1e9) == pytest.approx(value)
 
 
 def test_exchange_is_split_from_computing_only_where_it_was_measured() -> None:
-    assert waterfall.exchange_ns(make_record()) is None
-    assert waterfall.exchange_ns(make_record(timeline=make_timeline(ranks=2))) is None
+    assert breakdown.exchange_ns(make_record()) is None
+    assert breakdown.exchange_ns(make_record(timeline=make_timeline(ranks=2))) is None
     two = shown.resnet("two", "1x2", steps=60)
-    exchanged = waterfall.exchange_ns(two)
+    exchanged = breakdown.exchange_ns(two)
     assert exchanged is not None
     assert 0 < exchanged < two.timeline.phases_ns["compute"]
 

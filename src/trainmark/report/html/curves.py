@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from trainmark.report.breakdown import evaluations
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.axis import Point
 from trainmark.report.html.element import Markup
@@ -15,6 +16,7 @@ from trainmark.workloads import quality_word
 
 _ROWS = 20
 """Of the table below a long series."""
+_MOST_EVALUATIONS = 200
 
 
 def step_times(record: Record, say: Say, columns: int) -> Markup | None:
@@ -122,6 +124,7 @@ def quality(record: Record, say: Say) -> Markup | None:
     unit = "" if found.unit in ("", "-") else found.unit
     word = quality_word(found.name)
     aim = say("target {goal}").format(goal=goal(found))
+    every = evaluations(record, say)
     last = max(points[-1][0], 1)
     x = axis.exact(0, last * 1.04)
     said = say("{word} {value} at the last of {count} evaluations; {target}.").format(
@@ -138,18 +141,7 @@ def quality(record: Record, say: Say) -> Markup | None:
             y_unit=unit,
             lines=[line_chart.Line(name=word, points=points, color=4, dots=len(points) <= 40)],
             rules=[line_chart.Rule(name=aim, points=((x.low, found.goal), (x.high, found.goal)))],
-            data=line_chart.Data(
-                heads=[say("step"), say("epoch"), word, say("samples")],
-                rows=[
-                    [
-                        str(evaluation.step),
-                        "" if evaluation.epoch is None else number(evaluation.epoch),
-                        number(evaluation.values[found.name], 4) if found.name in evaluation.values else "",
-                        number(evaluation.samples, 6),
-                    ]
-                    for evaluation in found.history[-200:]
-                ],
-            ),
+            data=line_chart.Data(heads=every.heads, rows=every.rows[-_MOST_EVALUATIONS:]),
             note=said,
             whole_x=True,
         ),

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
+from trainmark.report.breakdown import MOST_RANKS, RankTime, rank_times
 from trainmark.report.html.bars import Bar, bars
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 
-_MOST = 16
-
 
 def draw(record: Record, say: Say) -> Markup | None:
-    timeline = record.timeline
-    if len(timeline.ranks) < 2 or not timeline.steps:
+    found = rank_times(record)
+    if not found:
         return None
-    known = timeline.exchange_known
-    own = {trace.rank: timeline.own_ns(trace) for trace in timeline.ranks}
-    exchange = {trace.rank: timeline.counted(trace).exchange_ns if known else 0 for trace in timeline.ranks}
-    traces = sorted(timeline.ranks, key=lambda trace: -own[trace.rank])
-    longest = max(own[rank] + exchange[rank] for rank in own) or 1
-    fastest = min(own.values()) or 1
-    rows = [
-        el(
-            "tr",
-            el("th", str(trace.rank), el("small", trace.host) if trace.host else None, scope="row"),
-            el(
-                "td",
-                bars(
-                    [
-                        Bar(start=0, length=own[trace.rank] / longest),
-                        Bar(start=own[trace.rank] / longest, length=exchange[trace.rank] / longest, color=2),
-                    ]
-                ),
-                class_="room",
-            ),
-            el("td", f"{number(own[trace.rank] / 1e9)} s", class_="number"),
-            el("td", f"{number(exchange[trace.rank] / 1e9)} s" if known else NOTHING, class_="number"),
-            el("td", f"+{100 * (own[trace.rank] / fastest - 1):.1f} %", class_="number"),
-        )
-        for trace in traces[:_MOST]
-    ]
+    longest = max(one.own_ns + (one.exchange_ns or 0) for one in found) or 1
+    known = found[0].exchange_ns is not None
     heads = (say("computing"), say("exchange"), say("over the fastest"))
     return el(
         "figure",
@@ -56,11 +31,27 @@ def draw(record: Record, say: Say) -> Markup | None:
                     [el("th", head, scope="col", class_="number") for head in heads],
                 ),
             ),
-            el("tbody", rows),
+            el("tbody", [_row(one, longest) for one in found[:MOST_RANKS]]),
             class_="strips",
         ),
-        el("p", say("{count} faster ranks are not shown.").format(count=len(traces) - _MOST), class_="note")
-        if len(traces) > _MOST
+        el("p", say("{count} faster ranks are not shown.").format(count=len(found) - MOST_RANKS), class_="note")
+        if len(found) > MOST_RANKS
         else None,
         None if known else el("p", say("The exchange was not measured, so ranks that wait look busy."), class_="note"),
+    )
+
+
+def _row(one: RankTime, longest: float) -> Markup:
+    exchange = one.exchange_ns or 0
+    pieces = [
+        Bar(start=0, length=one.own_ns / longest),
+        Bar(start=one.own_ns / longest, length=exchange / longest, color=2),
+    ]
+    return el(
+        "tr",
+        el("th", str(one.rank), el("small", one.host) if one.host else None, scope="row"),
+        el("td", bars(pieces), class_="room"),
+        el("td", f"{number(one.own_ns / 1e9)} s", class_="number"),
+        el("td", NOTHING if one.exchange_ns is None else f"{number(exchange / 1e9)} s", class_="number"),
+        el("td", f"+{100 * one.over_fastest:.1f} %", class_="number"),
     )
