@@ -1,0 +1,37 @@
+"""The line that is shown while a run goes on."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from records import make_plan
+
+from trainmark.cli import progress
+from trainmark.spec.rank_log import RankLog
+from trainmark.spec.recipe import Limits
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_time_that_is_left_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.ProgressLine(make_plan(), "images", "acc1", quiet=False) as line:
+        line.show([RankLog()])
+    assert "left" in screen.getvalue()
+
+
+def test_the_bar_of_a_run_with_a_share_of_a_budget_measures_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    plan = make_plan(limits=Limits(half_width=0.02, wall_s=50))
+    line = progress.ProgressLine(plan, "images", "acc1", quiet=False)
+    now[0] = 120.0
+    assert line._length(RankLog()) == (50, 20)
+    now[0] = 190.0
+    assert line._length(RankLog()) == (50, 50)
