@@ -249,6 +249,21 @@ def test_the_sample_can_be_played_and_its_picture_is_seen(opened: Open, tmp_path
     assert "attention" in (picture.get_attribute("alt") or "")
 
 
+def test_at_a_usual_width_no_setting_is_broken_and_no_chip_is_cut(opened: Open) -> None:
+    changed = make_record(plan={"recipe": {"target": 90.0, "learning_rate": 0.003125, "epochs": 14}})
+    records = (*several(), renamed(changed, "20261115-220000-resnet50-c3d4"))
+    page = opened(
+        render(ReportInputs(records=records, checks=checks(*records))), viewport={"width": 1300, "height": 900}
+    )
+    lines = page.eval_on_selector_all(".whole", "all => all.map(one => one.getClientRects().length)")
+    assert lines and set(lines) == {1}
+    edge = page.eval_on_selector(".summary .scroll", "box => box.getBoundingClientRect().right")
+    chips = page.eval_on_selector_all(
+        "#summary td:last-child span", "all => all.map(one => one.getBoundingClientRect().right)"
+    )
+    assert chips and max(chips) <= edge
+
+
 def test_the_waterfall_sums_to_the_nanosecond(opened: Open) -> None:
     for record in several()[:2]:
         page = opened(render(ReportInputs(records=(record,))))
