@@ -49,6 +49,11 @@ def test_figures_stay_what_they_are() -> None:
     assert retold(record.coverage(full=False, steps=27, warmup=1), ZH) == "稳定部分：1 步预热之后的 26 步"
 
 
+def test_a_hostile_sentence_is_not_matched_for_long() -> None:
+    text = "all-reduce among " + " ranks on  host:  ms for ,  GB/s for " * 10_000
+    assert retold(text, ZH) == text
+
+
 def test_a_doubt_is_told_once() -> None:
     known = Doubt(code="small-batch", text="global batch 8 is below the reference recipe's 256")
     strange = Doubt(code="small-batch", text="words {of} nobody")

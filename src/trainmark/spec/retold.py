@@ -33,9 +33,13 @@ TEMPLATES = (
 What is not among them is said as it stands."""
 
 
+MOST_LETTERS = 400
+"""No sentence of ours is longer, and a hostile one would take long to be matched."""
+
+
 def retold(text: str, say: Say) -> str:
     """The sentence in the reader's language, its figures as they are."""
-    for template in TEMPLATES:
+    for template in TEMPLATES if len(text) <= MOST_LETTERS else ():
         if found := _pattern(template).fullmatch(text):
             return say(template).format(**found.groupdict())
     return say(text)
@@ -50,6 +54,4 @@ def told_doubt(doubt: Doubt, say: Say, meanings: Mapping[str, str]) -> str:
 @cache
 def _pattern(template: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", template)
-    return re.compile(
-        "".join(f"(?P<{part}>.+?)" if index % 2 else re.escape(part) for index, part in enumerate(parts)), re.DOTALL
-    )
+    return re.compile("".join(f"(?P<{part}>.+?)" if index % 2 else re.escape(part) for index, part in enumerate(parts)))
