@@ -27,7 +27,7 @@ def test_what_a_word_is_a_slip_for_is_suggested(word: str, known: str) -> None:
 def test_words_that_begin_alike_are_named_before_all_of_them() -> None:
     known = ["batch_per_device", "batch_norm", "seed"]
     assert nearest("batchsize", known, otherwise="x") == "there are batch_per_device, batch_norm"
-    assert nearest("memory", ["memory_format", "seed"]) == "there is memory_format"
+    assert nearest("memorysize", ["memory_format", "seed"]) == "there is memory_format"
 
 
 def test_a_wall_of_words_is_cut() -> None:

@@ -149,7 +149,6 @@ def test_a_plan_that_was_changed_after_it_was_decided_is_refused() -> None:
         ("--profile", ["--port", "--platform", "--precision"], None),
         ("--compile", ["--topology", "--platform"], None),
         ("speed", ["completed", "p_core"], None),
-        ("batchsize", ["batch_norm", "batch_per_device"], None),
         ("latency", ["evaluate"], None),
         ("cost", ["compute"], None),
         ("--topologi", ["--topology", "--port"], "--topology"),

@@ -25,8 +25,6 @@ COMPLETE = (TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS, STEPS, ITEMS, SETTL
 """Why a run ends whose result is valid."""
 BY_SIGNAL = {INTERRUPTED: signal.SIGINT, TERMINATED: signal.SIGTERM}
 """Ends that somebody asked for; such a run is incomplete and exits with 128 and the signal's number."""
-ENDED_BY = "the run was ended by "
-"""Begins the words of a launcher whose ranks could not say themselves which signal it was."""
 WITHOUT_A_MODEL = (INTERRUPTED, TERMINATED, NOT_FINITE)
 """Ends of a run whose model has nothing to show, or whose user waits for the end."""
 
@@ -37,6 +35,11 @@ SAME_AGAIN = (2, 3, INVALID_CODE)
 not ready, a loss that is not finite."""
 
 
+def ended_by(name: str) -> str:
+    """The words of a launcher whose ranks could not say themselves which signal it was."""
+    return f"the run was ended by {name}"
+
+
 def by_signal(ended: str) -> bool:
     """Whether somebody ended the run, by the words of its record."""
-    return ended in BY_SIGNAL or ended.startswith(ENDED_BY)
+    return ended in BY_SIGNAL or ended.startswith(ended_by(""))
