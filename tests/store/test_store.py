@@ -535,3 +535,17 @@ def test_a_list_is_made_of_what_it_shows_and_builds_no_record(tmp_path: Path, mo
     store.index.unlink()
     monkeypatch.setattr(Record, "from_json", lambda *_: pytest.fail("a record was built"))
     assert [row.run_id for row in store.rows()] == [make_record().run_id]
+
+
+def test_what_killed_processes_left_unfinished_is_taken_away_a_day_later(store: Store) -> None:
+    filled(store)
+    left = [store.records / ".a-run.json.0123.tmp", store.folder / ".4567.part", store.records / ".89ab.part"]
+    for path in left:
+        path.write_text("half")
+    store.check_writable()
+    assert all(path.exists() for path in left)  # somebody may write them at this moment
+    for path in left:
+        os.utime(path, (0, 0))
+    store.check_writable()
+    assert not any(path.exists() for path in left)
+    assert len(store.rows()) == 3

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.spec import endings
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
-from trainmark.spec.whole_files import write_once, write_whole
+from trainmark.spec.whole_files import UNFINISHED, write_once, write_whole
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.spec.record import Record
     from trainmark.spec.series import SeriesFile, StepSeries
 
+SWEEP_AFTER_S = 24 * 3600
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
@@ -154,6 +156,7 @@ class Store:
     def check_writable(self) -> None:
         """Ends in a sentence now, rather than after an hour of training, if a record could not be saved here."""
         self._make_folder()
+        self._sweep()
         probe = self.records / f".{secrets.token_hex(8)}.tmp"
         try:
             with probe.open("xb") as stream:
@@ -165,6 +168,14 @@ class Store:
         finally:
             with contextlib.suppress(OSError):
                 probe.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Takes away what processes that were killed a day ago or more had not finished writing."""
+        for folder in (self.folder, self.records):
+            for path in (*folder.glob(".*.tmp"), *folder.glob(f".*{UNFINISHED}")):
+                with contextlib.suppress(OSError):
+                    if path.is_file() and time.time() - path.stat().st_mtime > SWEEP_AFTER_S:
+                        path.unlink()
 
     def rows(
         self,
