@@ -159,10 +159,11 @@ def drifting(f: Facts) -> Found:
         p_core = f.metrics["p_core"]
         how = "slower" if after < before else "faster"
         where = "little by little" if found.at is None else f"at step {f.timeline.steady_from + found.at}"
+        until = "" if found.until is None else f", until step {f.timeline.steady_from + found.until}"
         yield (
             "drifting",
             f"the run became {how} {where}: from {number(before)} to {number(after)} {p_core.unit}, so that a step "
-            f"takes {_in_times(before / after)}; p_core is the mean over all of it",
+            f"takes {_in_times(before / after)}{until}; p_core is the mean over all of it",
         )
 
 
