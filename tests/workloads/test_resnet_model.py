@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from trainmark.spec.learning import loss_trend
 from trainmark.workloads.resnet50.model import Bottleneck, ResNet, resnet50
+from trainmark.workloads.resnet50.workload import WORKLOAD, ResNet50Recipe
 
 Shape = tuple[int, ...]
 STAGES = ((1, 3), (2, 4), (3, 6), (4, 3))
@@ -188,3 +191,24 @@ def test_memory_layout_changes_no_score_and_every_parameter_learns() -> None:
     torch.testing.assert_close(plain, swapped, rtol=1e-3, atol=1e-4)
     swapped.square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+
+
+@pytest.mark.slow
+def test_the_quick_recipe_learns_without_leaps_of_the_loss() -> None:
+    """At the rate that the linear rule gives to 8 pictures, the loss of some later steps was far above the first."""
+    recipe = WORKLOAD.recipes["quick"]
+    assert isinstance(recipe, ResNet50Recipe)
+    torch.manual_seed(0)
+    model = WORKLOAD.build(recipe)
+    optimizer = WORKLOAD.optimizer(model.parameters(), recipe)
+    losses = []
+    for _ in range(26):
+        labels = torch.randint(0, 10, (recipe.batch_per_device,))
+        images = torch.randn(len(labels), 3, 32, 32) + torch.linspace(-1, 1, 10)[labels][:, None, None, None]
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert max(losses[13:]) < 0.75 * losses[0]
+    assert loss_trend(losses) == "fell"
