@@ -317,6 +317,6 @@ def _value(record: Record, alias: str) -> float | None:
 
 
 def _known(quantity: Quantity) -> float:
-    if not quantity.value:
+    if quantity.value is None or quantity.value <= 0:
         raise UsageError(f"a throughput of {quantity.value} {quantity.unit} cannot be scaled by")
     return quantity.value

@@ -26,7 +26,9 @@ def around(value: float, half_width: float) -> Bounds:
 def half_width(bounds: Bounds) -> float:
     """Of an interval, on the logarithm; without end where it holds zero."""
     low, high = bounds
-    return math.log(high / low) / 2 if low > 0 else math.inf if high > 0 else 0.0
+    if low == high:
+        return 0.0
+    return abs(math.log(high / low)) / 2 if low > 0 and high > 0 else math.inf
 
 
 def share(bounds: Bounds) -> float:

@@ -223,11 +223,12 @@ def drift(step_s: Series, items: Series | None = None) -> Drift | None:
     clipped to four robust deviations from the running median, which keeps a change of level and takes single steps: two
     levels, with the step between them where it leaves least, a straight line, and a stretch at another level than what
     is before and behind it. Each is held against the prewhitened cosine variance of what it leaves; of the first two
-    the one that is certain and leaves less is told, the third where neither is. A steady series is
-    called drifting in at most 2 of 100 cases up to a lag-1 correlation of 0.6, in 3 up to 0.8. Found in at least 95 of
-    100 cases, under 1 % of noise with a correlation of 0.5, if it begins 30 to 50 % into the series: 5 % slower from
-    100 steps on, 10 % from 40 on. With items that differ from step to step, times are judged as `at_mean_items` has
-    them.
+    the one that is certain and leaves less is told, the third where neither is.
+
+    A steady series is called drifting in at most 2 of 100 cases up to a lag-1 correlation of 0.5, in 3 or 4 at 0.8.
+    Found in at least 95 of 100 cases, under 1 % of noise with a correlation of 0.5, if it begins 30 to 50 % into the
+    series: 5 % slower from 100 steps on, 10 % from 40 on. With items that differ from step to step, times are judged as
+    `at_mean_items` has them.
     """
     step_s, mean_items = _checked(step_s), 1.0
     if items is not None and len(items):
