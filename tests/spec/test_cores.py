@@ -30,7 +30,6 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, {"OMP_NUM_THREADS": "3"}, 3),
         (2, {"OMP_NUM_THREADS": "1"}, 1),
         (2, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "theirs"}, 4),
-        (2, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "ours", cores.TOLD: "1"}, 1),
         (1, {"OMP_NUM_THREADS": "many"}, 8),
     ],
 )

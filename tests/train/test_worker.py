@@ -12,7 +12,7 @@ from records import make_plan
 from torch import Tensor
 
 from trainmark.platforms.device_errors import is_out_of_memory, missing_operator, sentence
-from trainmark.spec import cgroup, cores
+from trainmark.spec import cgroup
 from trainmark.train import setup, transfers
 from trainmark.train.failures import out_of_memory_sentence
 from trainmark.train.ranks import Ranks
@@ -175,7 +175,6 @@ def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_core
     monkeypatch.setattr(cgroup, "read", lambda root: cgroup.Allowance())
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "theirs")
-    monkeypatch.delenv(cores.TOLD, raising=False)
     ranks = Ranks(rank=0, world=local_ranks, local_rank=0, local_ranks=local_ranks)
     setup.open_device(make_plan(platform="cpu", precision="fp32"), ranks)
     assert told == [threads]

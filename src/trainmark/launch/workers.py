@@ -291,9 +291,8 @@ class WorkerProcesses:
             "TRAINMARK_PARENT": str(os.getpid()),
             "PYTHONUNBUFFERED": "1",
         }
-        environment[cores.TOLD] = str(cores.threads(self.env.local_ranks))
         if self.env.local_ranks > 1:
-            environment["OMP_NUM_THREADS"] = environment[cores.TOLD]
+            environment["OMP_NUM_THREADS"] = str(cores.threads(self.env.local_ranks))
         if self.env.world > 1:
             environment = {**self._launch.variables, **environment}
         if self.plan.recipe["host_settings"] == "tuned":

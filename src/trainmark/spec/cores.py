@@ -10,8 +10,6 @@ from trainmark.spec import cgroup
 
 FOREIGN_LOAD = 0.10
 """Share of the machine that others may use before it is worth a word."""
-TOLD = "TRAINMARK_THREADS"
-"""How a launcher tells its ranks: what stands in OMP_NUM_THREADS may be another launcher's word."""
 MOST_RANKS_A_CORE = 4
 """More ranks than this on a core are refused: they only take turns, and a step takes minutes."""
 
@@ -29,10 +27,9 @@ def within_quota(cores: int, quota: float | None) -> int:
 
 def threads(local_ranks: int, environ: Mapping[str, str] = os.environ) -> int:
     """Of one of so many ranks on a machine: what the user says by OMP_NUM_THREADS, else its part of the cores."""
-    for name in (TOLD, "OMP_NUM_THREADS"):
-        asked = environ.get(name, "")
-        # torchrun sets it to 1 for several ranks where nobody said anything
-        by_torchrun = name != TOLD and asked == "1" and local_ranks > 1 and "TORCHELASTIC_RUN_ID" in environ
-        if asked.isdigit() and int(asked) > 0 and not by_torchrun:
-            return int(asked)
+    asked = environ.get("OMP_NUM_THREADS", "")
+    # a user's own torchrun sets it to 1 for several ranks where nobody said anything
+    by_torchrun = asked == "1" and local_ranks > 1 and "TORCHELASTIC_RUN_ID" in environ
+    if asked.isdigit() and int(asked) > 0 and not by_torchrun:
+        return int(asked)
     return max(1, usable() // local_ranks)

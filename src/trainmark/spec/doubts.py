@@ -138,7 +138,7 @@ def few_steps(f: Facts) -> Found:
     compute_s, items = f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items)
     found = statistics.mean_interval(compute_s, items)
     if found is None:
-        yield "few-steps", f"{compute_s.size} counted steps are too few for a 95 % interval"
+        yield "few-steps", f"too few counted steps for a 95 % interval: {compute_s.size}"
     elif found.share > WANTED_HALF_WIDTH:
         more = statistics.steps_needed(compute_s, items, WANTED_HALF_WIDTH)
         enough = more < MOST_MORE * compute_s.size

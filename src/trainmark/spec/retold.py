@@ -13,7 +13,7 @@ TEMPLATES = (
     "this is a stand-in, not a device: its speed, memory and power mean nothing",
     "synthetic data, not the real {data} set: accuracy only shows that training works",
     "synthetic data, not the real {data} set: {quality} only shows that training works",
-    "{steps} counted steps are too few for a 95 % interval",
+    "too few counted steps for a 95 % interval: {steps}",
     "p_core is known to ±{half} %, not ±1 %: about {more} more steps would do",
     "p_core is known to ±{half} %, not ±1 %: a quieter machine would help",
     "global batch {batch} is below the reference recipe's {reference}",
