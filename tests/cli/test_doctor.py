@@ -108,7 +108,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     log: list[str] = []
 
     class Launchers:
-        def __init__(self, place: ClusterEnv) -> None:
+        def __init__(self, place: ClusterEnv, **more: object) -> None:
             log.append(f"launcher {place.launcher} of {place.launchers} joined")
 
         def finish(self, exit_code: int) -> None:

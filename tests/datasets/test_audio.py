@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import pickle
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from full_disk import fill_disk
 from privileges import ordinary_permissions
 
 from trainmark.datasets import audio
@@ -118,8 +118,8 @@ def test_other_parts_around_the_sound_are_passed_over(tmp_path: Path) -> None:
 
 def test_what_was_read_is_written_back_exactly(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(WHOLE)
-    audio.write(tmp_path / "new" / "b.wav", audio.read(tmp_path / "a.wav"))
-    assert (tmp_path / "new" / "b.wav").read_bytes() == WHOLE
+    audio.write(tmp_path / "b.wav", audio.read(tmp_path / "a.wav"))
+    assert (tmp_path / "b.wav").read_bytes() == WHOLE
 
 
 def test_loud_sound_is_scaled_down_as_a_whole_and_quiet_sound_is_left_alone(tmp_path: Path) -> None:
@@ -150,14 +150,8 @@ def test_sound_that_is_no_number_is_not_written(tmp_path: Path, value: float) ->
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(WHOLE)
-    write_bytes = Path.write_bytes
-
-    def half(self: Path, data: bytes) -> int:
-        write_bytes(self, data[: len(data) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", half)
-    with pytest.raises(NotReadyError, match=r"a\.wav: No space left on device; choose another folder"):
+    fill_disk(monkeypatch)
+    with pytest.raises(NotReadyError, match=r"a\.wav: No space left on device; choose another place"):
         audio.write(path, np.zeros(10, np.float32))
     assert path.read_bytes() == WHOLE
     assert list(tmp_path.iterdir()) == [path]

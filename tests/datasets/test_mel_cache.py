@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import pickle
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from full_disk import fill_disk
 from privileges import ordinary_permissions
 
 from trainmark.datasets import audio
@@ -29,6 +29,7 @@ from trainmark.spec.errors import NotReadyError
 def make_wavs(folder: Path, count: int, seed: int = 0) -> list[Path]:
     rng = np.random.default_rng(seed)
     paths = [folder / f"clip {n:03d}.wav" for n in range(count)]
+    folder.mkdir(exist_ok=True)
     for path in paths:
         audio.write(path, rng.uniform(-0.5, 0.5, rng.integers(2000, 9000)).astype(np.float32))
     return paths
@@ -219,13 +220,7 @@ def test_a_long_name_in_any_script_fits(tmp_path: Path) -> None:
 def test_a_full_disk_names_the_folder_and_the_remedy(
     tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_bytes = Path.write_bytes
-
-    def half(self: Path, data: bytes) -> int:
-        write_bytes(self, data[: len(data) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", half)
+    fill_disk(monkeypatch)
     cache = MelCache(tmp_path / "cache")
     for call in (lambda: cache.get(wav), lambda: cache.fill([wav])):
         with pytest.raises(NotReadyError, match=r"No space left on device.*set TRAINMARK_CACHE") as caught:

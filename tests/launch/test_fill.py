@@ -158,9 +158,9 @@ def test_a_real_search_ends_with_the_batch_that_fills_the_set(pictures: Path) ->
 def test_a_try_without_memory_ends_as_a_word_and_a_later_one_works(pictures: Path) -> None:
     if not hasattr(resource, "prlimit"):
         pytest.skip("this system has no prlimit to take memory from a try")
-    large = {"width": 16, "image_px": 224, "eval_resize_px": 224}
+    large = {"width": 32, "image_px": 224, "eval_resize_px": 224}
     plan = tiny(pictures)
-    trial = Trial(replace(plan, recipe={**plan.recipe, **large}), memory_bytes=GIB)
+    trial = Trial(replace(plan, recipe={**plan.recipe, **large}), memory_bytes=2 * GIB)
     assert trial(48, None) == Try(batch=48, unfit="out of memory")
     done = trial(1, None)
     assert (done.unfit, done.most) == ("", 48)

@@ -176,6 +176,7 @@ def test_a_plugin_that_breaks_torch_is_named_and_a_cpu_does_without_it(tmp_path:
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: lumen-torch\nVersion: 1.2\n", encoding="utf-8")
     (package / "entry_points.txt").write_text("[torch.backends]\ntorch_lumen = torch_lumen:load\n", encoding="utf-8")
     variables = {**os.environ, "PYTHONPATH": str(tmp_path), "TRAINMARK_CACHE": str(tmp_path / "cache")}
+    variables.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)  # of a command that ran in this process for a CPU
 
     def planned(*words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "trainmark", "plan", "resnet50", *words]

@@ -139,7 +139,7 @@ def test_a_new_phase_is_said_at_once_however_lately_another_was(tmp_path: Path) 
 
 def test_samples_have_as_long_as_the_start_before_they_are_a_hang(tmp_path: Path) -> None:
     found = workers.WorkerProcesses(make_plan(), cluster_env.ClusterEnv(), tmp_path)
-    found.ranks[0].compute_ns, found.ranks[0].phase = [10**9] * 9, "evaluate"
+    found.ranks[0].pid, found.ranks[0].compute_ns, found.ranks[0].phase = 1, [10**9] * 9, "evaluate"
     assert found.limit_s == workers.TRAIN_LIMIT_S
     found.ranks[0].phase = "sample"
     assert found.limit_s == workers.INIT_LIMIT_S
