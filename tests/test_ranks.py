@@ -136,7 +136,7 @@ def test_a_slow_rank_is_named_on_the_record(environment: dict[str, str], picture
     holding = threading.Thread(target=hold_back)
     holding.start()
     try:
-        run.wait_for_steps(25)
+        run.wait_for_steps(14)
     finally:
         over.set()
         holding.join()

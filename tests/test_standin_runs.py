@@ -72,11 +72,11 @@ def test_every_workload_trains_on_the_stand_in_and_its_record_says_what_it_was(
 
 def test_a_slow_hot_rank_with_memory_errors_is_named_on_the_record(cli: Cli, pictures: Path, tmp_path: Path) -> None:
     slow = (
-        "power_w = 120\n[[device]]\nindex = 1\nslowdown = 12\npower_w = 250\n"
+        "power_w = 120\n[[device]]\nindex = 1\nslowdown = 6\npower_w = 250\n"
         'throttled = ["thermal"]\necc_errors_per_s = 5\n'
     )
     done = cli(
-        *words("resnet50", "--topology", "1x2", "--data", pictures, "--steps", "8", "--json"),
+        *words("resnet50", "--topology", "1x2", "--data", pictures, "--steps", "5", "--json"),
         **scripted(tmp_path, slow),
     )
     assert done.returncode == 0, done.stderr
