@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from mutations import Mutation, mutations
+from damages import Mutation, mutations
 from records import make_plan
 
 from trainmark.analysis.audit_events import audit_logs
