@@ -1,0 +1,1 @@
+"""WaveNet on LJSpeech: `facts` for everybody, `workload` for those who train."""

@@ -1,0 +1,202 @@
+"""Stretches of clips with their mels, cut at frames, read ahead of the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainmark.datasets import audio, order, synthetic
+from trainmark.datasets.ahead import ahead
+from trainmark.datasets.counter_rng import Draws
+from trainmark.datasets.ljspeech import reader
+from trainmark.datasets.ljspeech.analysed import analysed
+from trainmark.datasets.ljspeech.reader import Clip
+from trainmark.datasets.mel import MEL, frames
+from trainmark.datasets.mel_cache import MelCache
+from trainmark.workloads.wavenet import linear_prediction
+from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
+from trainmark.workloads.wavenet.recipes import WaveNetRecipe
+from trainmark.workloads.workload import Share
+
+MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
+"""Of LJSpeech: the units in which the network hears every mel, whatever the data."""
+
+
+MOST_PREDICTED = 16
+"""Clips of each split that the linear predictor is fitted to and held against."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SoundBatch:
+    sound: Tensor
+    """(clips, samples) from -1 to 1, padded with 0; one sample more than there are outputs to be judged."""
+    mel: Tensor
+    """(clips, bands, frames), with the frames on either side of the stretch."""
+    judged: Tensor
+    """(clips, samples) true where a sample counts: it is no padding, nor only there to be heard before others."""
+    judged_on_host: int
+    """How many those are, where reading it makes no device wait."""
+    gain: float
+    """What the sound was multiplied by."""
+    count: int
+    global_count: int
+
+    def parts(self, count: int) -> list[SoundBatch]:
+        count = min(count, self.count)
+        edges = [self.count * number // count for number in range(count + 1)]
+        return [self._part(slice(first, last)) for first, last in pairwise(edges)]
+
+    def _part(self, clips: slice) -> SoundBatch:
+        judged = self.judged[clips]
+        return replace(
+            self,
+            sound=self.sound[clips],
+            mel=self.mel[clips],
+            judged=judged,
+            judged_on_host=int(judged.sum()),
+            count=len(judged),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A stretch of a clip, in frames."""
+
+    first: int
+    count: int
+    heard: int = 0
+    """Frames at its beginning that are heard and not judged."""
+    after: int = 0
+    """Frames at its end that only spread into those before them."""
+
+
+class Sounds:
+    """The clips of one split."""
+
+    def __init__(self, clips: Sequence[Clip], cache: MelCache, gain: float) -> None:
+        self.clips, self._cache, self._gain = clips, cache, gain
+        self.frames = np.array([frames(audio.length(clip.path)) for clip in clips], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def batch(self, numbers: Sequence[int], windows: Sequence[Window], global_count: int) -> SoundBatch:
+        longest = max(window.count for window in windows)
+        sound = np.zeros((len(numbers), longest * MEL.hop + 1), np.float32)
+        judged = np.zeros((len(numbers), longest * MEL.hop), np.bool_)
+        mels = np.zeros((len(numbers), MEL.bands, longest + 2 * CONTEXT), np.float32)
+        for place, (number, window) in enumerate(zip(numbers, windows, strict=True)):
+            path = self.clips[number].path
+            samples = audio.read(path)[window.first * MEL.hop : (window.first + window.count) * MEL.hop + 1]
+            sound[place, : len(samples)] = samples
+            # an output is judged by the sample that follows what it heard
+            judged[place, window.heard * MEL.hop : (window.count - window.after) * MEL.hop] = True
+            judged[place, len(samples) - 1 :] = False
+            mel = self._cache.get(path)
+            wanted = np.arange(window.first - CONTEXT, window.first + longest + CONTEXT).clip(0, len(mel) - 1)
+            mels[place] = mel[wanted].T
+        return SoundBatch(
+            sound=torch.from_numpy(sound * self._gain if self._gain != 1 else sound),
+            mel=torch.from_numpy((mels - MEL_MEAN) / MEL_DEVIATION).float(),
+            judged=torch.from_numpy(judged),
+            judged_on_host=int(judged.sum()),
+            gain=self._gain,
+            count=len(numbers),
+            global_count=global_count,
+        )
+
+
+class SoundData:
+    """An LJSpeech-shaped folder, open for one rank."""
+
+    def __init__(self, recipe: WaveNetRecipe, folder: Path, share: Share, skip_bad: int, sizes: WaveNetSizes) -> None:
+        self._recipe, self._share = recipe, share
+        self._heard = -(-(sizes.receptive_field - 1) // MEL.hop) + REACH
+        splits = reader.open_splits(folder, recipe.file_lists)
+        if recipe.whole_set:
+            reader.check_whole(folder)
+        cache = MelCache(synthetic.cache_folder() / "mels")
+        first = share.rank % share.local_ranks / share.local_ranks
+        (train, val), self.skipped = analysed((splits.train, splits.val), cache, skip_bad, first=first)
+        self.training, self.val = (Sounds(clips, cache, recipe.gain) for clips in (train, val))
+        self._batching: dict[str, Any] = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
+        self.steps_per_epoch = order.steps_per_epoch(len(self.training), **self._batching)
+        taken = np.minimum(self.training.frames, self._window) * MEL.hop
+        self.items_per_step = float(taken.sum() / self.steps_per_epoch)
+
+    @property
+    def _window(self) -> int:
+        """Frames that a step trains on."""
+        return max(1, self._recipe.window // MEL.hop)
+
+    @property
+    def facts(self) -> Mapping[str, float]:
+        """With what the same validation clips are worth to a linear predictor, in nats: the bar of `val_nll`."""
+        counted = {"train_samples": len(self.training), "val_samples": len(self.val)}
+        return {**counted, "linear_nll": self._linear_nll()} if self._share.rank == 0 else counted
+
+    def train(self, epoch: int, start_step: int) -> Iterator[SoundBatch]:
+        shares = order.rank_batches(
+            len(self.training),
+            **self._batching,
+            rank=self._share.rank,
+            seed=self._recipe.seed,
+            epoch=epoch,
+            shuffle=True,
+            start_step=start_step,
+        )
+
+        def window(number: int) -> Window:
+            there = int(self.training.frames[number])
+            count = min(self._window, there)
+            return Window(first=Draws(self._recipe.seed, epoch, number).below(there - count + 1), count=count)
+
+        return ahead(
+            self.training.batch(numbers, [window(number) for number in numbers], share.global_count)
+            for share in shares
+            for numbers in (share.indices.tolist(),)
+        )
+
+    def evaluation(self) -> Iterator[SoundBatch]:
+        """Each clip once over all ranks: whole, or a stretch from its middle."""
+        size, rank, world = self._recipe.eval_batch_per_device, self._share.rank, self._share.world
+        # clips of like length together, so that little is padded; the same batches at every world size
+        numbers = np.argsort(
+            [self.judged_window(number).count for number in range(len(self.val))], kind="stable"
+        ).tolist()
+        batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
+        mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
+        return ahead(
+            self.val.batch(part, [self.judged_window(number) for number in part], len(whole))
+            for part, whole in mine
+            if part
+        )
+
+    def judged_window(self, number: int) -> Window:
+        """What is evaluated of a validation clip."""
+        there = int(self.val.frames[number])
+        wanted = self._recipe.eval_window // MEL.hop
+        if not wanted or wanted >= there:
+            return Window(first=0, count=there)
+        first = (there - wanted) // 2
+        heard, after = min(first, self._heard), min(there - first - wanted, REACH)
+        return Window(first=first - heard, count=heard + wanted + after, heard=heard, after=after)
+
+    def _linear_nll(self) -> float:
+        clips = [
+            [audio.read(clip.path).astype(np.float64) for clip in sounds.clips[:MOST_PREDICTED]]
+            for sounds in (self.training, self.val)
+        ]
+        weights = linear_prediction.fit(clips[0])
+        found = np.concatenate([linear_prediction.nll(clip, weights) for clip in clips[1]])
+        return round(float(found.mean()), 3)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,135 @@
+"""Lets a trained WaveNet speak: sample after sample, many stretches of sound at once, with nothing computed twice.
+
+What a layer hears of the past is known a whole dilation ahead, so it is multiplied in blocks; only the newest sample
+is multiplied as it comes. Weight norm is folded in, and conditioning is spread over a few samples at a time. The
+outputs are those of the network in training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainmark.workloads.wavenet import logistics
+from trainmark.workloads.wavenet.model import HALF, HOP, Layer, NormedConv, WaveNet
+
+
+class Chance(NamedTuple):
+    """The chance in every sample of every stretch: (samples, stretches, mixtures) and (samples, stretches)."""
+
+    which: Tensor
+    where: Tensor
+
+
+def draw_chance(samples: int, stretches: int, mixtures: int, generator: torch.Generator) -> Chance:
+    return Chance(
+        which=logistics.uniform(samples, stretches, mixtures, generator=generator),
+        where=logistics.uniform(samples, stretches, generator=generator),
+    )
+
+
+class _FoldedLayer:
+    """A layer with its memory: the inputs of the chunk it is in, and as many before as it hears."""
+
+    def __init__(self, layer: Layer, chunk: int, stretches: int) -> None:
+        self.dilation, self._chunk = layer.dilation, chunk
+        oldest, older, newest = layer.conv.weight.unbind(2)
+        self.oldest, self.older, self.newest = (taps.t().contiguous() for taps in (oldest, older, newest))
+        self.bias = _bias(layer.conv)
+        self.residual = layer.conv1x1_out.weight.shape[0]
+        # what goes on is multiplied by a half's root, so its weights can be beforehand
+        out = HALF * layer.conv1x1_out.weight[:, :, 0], HALF * _bias(layer.conv1x1_out)
+        skip = layer.conv1x1_skip.weight[:, :, 0], _bias(layer.conv1x1_skip)
+        self.both, self.both_bias = torch.cat([out[0], skip[0]]).t().contiguous(), torch.cat([out[1], skip[1]])
+        memory = 2 * self.dilation + chunk
+        self.inputs = oldest.new_zeros(memory, stretches, oldest.shape[1])
+
+    def begin_chunk(self) -> None:
+        past = 2 * self.dilation
+        self.inputs[:past] = self.inputs[self._chunk :].clone()
+
+    def hear(self, gates: Tensor, at: int) -> None:
+        """Adds the past to the gates of the samples from here on, as far as it is known: one dilation."""
+        ahead = self.dilation
+        for taps, first in ((self.oldest, at), (self.older, at + ahead)):
+            gates[at : at + ahead].flatten(0, 1).addmm_(self.inputs[first : first + ahead].flatten(0, 1), taps)
+
+    def step(self, x: Tensor, gates: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        if at % self.dilation == 0:
+            self.hear(gates, at)
+        self.inputs[2 * self.dilation + at] = x
+        z = gates[at].addmm_(x, self.newest)
+        half = z.shape[1] // 2
+        h = torch.tanh(z[:, :half]).mul_(torch.sigmoid(z[:, half:]))
+        both = torch.addmm(self.both_bias, h, self.both)
+        return torch.add(both[:, : self.residual], x, alpha=HALF), both[:, self.residual :]
+
+
+class _FoldedNetwork:
+    def __init__(self, network: WaveNet, mel: Tensor) -> None:
+        stretches, sizes = len(mel), network.sizes
+        self._windows, kernels = _conditioning(network, mel)
+        self._kernels = kernels
+        # dilations are powers of 2, as a frame's samples are: no block reaches into another chunk, nor chunk into frame
+        self.chunk = max(layer.dilation for layer in network.layers)
+        self._layers = [_FoldedLayer(layer, self.chunk, stretches) for layer in network.layers]
+        self._biases = torch.stack([layer.bias for layer in self._layers])[:, None, None]
+        self._gate, self._stretches = sizes.gate, stretches
+        self._first, self._first_bias = network.first_conv.weight[:, 0, 0], _bias(network.first_conv)
+        inner, outer = (conv for conv in network.last_conv_layers if isinstance(conv, NormedConv))
+        self._inner = (math.sqrt(1 / sizes.layers) * inner.weight[:, :, 0]).t(), _bias(inner)
+        self._outer = outer.weight[:, :, 0].t(), _bias(outer)
+
+    def chunks(self) -> Iterator[Tensor]:
+        """The conditioning of one chunk after the other: (layers, samples, stretches, gate)."""
+        for frame in range(len(self._kernels)):
+            for first in range(0, HOP, self.chunk):
+                spread = self._kernels[frame, :, first : first + self.chunk].t() @ self._windows[frame]
+                for layer in self._layers:
+                    layer.begin_chunk()
+                yield spread.view(len(self._layers), self.chunk, self._stretches, self._gate) + self._biases
+
+    def step(self, sample: Tensor, gates: Tensor, at: int) -> Tensor:
+        """The distribution (stretches, 3 x mixtures) of the sample that follows."""
+        x = torch.outer(sample, self._first).add_(self._first_bias)
+        total: Tensor | None = None
+        for layer, gate in zip(self._layers, gates, strict=True):
+            x, skip = layer.step(x, gate, at)
+            total = skip if total is None else total.add_(skip)
+        assert total is not None  # noqa: S101 - there are layers
+        hidden = torch.addmm(self._inner[1], total.relu_(), self._inner[0]).relu_()
+        return torch.addmm(self._outer[1], hidden, self._outer[0])
+
+
+@torch.no_grad()
+def generate(network: WaveNet, mel: Tensor, draws: Chance) -> Tensor:
+    """Sound (stretches, samples) for mels (stretches, bands, frames), each with the frames on either side of it."""
+    folded = _FoldedNetwork(network, mel)
+    sample = mel.new_zeros(len(mel))
+    found: list[Tensor] = []
+    for gates in folded.chunks():
+        for at in range(folded.chunk):
+            place = len(found)
+            outputs = folded.step(sample, gates, at)
+            sample = logistics.draw(outputs, draws.which[place], draws.where[place])
+            found.append(sample)
+    return torch.stack(found, 1)
+
+
+def _conditioning(network: WaveNet, mel: Tensor) -> tuple[Tensor, Tensor]:
+    """By frame, what each layer's conditioning is spread from, (frames, layers, window, stretches x gate), and how,
+    (frames, window, samples of a frame)."""
+    windows, kernels = network.conditioning(mel)
+    ready = torch.stack(windows).permute(3, 0, 4, 1, 2).flatten(3).contiguous()
+    spread = kernels.inner.repeat(len(ready), 1, 1)
+    spread[kernels.at] += kernels.edges
+    return ready, spread
+
+
+def _bias(conv: NormedConv) -> Tensor:
+    assert conv.bias is not None  # noqa: S101 - only the conditioning has none
+    return conv.bias

@@ -1,0 +1,210 @@
+"""The WaveNet vocoder: from a mel spectrogram, and from the sound so far, how each next sample is distributed.
+
+Parameters have the names and shapes of the public layout (weight norm of the old kind), so its files can be loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CONTEXT = 2
+"""Frames on either side of a stretch that its conditioning also sees."""
+SCALES = (4, 4, 4, 4)
+HOP = math.prod(SCALES)
+"""Samples a frame."""
+REACH = 2
+"""Upsampling spreads a frame over so many frames on either side."""
+HALF = math.sqrt(0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveNetSizes:
+    layers: int = 24
+    cycles: int = 4
+    """Dilations double within a cycle and begin again with the next."""
+    residual: int = 128
+    gate: int = 256
+    skip: int = 128
+    mixtures: int = 10
+    bands: int = 80
+    kernel: int = 3
+
+    def dilation(self, layer: int) -> int:
+        return int(2 ** (layer % (self.layers // self.cycles)))
+
+    @property
+    def receptive_field(self) -> int:
+        """Samples that one output depends on."""
+        return 1 + (self.kernel - 1) * sum(self.dilation(layer) for layer in range(self.layers))
+
+
+class NormedConv(nn.Module):
+    """Weights of a convolution as a length and a direction for each output, by the names older torches gave them."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 1, *, bias: bool = True) -> None:
+        super().__init__()
+        self.weight_v = nn.Parameter(torch.empty(outputs, inputs, kernel))
+        nn.init.kaiming_normal_(self.weight_v, nonlinearity="relu")
+        self.weight_g = nn.Parameter(self.weight_v.detach().flatten(1).norm(dim=1).view(-1, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+    @property
+    def weight(self) -> Tensor:
+        return torch._weight_norm(self.weight_v, self.weight_g, 0)
+
+    def forward(self, x: Tensor, dilation: int = 1) -> Tensor:
+        """Causal: the output at a time sees it and what came before."""
+        kernel = self.weight_v.shape[2]
+        padded = F.pad(x, (dilation * (kernel - 1), 0)) if kernel > 1 else x
+        return F.conv1d(padded, self.weight, self.bias, dilation=dilation)
+
+
+class Layer(nn.Module):
+    def __init__(self, sizes: WaveNetSizes, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.conv = NormedConv(sizes.residual, sizes.gate, sizes.kernel)
+        self.conv1x1c = NormedConv(sizes.bands, sizes.gate, bias=False)
+        self.conv1x1_out = NormedConv(sizes.gate // 2, sizes.residual)
+        self.conv1x1_skip = NormedConv(sizes.gate // 2, sizes.skip)
+
+    def forward(self, x: Tensor, conditioning: Tensor) -> tuple[Tensor, Tensor]:
+        """What goes on to the next layer, and what this one adds to the sum of all."""
+        gated = gate(self.conv(x, self.dilation) + conditioning)
+        weight = torch.cat([self.conv1x1_out.weight, self.conv1x1_skip.weight])
+        bias = torch.cat([_bias(self.conv1x1_out), _bias(self.conv1x1_skip)])
+        both = F.conv1d(gated, weight, bias)  # one product for the two
+        return (x + both[:, : x.shape[1]]) * HALF, both[:, x.shape[1] :]
+
+
+def gate(x: Tensor) -> Tensor:
+    signal, opening = x.chunk(2, 1)
+    return torch.tanh(signal) * torch.sigmoid(opening)
+
+
+class Kernels(NamedTuple):
+    """How upsampling spreads frames over samples: (window of frames, samples of a frame)."""
+
+    inner: Tensor
+    edges: Tensor
+    """What is different at the first and the last frames of a stretch, beyond which there is nothing."""
+    at: list[int]
+    """Those frames."""
+
+
+class Smoothing(nn.Module):
+    """Along time, by the same nine weights for every band."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight_v = nn.Parameter(torch.full((1, 1, 1, 9), 1 / 9))
+        self.weight_g = nn.Parameter(torch.full((1, 1, 1, 1), 1 / 3))  # the length of those nine
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv1d(x, torch._weight_norm(self.weight_v, self.weight_g, 0)[:, 0], padding=4)
+
+
+class Repeat(nn.Module):
+    """Repeats every value."""
+
+    def __init__(self, scale: int) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.repeat_interleave(self.scale, -1)
+
+
+class Upsampling(nn.Module):
+    """Frames to samples: stretched and smoothed four times. The same for every band, so it can come after products over
+    bands, where there are 256 times fewer columns to multiply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up_layers = nn.ModuleList(layer for scale in SCALES for layer in (Repeat(scale), Smoothing()))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """(bands, frames) to (bands, samples)."""
+        x = frames[:, None]
+        for layer in self.up_layers:
+            x = layer(x)
+        return x[:, 0]
+
+    def kernels(self, frames: int) -> Kernels:
+        """What `forward` does, from what it makes of single frames."""
+        weight = next(self.parameters())
+        short = min(frames, 4 * REACH + 1)
+        single = self(torch.eye(short, dtype=weight.dtype, device=weight.device)).view(short, short, HOP)
+        padded = F.pad(single, (0, 0, 0, 0, REACH, REACH))  # by input frame, output frame and sample of it
+        windows = torch.stack([padded[output : output + 2 * REACH + 1, output] for output in range(short)])
+        inner = windows[short // 2]
+        edges = [output for output in range(short) if min(output, short - 1 - output) < REACH]
+        at = [edge if edge < short // 2 else frames - short + edge for edge in edges]
+        return Kernels(inner=inner, edges=windows[edges] - inner, at=at)
+
+
+class ConditioningNet(nn.Module):
+    def __init__(self, sizes: WaveNetSizes) -> None:
+        super().__init__()
+        self.conv_in = nn.Conv1d(sizes.bands, sizes.bands, 2 * CONTEXT + 1, bias=False)
+        self.upsample = Upsampling()
+
+
+class WaveNet(nn.Module):
+    def __init__(self, sizes: WaveNetSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.first_conv = NormedConv(1, sizes.residual)
+        self.conv_layers = nn.ModuleList(Layer(sizes, sizes.dilation(layer)) for layer in range(sizes.layers))
+        last = NormedConv(sizes.skip, sizes.skip), NormedConv(sizes.skip, 3 * sizes.mixtures)
+        self.last_conv_layers = nn.ModuleList([nn.ReLU(), last[0], nn.ReLU(), last[1]])
+        self.upsample_net = ConditioningNet(sizes)
+
+    def forward(self, sound: Tensor, mel: Tensor) -> Tensor:
+        """`sound` (batch, samples) and `mel` (batch, bands, frames) with the frames on either side of it give the
+        distribution (batch, 3 x mixtures, samples) of each sample that follows one of `sound`."""
+        windows, kernels = self.conditioning(mel)
+        x = self.first_conv(sound[:, None])
+        total: Tensor | None = None
+        for layer, window in zip(self.layers, windows, strict=True):
+            x, skip = layer(x, spread(window, kernels))
+            total = skip if total is None else total + skip
+        assert total is not None  # noqa: S101 - there are layers
+        return self.head(total)
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [layer for layer in self.conv_layers if isinstance(layer, Layer)]
+
+    def head(self, total: Tensor) -> Tensor:
+        x = total * math.sqrt(1 / self.sizes.layers)
+        for layer in self.last_conv_layers:
+            x = layer(x)
+        return x
+
+    def conditioning(self, mel: Tensor) -> tuple[list[Tensor], Kernels]:
+        """For each layer (batch, gate, frames, window): what `spread` makes its conditioning of."""
+        frames = self.upsample_net.conv_in(mel)
+        weights = torch.cat([layer.conv1x1c.weight for layer in self.layers])
+        projected = F.pad(F.conv1d(frames, weights), (REACH, REACH))
+        windows = projected.unfold(2, 2 * REACH + 1, 1)
+        return list(torch.split(windows, self.sizes.gate, 1)), self.upsample_net.upsample.kernels(frames.shape[2])
+
+
+def spread(windows: Tensor, kernels: Kernels) -> Tensor:
+    """Frames to samples, (batch, channels, samples)."""
+    samples = windows @ kernels.inner.to(windows.dtype)
+    edges = torch.einsum("bcfw,fwp->bcfp", windows[:, :, kernels.at], kernels.edges.to(windows.dtype))
+    at = torch.tensor(kernels.at, device=windows.device)
+    return samples.index_add(2, at, edges).flatten(2)
+
+
+def _bias(conv: NormedConv) -> Tensor:
+    assert conv.bias is not None  # noqa: S101 - only the conditioning has none
+    return conv.bias

@@ -1,0 +1,75 @@
+"""The numbers WaveNet is trained with: the published ones, and smaller ones for a first look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trainmark.spec.recipe import Recipe, knob
+from trainmark.workloads.wavenet.facts import PUBLISHED, WINDOW
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveNetRecipe(Recipe):
+    layers: int = knob(24, least=1)
+    cycles: int = knob(4, least=1)
+    """Dilations double from layer to layer within a cycle."""
+    channels: int = knob(128, least=1)
+    """Of the residual path and of the skip path; the gate has twice as many."""
+    mixtures: int = knob(10, least=1)
+    """Logistic distributions of which each sample's is made."""
+    window: int = knob(WINDOW, least=256)
+    """Samples of a clip in a step, from a random frame on; a shorter clip is padded, and padding is not counted."""
+    eval_window: int = knob(0, least=0)
+    """Samples from the middle of a validation clip that are judged, hearing those before them; 0 judges whole clips."""
+    halve_every: str = knob("200000 steps", span=True)
+    """The learning rate is halved each time after this much of training."""
+    warmup_steps: int = knob(0, least=0)
+    """The learning rate rises from nothing over these."""
+    gain: float = knob(1.0, least=1e-3, most=1.0)
+    """What sound is multiplied by before it is learnt; val_nll is given as if it were 1."""
+    leave_sample: bool = knob(True)
+    """After training, let the network make a second of a validation clip again from its mel, to be heard."""
+    file_lists: str = knob("")
+    """A folder with lists of training, validation and test clips to use instead of the fixed rule."""
+    whole_set: bool = knob(True)
+    """Refuse a data set that is not whole, by its manifest or by LJSpeech's number of clips."""
+
+
+REFERENCE = WaveNetRecipe(
+    **PUBLISHED.recipe,
+    eval_batch_per_device=4,
+    evaluate_every="20 epochs",
+    checkpoint_every="5 epochs",
+    clip_gradient_norm=1.0,
+    seed=1,
+    memory_format="contiguous",
+)
+FILL = REFERENCE
+QUICK = replace(
+    REFERENCE,
+    batch_per_device=2,
+    layers=12,
+    cycles=2,
+    eval_batch_per_device=8,
+    eval_window=4096,
+    checkpoint_every="never",
+    warmup_steps=50,
+    leave_sample=False,
+)
+SMOKE = replace(
+    REFERENCE,
+    batch_per_device=4,
+    learning_rate=4e-3,
+    epochs=3,
+    target=8.4,
+    layers=12,
+    cycles=2,
+    channels=32,
+    window=4096,
+    eval_window=4096,
+    eval_batch_per_device=16,
+    evaluate_every="75 steps",
+    evaluate_first=True,
+    checkpoint_every="end",
+    halve_every="1000000 steps",
+)

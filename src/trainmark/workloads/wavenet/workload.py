@@ -1,0 +1,134 @@
+"""WaveNet on LJSpeech: mel spectrogram to sound, sample by sample, trained on what people recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.datasets import audio
+from trainmark.datasets.ljspeech import reader
+from trainmark.spec.artifact import Artifact
+from trainmark.spec.recipe import Limits, Recipe, Span
+from trainmark.workloads.plain import optimizer_kwargs
+from trainmark.workloads.wavenet import generate, logistics
+from trainmark.workloads.wavenet.batches import SoundBatch, SoundData, Window
+from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
+from trainmark.workloads.wavenet.model import HOP, REACH, WaveNet, WaveNetSizes
+from trainmark.workloads.wavenet.recipes import FILL, QUICK, REFERENCE, SMOKE, WaveNetRecipe
+from trainmark.workloads.workload import Progress, Share
+
+SAMPLE_STRETCHES, SAMPLE_FRAMES = 8, 12
+"""What is made again after training: so many stretches of so many frames, a little more than a second."""
+
+
+class WaveNetOnLJSpeech:
+    facts, name, item, data_set = FACTS, FACTS.name, FACTS.item, FACTS.data_set
+    target = FACTS.quality.target
+    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
+    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
+        "quick": {"batch_per_device": 8, "layers": 24, "cycles": 4, "evaluate_after_limit": True}
+    }
+    reference_global_batch = PUBLISHED.global_batch
+    sums: tuple[str, ...] = ("nll", "judged")
+
+    def check_data(self, recipe: WaveNetRecipe, folder: Path, world: int) -> None:
+        reader.open_splits(folder, recipe.file_lists)
+        if recipe.whole_set:
+            reader.check_whole(folder)
+
+    def open_data(self, recipe: WaveNetRecipe, folder: Path, share: Share, skip_bad: int) -> SoundData:
+        return SoundData(recipe, folder, share, skip_bad, sizes_of(recipe))
+
+    def build(self, recipe: WaveNetRecipe) -> WaveNet:
+        return WaveNet(sizes_of(recipe))
+
+    def optimizer(self, parameters: Iterable[Tensor], recipe: WaveNetRecipe) -> torch.optim.Optimizer:
+        return torch.optim.Adam(
+            parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **optimizer_kwargs(recipe)
+        )
+
+    def learning_rate(self, recipe: WaveNetRecipe, progress: Progress) -> float:
+        every = Span.parse(recipe.halve_every)
+        done = {"steps": float(progress.step), "epochs": progress.epoch, "items": progress.items}[every.unit]
+        rising = min(1.0, (progress.step + 1) / recipe.warmup_steps) if recipe.warmup_steps else 1.0
+        return recipe.learning_rate * rising * 0.5 ** int(done / every.count)
+
+    def scaled_learning_rate(self, recipe: WaveNetRecipe, batch_per_device: int) -> float:
+        """Fixed: public recipes keep Adam's rate at every batch."""
+        return recipe.learning_rate
+
+    def items(self, batch: SoundBatch) -> int:
+        return batch.judged_on_host
+
+    def flops_per_item(self, recipe: WaveNetRecipe) -> float:
+        """Of training, with the conditioning projected at frame rate."""
+        sizes = sizes_of(recipe)
+        heard = sizes.kernel * sizes.residual * sizes.gate + sizes.gate // 2 * (sizes.residual + sizes.skip)
+        conditioned = (2 * REACH + 1) * sizes.gate + sizes.bands * sizes.gate / HOP
+        last = sizes.residual + sizes.skip * (sizes.skip + 3 * sizes.mixtures)
+        return 2 * 3 * (sizes.layers * (heard + conditioned) + last)
+
+    def loss(self, model: nn.Module, batch: SoundBatch) -> Tensor:
+        found = _nll(model, batch)
+        return (found * batch.judged).sum() / batch.judged.sum().clamp(min=1)
+
+    def score(self, model: WaveNet, batch: SoundBatch) -> dict[str, Tensor]:
+        # sound that is louder by a factor has as much less density everywhere
+        found = _nll(model, batch) - math.log(batch.gain)
+        return {"nll": (found * batch.judged).sum(), "judged": batch.judged.sum()}
+
+    def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {"val_nll": sums["nll"] / sums["judged"]}
+
+    def leave_artifacts(
+        self, model: WaveNet, recipe: WaveNetRecipe, data: SoundData, folder: Path
+    ) -> tuple[Artifact, ...]:
+        """A second of a validation clip, spoken again from its mel."""
+        return speak_again(model, data, folder) if recipe.leave_sample else ()
+
+
+def speak_again(model: WaveNet, data: SoundData, folder: Path) -> tuple[Artifact, ...]:
+    """The middle of a clip as the network makes it, in stretches that are generated side by side."""
+    stretches, frames = SAMPLE_STRETCHES, SAMPLE_FRAMES
+    begin = max(0, (int(data.val.frames[0]) - stretches * frames) // 2)
+    windows = [Window(first=begin + frames * number, count=frames) for number in range(stretches)]
+    whole = [window for window in windows if window.first + frames <= int(data.val.frames[0])]
+    if not whole:
+        return ()
+    batch = data.val.batch([0] * len(whole), whole, len(whole))
+    weight = next(model.parameters())
+    draws = generate.draw_chance(frames * HOP, len(whole), model.sizes.mixtures, torch.Generator().manual_seed(0))
+    chance = generate.Chance(*(drawn.to(weight.device, weight.dtype) for drawn in draws))
+    sound = generate.generate(model, batch.mel.to(weight.device, weight.dtype), chance)
+    audio.write(folder / "sample.wav", sound.flatten().float().cpu() / batch.gain)
+    clip = data.val.clips[0]
+    return (
+        Artifact(
+            file="sample.wav",
+            caption=f"{len(whole) * frames * HOP / audio.RATE:.1f} s of clip {clip.name}, made again from its mel",
+        ),
+    )
+
+
+def sizes_of(recipe: WaveNetRecipe) -> WaveNetSizes:
+    return WaveNetSizes(
+        layers=recipe.layers,
+        cycles=recipe.cycles,
+        residual=recipe.channels,
+        gate=2 * recipe.channels,
+        skip=recipe.channels,
+        mixtures=recipe.mixtures,
+    )
+
+
+def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
+    """Of every sample that follows one that was heard."""
+    return logistics.nll(model(batch.sound[:, :-1], batch.mel), batch.sound[:, 1:])
+
+
+WORKLOAD = WaveNetOnLJSpeech()
