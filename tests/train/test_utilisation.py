@@ -242,3 +242,11 @@ def test_the_table_has_a_column_for_it_where_there_is_room_and_something_to_say(
     assert "mfu" not in table.render([shown(None)], width=160)
     both = table.render([shown(43.21), shown(None, run_id="other")], width=200)
     assert "no mfu: no peak" in both
+
+
+def test_a_peak_that_was_measured_below_what_the_run_reached_is_no_peak() -> None:
+    found = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="measured: large products")
+    assert found.value is None
+    assert found.unavailable == "the run itself was faster than the matrix products that were measured beside it"
+    by_sheet = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card")
+    assert by_sheet.value is not None and by_sheet.value > 100

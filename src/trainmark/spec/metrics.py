@@ -18,6 +18,9 @@ from trainmark.spec.numbers import Finite
 from trainmark.spec.sensed import Sensed
 from trainmark.spec.timeline import Timeline
 
+MEASURED = "measured: "
+"""Begins where a peak is from that no data sheet gives."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -163,6 +166,8 @@ def _no_utilisation(m: Measured) -> str:
         return "others used the processors that trained, and what these could have reached meanwhile is not known"
     if m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
         return m.peak_source
+    if (_utilisation(m) or 0) > 100:
+        return "the run itself was faster than the matrix products that were measured beside it"
     return "FLOPs are counted after the last step, which was not reached"
 
 
@@ -263,13 +268,23 @@ def model_flops_utilisation(m: Measured) -> float | None:
     FLOPs are counted for the recipe's network, forward and backward, a multiply-add as 2; what is computed twice or on
     padding does not count. The peak is the device's by the platform file, dense, in the precision asked for. On a CPU
     it is the best that large matrix products reached after this run or an earlier one, and the interval holds how far
-    these measurements lay apart; where others used more than 10 % of the CPU meanwhile, there is no figure. Above
-    100 % the label or the peak is wrong.
+    these measurements lay apart; where others used more than 10 % of the CPU meanwhile, or where the run itself was
+    faster than those products, there is no figure. Above 100 % of a sheet's peak the label or the peak is wrong.
     """
+    used = _utilisation(m)
+    # a peak that was measured and lies below what the run reached was disturbed
+    return None if m.disturbed or used is None or (used > 100 and _peak_is_measured(m)) else used
+
+
+def _utilisation(m: Measured) -> float | None:
     rate = _rate(m, "compute")
-    if m.disturbed or rate is None or m.flops_per_item is None or m.peak_tflops is None:
+    if rate is None or m.flops_per_item is None or m.peak_tflops is None:
         return None
     return 100 * rate * m.flops_per_item / (len(m.timeline.ranks) * m.peak_tflops * 1e12)
+
+
+def _peak_is_measured(m: Measured) -> bool:
+    return (m.peak_source or "").startswith(MEASURED)
 
 
 @metric(

@@ -18,6 +18,7 @@ from trainmark.platforms import proc
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device, cpu_name
 from trainmark.spec.cores import FOREIGN_LOAD
+from trainmark.spec.metrics import MEASURED
 from trainmark.spec.precision import Precision
 from trainmark.spec.whole_files import write_whole
 
@@ -61,7 +62,7 @@ def best(measurements: list[Measurement], what: str) -> DevicePeak:
         return DevicePeak(tflops=None, source=reason)
     error = stdev(map(math.log, quiet)) if len(quiet) > 1 else None
     times = f", the best of {len(measurements)} times" if len(measurements) > 1 else ""
-    return DevicePeak(tflops=max(each.tflops for each in measurements), source=f"measured: {what}{times}", error=error)
+    return DevicePeak(tflops=max(each.tflops for each in measurements), source=f"{MEASURED}{what}{times}", error=error)
 
 
 def _beside_others(measure: Callable[[], float]) -> Measurement:
