@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from trainmark.datasets import audio
 from trainmark.datasets.ljspeech import make
 from trainmark.datasets.mel import MEL
+from trainmark.spec.errors import UsageError
 from trainmark.workloads.wavenet import generate, linear_prediction, logistics
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData, Window
 from trainmark.workloads.wavenet.model import CONTEXT, NormedConv, WaveNet, WaveNetSizes, spread
@@ -190,6 +191,12 @@ def test_what_it_generates_is_what_the_network_in_training_predicts() -> None:
 def test_flops_are_those_of_the_products() -> None:
     assert WORKLOAD.flops_per_item(REFERENCE) == pytest.approx(WORKLOAD.facts.flops_per_item, rel=0.01)
     assert WORKLOAD.flops_per_item(replace(REFERENCE, layers=12, cycles=2)) == pytest.approx(9.6e6, rel=0.01)
+
+
+@pytest.mark.parametrize(("layers", "cycles"), [(12, 13), (12, 5), (24, 1)])
+def test_layers_that_make_no_cycles_are_refused_in_a_sentence(layers: int, cycles: int, speech: Path) -> None:
+    with pytest.raises(UsageError, match=rf"layers={layers} in cycles={cycles}: every cycle"):
+        WORKLOAD.check_data(replace(SMOKE, layers=layers, cycles=cycles), speech, 1)
 
 
 # Data and recipe

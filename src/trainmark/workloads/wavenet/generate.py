@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trainmark.workloads.wavenet import logistics
-from trainmark.workloads.wavenet.model import HALF, HOP, Layer, NormedConv, WaveNet
+from trainmark.workloads.wavenet.model import HALF, HOP, Layer, NormedConv, WaveNet, bias_of
 
 
 class Chance(NamedTuple):
@@ -39,11 +39,11 @@ class _FoldedLayer:
         self.dilation, self._chunk = layer.dilation, chunk
         oldest, older, newest = layer.conv.weight.unbind(2)
         self.oldest, self.older, self.newest = (taps.t().contiguous() for taps in (oldest, older, newest))
-        self.bias = _bias(layer.conv)
+        self.bias = bias_of(layer.conv)
         self.residual = layer.conv1x1_out.weight.shape[0]
         # what goes on is multiplied by a half's root, so its weights can be beforehand
-        out = HALF * layer.conv1x1_out.weight[:, :, 0], HALF * _bias(layer.conv1x1_out)
-        skip = layer.conv1x1_skip.weight[:, :, 0], _bias(layer.conv1x1_skip)
+        out = HALF * layer.conv1x1_out.weight[:, :, 0], HALF * bias_of(layer.conv1x1_out)
+        skip = layer.conv1x1_skip.weight[:, :, 0], bias_of(layer.conv1x1_skip)
         self.both, self.both_bias = torch.cat([out[0], skip[0]]).t().contiguous(), torch.cat([out[1], skip[1]])
         memory = 2 * self.dilation + chunk
         self.inputs = oldest.new_zeros(memory, stretches, oldest.shape[1])
@@ -79,10 +79,10 @@ class _FoldedNetwork:
         self._layers = [_FoldedLayer(layer, self.chunk, stretches) for layer in network.layers]
         self._biases = torch.stack([layer.bias for layer in self._layers])[:, None, None]
         self._gate, self._stretches = sizes.gate, stretches
-        self._first, self._first_bias = network.first_conv.weight[:, 0, 0], _bias(network.first_conv)
+        self._first, self._first_bias = network.first_conv.weight[:, 0, 0], bias_of(network.first_conv)
         inner, outer = (conv for conv in network.last_conv_layers if isinstance(conv, NormedConv))
-        self._inner = (math.sqrt(1 / sizes.layers) * inner.weight[:, :, 0]).t(), _bias(inner)
-        self._outer = outer.weight[:, :, 0].t(), _bias(outer)
+        self._inner = (math.sqrt(1 / sizes.layers) * inner.weight[:, :, 0]).t(), bias_of(inner)
+        self._outer = outer.weight[:, :, 0].t(), bias_of(outer)
 
     def chunks(self) -> Iterator[Tensor]:
         """The conditioning of one chunk after the other: (layers, samples, stretches, gate)."""
@@ -128,8 +128,3 @@ def _conditioning(network: WaveNet, mel: Tensor) -> tuple[Tensor, Tensor]:
     spread = kernels.inner.repeat(len(ready), 1, 1)
     spread[kernels.at] += kernels.edges
     return ready, spread
-
-
-def _bias(conv: NormedConv) -> Tensor:
-    assert conv.bias is not None  # noqa: S101 - only the conditioning has none
-    return conv.bias

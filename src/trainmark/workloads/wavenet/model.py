@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.spec.errors import UsageError
+
 CONTEXT = 2
 """Frames on either side of a stretch that its conditioning also sees."""
 SCALES = (4, 4, 4, 4)
@@ -34,6 +36,13 @@ class WaveNetSizes:
     mixtures: int = 10
     bands: int = 80
     kernel: int = 3
+
+    def __post_init__(self) -> None:
+        if self.layers % self.cycles or 2 ** (self.layers // self.cycles - 1) > HOP:
+            raise UsageError(
+                f"layers={self.layers} in cycles={self.cycles}: every cycle has as many layers, and at most "
+                f"{HOP.bit_length()}; try layers=24, cycles=4"
+            )
 
     def dilation(self, layer: int) -> int:
         return int(2 ** (layer % (self.layers // self.cycles)))
@@ -78,7 +87,7 @@ class Layer(nn.Module):
         """What goes on to the next layer, and what this one adds to the sum of all."""
         gated = gate(self.conv(x, self.dilation) + conditioning)
         weight = torch.cat([self.conv1x1_out.weight, self.conv1x1_skip.weight])
-        bias = torch.cat([_bias(self.conv1x1_out), _bias(self.conv1x1_skip)])
+        bias = torch.cat([bias_of(self.conv1x1_out), bias_of(self.conv1x1_skip)])
         both = F.conv1d(gated, weight, bias)  # one product for the two
         return (x + both[:, : x.shape[1]]) * HALF, both[:, x.shape[1] :]
 
@@ -205,6 +214,6 @@ def spread(windows: Tensor, kernels: Kernels) -> Tensor:
     return samples.index_add(2, at, edges).flatten(2)
 
 
-def _bias(conv: NormedConv) -> Tensor:
+def bias_of(conv: NormedConv) -> Tensor:
     assert conv.bias is not None  # noqa: S101 - only the conditioning has none
     return conv.bias

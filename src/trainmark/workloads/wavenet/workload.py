@@ -37,6 +37,7 @@ class WaveNetOnLJSpeech:
     sums: tuple[str, ...] = ("nll", "judged")
 
     def check_data(self, recipe: WaveNetRecipe, folder: Path, world: int) -> None:
+        sizes_of(recipe)
         reader.open_splits(folder, recipe.file_lists)
         if recipe.whole_set:
             reader.check_whole(folder)
