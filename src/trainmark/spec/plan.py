@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -81,7 +82,7 @@ class Plan:
         """The platform by its name, or the name of the user's own file wherever it lies."""
         return PurePath(self.platform).name if self.platform.endswith(".toml") else self.platform
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Equal for two plans that ask for the same training on the same kind of platform, wherever their files lie."""
         asked = {
@@ -92,7 +93,7 @@ class Plan:
             "precision": self.precision,
             "platform": self.platform_word,
             "data": {"name": self.data.name, "generated": self.data.synthetic},
-            "limits": {name: value for name, value in asdict(self.limits).items() if name not in ("items", "wall_s")},
+            "limits": {name: value for name, value in vars(self.limits).items() if name not in ("items", "wall_s")},
             "skip_bad": self.skip_bad,
         }
         later = {"init_sha256": self.init_sha256, "items": self.limits.items}
