@@ -75,7 +75,7 @@ def test_two_ranks_train_on_every_sample_once_and_evaluate_each_once(cli: Cli, p
 def test_repeats_are_a_group_with_a_spread(cli: Cli, pictures: Path, tmp_path: Path) -> None:
     ended = cli(*TINY_RUN, "--data", pictures, "--steps", "10", "--repeat", "2")
     assert ended.returncode == 0, ended.stderr
-    assert "2 of 2 completed; stability" in ended.stdout
+    assert "2 of 2 completed; spread" in ended.stdout
     rows = Store(tmp_path / "store").rows()
     assert len({row.group for row in rows}) == 1
     assert len({row.fingerprint for row in rows}) == 1

@@ -380,3 +380,15 @@ def test_the_page_about_audits_shows_what_is_printed() -> None:
     audits = [Audit(title=page.title, checks=audit_page(page)) for page in by_source(library.rows())]
     shown = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
     assert render(audits, width=110) in shown, "paste what 'COLUMNS=110 trainmark audit published' prints"
+
+
+def opinions(score: float, workload: str = "tacotron2") -> list[str]:
+    scored = replace(SPEECH.rows[0], workload=workload, quality_name="MOS", quality=score)
+    return [finding.sentence for finding in found(page(scored), "opinion")]
+
+
+def test_an_opinion_above_the_public_listening_test_of_the_model_is_doubtful() -> None:
+    (said,) = opinions(4.46)
+    assert "above the public listening test" in said and "no published code computes it" in said
+    assert not opinions(4.05)
+    assert not opinions(4.46, workload="another")

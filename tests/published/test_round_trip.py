@@ -10,7 +10,7 @@ from records import make_plan, make_quality, make_record, make_timeline
 
 from trainmark.published import read, write_deepspark, write_flagperf
 from trainmark.published.cells import is_blank
-from trainmark.published.own_rows import own_row, rounded
+from trainmark.published.own_rows import memory_gib, own_row, rounded
 from trainmark.spec.machine import DeviceInfo, Environment, PrecisionProof
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.published_row import PREFIX, PublishedRow, Source
@@ -70,7 +70,7 @@ def runs(draw: st.DrawFn, workload: str) -> Record:
     ran = draw(st.none() | st.just("mixed: 60 % float16, 40 % float32, weights float32"))
     metrics = {
         alias: Quantity(value=draw(maybe), unit="", unavailable="no reason")
-        for alias in ("e2e_time", "p_whole", "p_train", "p_core", "mem", "mem_total", "power")
+        for alias in ("e2e_time", "p_whole", "p_train", "p_core", "mem", "mem_total", "p_steady", "mem_steady")
     }
     return replace(
         BASE,
@@ -85,7 +85,6 @@ def runs(draw: st.DrawFn, workload: str) -> Record:
             torch="2.6.0",
             precision=PrecisionProof(asked=ran, ran=ran) if ran else None,
         ),
-        group="repeats",
     )
 
 
@@ -123,11 +122,16 @@ def test_rows_are_the_same_after_a_page_with_two_tables(lang: str, groups: tuple
     assert page.unread == ()
     wanted = []
     for row in map(own_row, records):
-        # such a page has no columns for these, and of the changes to the recipe only the batch
-        wanted.append(
-            replace(row, e2e_time_s=None, p_whole=None, mem_total_gib=None, fix_hp=f"bs={row.batch_per_device}")
+        # such a page has no columns for these, of the changes to the recipe only the batch, and another memory
+        left_out = {"e2e_time_s": None, "p_whole": None, "p_core": None, "mem_total_gib": None}
+        wanted.append(replace(row, fix_hp=f"bs={row.batch_per_device}", mem_used_gib=None, **left_out))
+    assert [replace(bare(row), mem_used_gib=None) for row in page.rows] == [bare(row) for row in wanted]
+    for record, row in zip(records, page.rows, strict=True):
+        assert row.mem_used_gib == memory_gib(record.metrics["mem_steady"].value)
+        steady = record.metrics["p_steady"].value
+        assert [detail.value for detail in row.details if detail.name == "p_steady"] == (
+            [] if steady is None else [rounded(steady)]
         )
-    assert [bare(row) for row in page.rows] == [bare(row) for row in wanted]
 
 
 def test_what_is_written_keeps_the_digits_that_mean_something() -> None:

@@ -4,9 +4,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from records import a_vocoder_record, in_environment, make_plan, make_record, make_timeline, renamed
+from records import (
+    a_vocoder_record,
+    in_environment,
+    make_plan,
+    make_quality,
+    make_record,
+    make_timeline,
+    renamed,
+)
 
 from trainmark.published import markdown, read, write_deepspark, write_flagperf
+from trainmark.published.command import command
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Doubt, Record
@@ -138,10 +147,11 @@ def test_notes_are_in_the_language_of_the_page() -> None:
 @pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])
 def test_doubts_and_reasons_stand_below_the_table_with_the_rows_they_are_about(write: Any) -> None:
     doubtful = make_record(doubts=(Doubt(code="x", text="loss | rose"),))
-    sure = with_metrics(renamed(make_record(doubts=()), "other"), mem=None)
+    sure = with_metrics(renamed(make_record(doubts=()), "other"), mem=None, p_train=None)
     text = write([sure, doubtful], lang="en")
     assert ". row 2: loss \\| rose" in text
-    assert ". row 1: no mem: no sensor" in text
+    missing = "p_train, mem" if write is write_flagperf.write else "p_train"
+    assert f". row 1: no {missing}: no sensor" in text
     assert ". rows 1, 2: throughputs cover the steady part" in text
     assert "第 2 行" in write([sure, doubtful], lang="zh")
 
@@ -154,32 +164,110 @@ def test_a_precision_that_did_not_run_is_not_the_one_that_is_written() -> None:
     assert "fp32 was asked for, tf32 ran" in text
 
 
-def test_power_memory_scalability_and_stability_have_units_and_a_cell() -> None:
-    def run(run_id: str, topology: str, p_core: float, group: str | None = None) -> Record:
-        record = make_record(plan={"topology": topology, "recipe": {"batch_per_device": 32}}, group=group)
-        return renamed(with_metrics(record, p_core=p_core, power=128.04, mem=18.4), run_id)
+def deepspark_run(run_id: str, topology: str, p_steady: float, group: str | None = None, quality: float = 77) -> Record:
+    """On the stand-in, with the means its sensors came to."""
+    record = make_record(
+        plan={"topology": topology, "recipe": {"batch_per_device": 32}, "platform": "standin", "limits": Limits()},
+        device="stand-in card",
+        group=group,
+        quality=make_quality(value=quality, reached=quality >= 75.5, history=()),
+    )
+    return renamed(with_metrics(record, p_steady=p_steady, power_steady=128.04, mem_steady=18.4, mem=11), run_id)
 
-    records = [run("a", "1x1", 100), run("b", "1x8", 780, "g"), run("c", "1x8", 772, "g")]
+
+def deepspark_rows(records: list[Record], lang: str = "en") -> list[list[str]]:
+    text = write_deepspark.write(records, lang=lang)
+    return [cells(row) for row in text.splitlines() if row.startswith("| acc≥75.5%")]
+
+
+def test_the_six_columns_are_deepspark_s() -> None:
+    records = [deepspark_run("a", "1x1", 100), deepspark_run("b", "1x8", 780), deepspark_run("c", "2x8", 1520)]
     text = write_deepspark.write(records, lang="en")
-    heads = cells(line(text, "| Convergence criteria"))
-    rows = [cells(row) for row in text.splitlines() if row.startswith("| acc≥75.5%")]
-    assert heads[4:] == [
+    assert cells(line(text, "| Convergence criteria"))[2:] == [
+        "Performance (p_steady, images/s)",
+        "Accuracy (acc, %)",
         "Power (W)",
-        "Scalability (share of ideal by p_core)",
+        "Scalability",
         "Memory utilization (GiB)",
-        "Stability (spread of p_core over repeats, %)",
+        "Stability",
     ]
-    assert [row[4] for row in rows] == ["128.04\\*1", "128.04\\*8", "128.04\\*8"]
-    assert [row[5] for row in rows] == ["", "0.97", "0.97"], "of the mean of the repeats"
-    assert [row[6] for row in rows] == ["18.4\\*1", "18.4\\*8", "18.4\\*8"]
-    assert [row[7] for row in rows] == ["", "1.03", "1.03"]
+    rows = deepspark_rows(records)
+    assert [row[2] for row in rows] == ["100", "780", "1520"]
+    assert [row[4] for row in rows] == ["128.04\\*1", "128.04\\*8", "128.04\\*16"]
+    assert [row[5] for row in rows] == ["-", "0.975 (card)", "0.95 (card)"]
+    assert [row[6] for row in rows] == ["18.4\\*1", "18.4\\*8", "18.4\\*16"], (
+        "the tool's mean, not the allocator's peak"
+    )
+    assert [row[7] for row in rows] == ["-", "-", "-"]
     assert rows[1][1] == "trainmark 0.1.0,bs:32/device,8x,fp32"
+    assert "standin" in text and "--platform standin --steps" not in text
+
+
+def test_without_a_single_card_scalability_is_that_of_nodes() -> None:
+    rows = deepspark_rows([deepspark_run("b", "1x8", 780), deepspark_run("c", "2x8", 1521)])
+    assert [row[5] for row in rows] == ["-", "0.975 (node)"]
+    assert (
+        deepspark_rows([deepspark_run("b", "1x8", 780), deepspark_run("c", "2x8", 1521)], "zh")[1][5] == "0.975 (节点)"
+    )
+
+
+def test_five_repeats_that_reached_the_target_are_one_row_with_a_stability() -> None:
+    published = (77.36, 76.816, 77.116, 76.96, 77.01)  # DeepSpark's own example, whose stability is 1
+    records = [deepspark_run(f"r{number}", "1x8", 780, "g", value) for number, value in enumerate(published)]
+    (row,) = deepspark_rows(records)
+    assert (row[3], row[7]) == ("77.01", "1"), "the median's"
+    text = write_deepspark.write(records, lang="en")
+    assert "Row 1 is the repeat with the median quality of 77.36 % / 76.82 % / 77.12 % / 76.96 % / 77.01 %." in text
+    assert "--topology 1x8 --precision fp32 --platform standin --repeat 5" in text
+    far = [*records[:3], deepspark_run("r3", "1x8", 780, "g", 75.9), deepspark_run("r4", "1x8", 780, "g", 78.2)]
+    assert deepspark_rows(far)[0][7] == "0.6"
+    assert deepspark_rows(records[:4])[0][7] == "-", "four are too few"
+    missed = [*records[:4], deepspark_run("r4", "1x8", 780, "g", 75.4)]
+    assert deepspark_rows(missed)[0][7] == "-", "one of the five missed the target"
+
+
+def test_a_deepspark_page_is_whole() -> None:
+    record = in_environment(
+        a_vocoder_record(), torch="2.6.0+cu124", device={"name": "NVIDIA A100-SXM4-40GB", "driver": "550.54"}
+    )
+    text = write_deepspark.write([record], lang="en")
+    heads = [row for row in text.splitlines() if row.startswith("#")]
+    assert heads == [
+        "# Tacotron2",
+        "## Model Description",
+        "## Supported Environments",
+        "## Model Preparation",
+        "### Prepare Resources",
+        "### Install Dependencies",
+        "## Model Training",
+        "## Model Results",
+        "## References",
+    ]
+    assert "| GPU | Vendor | SDK | Release | Driver | Framework | System |" in text
+    assert "| A100-SXM4-40GB | nvidia | cu124 | trainmark 0.1.0 | 550.54 | pytorch-2.6.0+cu124 | - |" in text
+    assert (
+        "trainmark run tacotron2 --recipe reference --topology 1x1 --precision tf32 --platform nvidia --data DATA"
+        in text
+    )
+    assert [row for row in write_deepspark.write([record], lang="zh").splitlines() if row.startswith("#")][
+        1
+    ] == "## 模型介绍"
+
+
+def test_what_a_page_tells_to_run_is_what_ran() -> None:
+    plan = make_plan(recipe={"target": 0.5, "channels_last": True}, limits=Limits(steps=60))
+    assert command(plan, repeat=5) == (
+        "trainmark run resnet50 --recipe reference --set batch_per_device=32 --set learning_rate=0.1 --set target=0.5 "
+        "--set channels_last=yes --topology 1x1 --precision fp32 --platform cpu --steps 60 --repeat 5"
+    )
+    hostile = replace(plan, workload="a; rm -rf b", deviations=())
+    assert "'a; rm -rf b'" in command(hostile)
 
 
 def test_units_that_such_pages_leave_out_are_read_back() -> None:
     page = read.read(write_deepspark.write([a_vocoder_record()], lang="zh"), name="a.md")
     assert {said.unit for said in page.said if said.quantity == "throughput"} == {"mel frames/s"}
-    assert {said.word for said in page.said if said.quantity == "throughput"} == {"p_train", "p_core"}
+    assert {said.word for said in page.said if said.quantity == "throughput"} == {"p_train", "p_steady"}
     assert {said.word for said in page.said if said.quantity == "quality"} == {"val_loss"}
 
 

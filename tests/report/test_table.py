@@ -7,7 +7,7 @@ from records import a_vocoder_record, make_quality, make_record, make_timeline, 
 from rich.cells import cell_len
 
 from trainmark.report.table import markdown, render
-from trainmark.spec.format import number, plus_minus, short_device, shown_quality, stability_percent
+from trainmark.spec.format import number, plus_minus, short_device, shown_quality, spread_percent
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Doubt, Record
@@ -260,15 +260,15 @@ def test_repeats_say_how_far_they_lie_apart_and_how_many_completed() -> None:
     repeats = [with_p_core(base, f"r{value}", value) for value in (98.0, 100.0, 103.0)]
     lost = renamed(base, "lost", status="incomplete")
     page = markdown([*repeats, lost])
-    assert "Repeats of g1: 3 of 4 completed; stability 5.0 % (p_core 98.0 to 103 images/s, median 100)." in page
-    assert stability_percent([98, 100, 103]) == pytest.approx(5.0)
+    assert "Repeats of g1: 3 of 4 completed; spread 5.0 % (p_core 98.0 to 103 images/s, median 100)." in page
+    assert spread_percent([98, 100, 103]) == pytest.approx(5.0)
 
 
-def test_repeats_without_numbers_have_no_stability() -> None:
+def test_repeats_without_numbers_have_no_spread() -> None:
     base = make_record(group="g1")
     page = markdown([with_p_core(base, "a", 98.0), with_p_core(base, "b", None, status="invalid")])
-    assert "2 of 2 completed; stability —: fewer than two" in page
-    assert stability_percent([1.0]) is None
+    assert "2 of 2 completed; spread —: fewer than two" in page
+    assert spread_percent([1.0]) is None
 
 
 def test_hostile_names_are_shown_and_not_obeyed() -> None:

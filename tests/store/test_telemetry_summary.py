@@ -271,3 +271,23 @@ def test_a_torn_or_empty_file_is_no_machine(tmp_path: Path) -> None:
     (tmp_path / "telemetry0.jsonl").write_text('{"event": "begin", "host', encoding="utf-8")
     Machine(tmp_path, 1)
     assert sampled(tmp_path, TRAINED) == []
+
+
+def test_steady_power_and_memory_are_means_of_what_the_tool_said_after_the_run_had_settled(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, devices=[0, 1])
+    for at_s in range(121):
+        settled = at_s >= 30
+        machine.read(
+            at_s,
+            {"power_w": 300.0 if settled else 900.0, "memory_used_bytes": 8e9, "energy_j": 7.0 * at_s},
+            {"power_w": 100.0, "memory_used_bytes": 4e9 if settled else 1e9, "energy_j": 7.0 * at_s},
+        )
+    folder = RunFolder(tmp_path)
+    folder.update()
+    for rank, span in TRAINED.items():
+        folder.ranks[rank] = RankLog(rank=rank, trained_from_ns=span.from_ns, trained_until_ns=span.until_ns)
+    found = telemetry.summarise_sensors(telemetry.nodes(folder, settling_ns=20 * S), 1)
+    assert found.steady_power_w == pytest.approx(200)
+    assert found.steady_memory_bytes == pytest.approx(6e9)
+    assert found.power_w == pytest.approx(7), "the counter's"
+    assert telemetry.summarise_sensors([], 1).reasons["steady_power_w"] == telemetry.NOTHING_SAMPLED

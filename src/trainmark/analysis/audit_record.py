@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import trainmark
@@ -44,6 +45,8 @@ PEAKS = {
     "temperature_peak": ("temperature_c", 1.0),
 }
 """Metrics that are the highest sample of a sensor, and in which unit."""
+MEANS = {"mem_steady": ("memory_used_bytes", 2.0**30), "power_steady": ("power_w", 1.0)}
+"""Metrics that are means of a sensor's samples over steady training, likewise."""
 
 
 def audit_record(record: Record, folder: Path | None = None) -> tuple[CheckResult, ...]:
@@ -321,6 +324,14 @@ def sensed(case: Case) -> Iterator[CheckResult]:
         elif not same(float(f"{value * scale:.6g}"), highest):
             said = f"{alias} {value!r}, highest sample {highest / scale!r}"
             found.append(wrong(said, "it is the highest sample taken while it trained", "the metric and the samples"))
+    for alias, (source, scale) in MEANS.items():
+        if (value := _value(record, alias)) is None:
+            continue
+        if (mean := _steady_mean(record, source)) is None:
+            thinned.append(alias)
+        elif not same(value * scale, mean, ROUNDED):
+            said = f"{alias} {value!r}, mean of samples {mean / scale!r}"
+            found.append(wrong(said, "it is the mean of those of steady training", "the metric and the samples"))
     energy, power, each = (_value(record, alias) for alias in ("energy", "power", "energy_per_item"))
     items = sum(trace.whole.items for trace in record.timeline.ranks)
     if None not in (energy, each) and not same(each, (energy or 0) / items):
@@ -336,21 +347,33 @@ def sensed(case: Case) -> Iterator[CheckResult]:
 
 def _highest(record: Record, source: str) -> float | None:
     """The highest sample of the training part; None where it cannot be told exactly by what the record kept."""
-    highest, points = -math.inf, most_points(Topology.parse(record.plan.topology).nodes)
+    samples = _samples(record, source)
+    return None if samples is None else max((value for one in samples for value in one), default=-math.inf)
+
+
+def _steady_mean(record: Record, source: str) -> float | None:
+    """Over devices, of the means of their samples of steady training; None likewise."""
+    samples = _samples(record, source, later_s=record.timeline.settling_ns / 1e9)
+    return fmean(fmean(one) for one in samples) if samples and all(samples) else None
+
+
+def _samples(record: Record, source: str, later_s: float = 0.0) -> list[list[float]] | None:
+    """Of each device those of the training part, from so much later than its beginning on; None where a series was
+    thinned, or a sample lies at an edge."""
+    found, points = [], most_points(Topology.parse(record.plan.topology).nodes)
     for machine in record.telemetry.machines:
         for device in machine.devices:
             series = device.series.get(source)
             if series is None or len(machine.training_s) != 2:
                 continue
-            begin_s, end_s = machine.training_s
+            begin_s, end_s = machine.training_s[0] + later_s, machine.training_s[1]
             if len(series.at_s) >= points:
                 return None
-            for at_s, value in zip(series.at_s, series.values, strict=True):
-                if min(abs(at_s - begin_s), abs(at_s - end_s)) <= ROUNDED * end_s:
-                    return None
-                if begin_s < at_s < end_s:
-                    highest = max(highest, value)
-    return highest
+            if any(min(abs(at_s - begin_s), abs(at_s - end_s)) <= ROUNDED * end_s for at_s in series.at_s):
+                return None
+            pairs = zip(series.at_s, series.values, strict=True)
+            found.append([value for at_s, value in pairs if begin_s < at_s < end_s])
+    return found
 
 
 # The trained model, and the end

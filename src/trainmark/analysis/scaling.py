@@ -12,7 +12,7 @@ from trainmark.spec import metrics
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import device_name, number
 from trainmark.spec.intervals import around, half_width, of_repeats, too_noisy
-from trainmark.spec.metrics import THROUGHPUTS, Quantity
+from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 
@@ -119,8 +119,9 @@ def all_scalings(records: Iterable[Record], metric: str = "p_core") -> list[Scal
 def throughput_alias(word: str) -> str:
     """The tables' word for a throughput, by either of its names."""
     alias = metrics.find(word).alias
-    if alias not in THROUGHPUTS:
-        raise UsageError(f"metric {word!r} is not a throughput; scaling is by {', '.join(THROUGHPUTS)}")
+    if not metrics.METRICS[alias].is_rate:
+        rates = ", ".join(known.alias for known in metrics.METRICS.values() if known.is_rate)
+        raise UsageError(f"metric {word!r} is not a throughput; scaling is by {rates}")
     return alias
 
 

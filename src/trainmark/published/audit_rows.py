@@ -311,6 +311,26 @@ def _page_word(page: PublishedPage, known: WorkloadFacts) -> str | None:
     return next((unit for unit in units if _means_samples(unit, known)), None)
 
 
+@check("opinion", "an opinion score is one that listeners gave such a model")
+def opinion(page: PublishedPage) -> Iterator[CheckResult]:
+    """A mean opinion is asked of people: no training script computes one, and every listening test has its own."""
+    scored = [row for row in page.rows if row.quality is not None and row.quality_name == "MOS"]
+    if not scored:
+        raise CannotCheckError("no row gives an opinion score")
+    for row in scored:
+        known = facts(row.workload)
+        test = known.listening_test if known else None
+        if test is None or test.quality != row.quality_name or (row.quality or 0.0) <= test.value + test.margin:
+            continue
+        yield doubtful(
+            f"{row.quality_name} {row.quality:g}; {test.value:.2f} ±{test.margin:.2f} by {test.by}",
+            "it lies above the public listening test of this model, and no published code computes it: the page names "
+            "neither listeners nor sentences, and a training stops by its loss",
+            "who listened to what, and how the score was reckoned; a predicted score is none",
+            row.name,
+        )
+
+
 def _is_measured(row: PublishedRow, page: PublishedPage) -> bool:
     """Whether a quality is one that the workload's evaluation measures, or rows of one aim differ in it."""
     known = facts(row.workload)
@@ -334,4 +354,5 @@ CHECKS: tuple[Check[PublishedPage], ...] = (
     target,
     whole_epochs,
     item,
+    opinion,
 )

@@ -49,7 +49,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "convergence": ("convergence criteria", "convergence", "收敛标准", "收敛指标", "收敛条件"),
     "power": ("power", "功耗"),
     "scalability": ("scalability", "扩展性", "线性度", "加速比"),
-    "stability": ("stability", "稳定性"),
+    "stability": ("stability", "稳定性", "稳定度"),
+    "steady": ("p_steady",),
     "figure": ("mfu", "计算使用率", "计算卡使用率", "token/p/s", "tokens/p/s", "ips_per_device", "ips_per_gpu",
                "fps_per_gpu", "per step time", "step time", "time per step", "seconds per iteration",
                "train_steps_per_second", "train_runtime"),
@@ -63,7 +64,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 """By kind of column. A `setting` tells runs apart, a `figure` was measured; both are kept as they stand."""
 
 MEASURES = {"e2e_time", *THROUGHPUTS, "quality", "mem", "fps", "performance", "convergence", "power", "scalability",
-            "stability", "figure", "batch", "num_devices", "precision_results", "count_results"}  # fmt: skip
+            "stability", "steady", "figure", "batch", "num_devices", "precision_results", "count_results"}  # fmt: skip
 """A table with one of these may be one of results."""
 
 LOWER = ("[a-z]*loss", "wer", "cer", "ppl", "perplexity", "fid", "mae", "mse", "rmse", "eer", "验证loss")
@@ -79,7 +80,7 @@ QUALITIES: dict[str, tuple[str, ...]] = {
 """By the name records use; no workload here measures the last."""
 
 QUANTITIES = {
-    **dict.fromkeys(("p_whole", "p_train", "p_core", "fps", "performance"), "throughput"),
+    **dict.fromkeys(("p_whole", "p_train", "p_core", "fps", "performance", "steady"), "throughput"),
     **{name: name for name in ("quality", "power", "scalability", "stability", "convergence")},
     "mem": "memory",
     "e2e_time": "time",
@@ -185,6 +186,8 @@ def _measure_head(kind: str, word: str, inside: list[str]) -> Head:
     for part in inside:
         if key(part) in _KINDS and _KINDS[key(part)] in THROUGHPUTS:
             alias, word = _KINDS[key(part)], part
+        elif _KINDS.get(key(part)) == "steady":
+            kind, word = "steady", part
         elif kind in ("quality", "target") and part and not units.is_unit(part):
             name, word = part, part
         elif units.is_unit(part):

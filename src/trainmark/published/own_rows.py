@@ -45,8 +45,8 @@ def own_row(record: Record) -> PublishedRow:
         quality=None if value is None else rounded(value, telling_digits(value, goal, quality.better, least=5)),
         target=goal,
         better=quality.better,
-        mem_used_gib=_memory(record, "mem"),
-        mem_total_gib=_memory(record, "mem_total"),
+        mem_used_gib=memory_gib(metric(record, "mem")),
+        mem_total_gib=memory_gib(metric(record, "mem_total")),
         remark=None,
     )
 
@@ -74,6 +74,6 @@ def _metric(record: Record, alias: str) -> float | None:
     return None if value is None else rounded(value)
 
 
-def _memory(record: Record, alias: str) -> float | None:
-    value = metric(record, alias)
+def memory_gib(value: float | None) -> float | None:
+    """As it is written."""
     return None if value is None else round(value, 1) if value >= 10 else rounded(value, 3)

@@ -198,7 +198,7 @@ def _judges(head: Head) -> bool:
 
 def _item(columns: Sequence[Head]) -> str | None:
     """What throughput counts, by the heads."""
-    rates = (head for head in columns if head.kind in (*THROUGHPUTS, "fps", "performance"))
+    rates = (head for head in columns if head.kind in (*THROUGHPUTS, "fps", "performance", "steady"))
     return next((item for head in rates if (item := units.item(head.unit))), None)
 
 
@@ -411,6 +411,9 @@ def _measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
         if found.remark or kind in run.throughputs:
             return False
         run.throughputs[kind], run.item = found.value, run.item or units.item(found.unit or unit)
+    elif kind == "steady":
+        section.note_figure(line.table, line.number, head, found)
+        run.keep(head.word, text, replace(found, unit=found.unit or unit))
     elif kind in ("fps", "performance"):
         section.note_figure(line.table, line.number, head, found)
         _rate(run, head, found, text)

@@ -15,6 +15,7 @@ from trainmark.spec.retold import retold, told_doubt
 from trainmark.workloads import facts_of, quality_word
 
 if TYPE_CHECKING:
+    from trainmark.spec.machine import Environment
     from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
 
@@ -115,6 +116,14 @@ def _sentences(record: Record, shown: Sequence[str], say: Say, meanings: Mapping
     return [*found, *(told_doubt(doubt, say, meanings) for doubt in record.doubts)]
 
 
+def data_set(record: Record, say: Say) -> str:
+    """Where the data comes from."""
+    name = escape.markdown_cell(record.plan.data.name)
+    if record.plan.data.synthetic:
+        return say("{name}, synthetic: `trainmark data make {name}` makes it; it is not the real set").format(name=name)
+    return say("{name}: `trainmark data prepare {name}` makes it of the files its publisher offers").format(name=name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What was collected of where a run ran, ready to be written; empty where it was not collected."""
@@ -126,6 +135,8 @@ class Machine:
     distribution: str
     kernel: str
     driver: str
+    sdk: str
+    """What drives the device under PyTorch: its plugin, or what PyTorch was built with."""
     framework: str
     software: str
 
@@ -148,6 +159,13 @@ def _network(record: Record, say: Say) -> str:
     return retold(links.summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1)), say)
 
 
+def _sdk(environment: Environment) -> str:
+    platform = environment.platform
+    if platform.plugin:
+        return f"{platform.plugin} {platform.plugin_version or ''}".strip()
+    return environment.torch.partition("+")[2]
+
+
 def _machine(record: Record, row: PublishedRow) -> Machine:
     environment = record.environment
     cores = environment.cpu.logical_cores
@@ -160,6 +178,7 @@ def _machine(record: Record, row: PublishedRow) -> Machine:
         distribution=environment.distribution,
         kernel=environment.os,
         driver=environment.device.driver or "",
+        sdk=_sdk(environment),
         framework=f"pytorch-{environment.torch}" if environment.torch else "",
         software=", ".join(f"{name} {version}" for name, version in versions.items() if version),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainmark import workloads
 from trainmark.published import names
 from trainmark.published.own_rows import written
-from trainmark.published.write import Machine, Strong, WrittenSection, machines, notes, sections, table
+from trainmark.published.write import Machine, Strong, WrittenSection, data_set, machines, notes, sections, table
 from trainmark.spec import escape
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.topology import Topology
@@ -30,7 +30,7 @@ def write(records: Sequence[Record], *, lang: str) -> str:
 
 def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     yield "### " + say("Data set")
-    yield _data_set(section.records[0], say)
+    yield data_set(section.records[0], say)
     yield ""
     devices = " / ".join(dict.fromkeys(f"{row.vendor} {row.device}" for row in section.rows))
     yield "### " + say("{devices}: configuration and results").format(devices=escape.markdown_cell(devices))
@@ -75,14 +75,6 @@ def _environment(machine: Machine, say: Say) -> Iterator[str]:
     yield item(say("Docker version"), "")
     yield item(say("Framework"), machine.framework)
     yield item(say("Other software"), machine.software)
-
-
-def _data_set(record: Record, say: Say) -> str:
-    """Where the data comes from; every page begins with that."""
-    name = escape.markdown_cell(record.plan.data.name)
-    if record.plan.data.synthetic:
-        return say("{name}, synthetic: `trainmark data make {name}` makes it; it is not the real set").format(name=name)
-    return say("{name}: `trainmark data prepare {name}` makes it of the files its publisher offers").format(name=name)
 
 
 def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]]:

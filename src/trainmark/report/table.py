@@ -16,7 +16,7 @@ from trainmark.spec.format import (
     goal,
     number,
     shown_quality,
-    stability_percent,
+    spread_percent,
     verdict,
 )
 from trainmark.spec.metrics import THROUGHPUTS
@@ -312,9 +312,9 @@ def _repeats(name: str, members: Sequence[Record]) -> str:
     completed = [record for record in members if record.status != "incomplete"]
     found = [record.metrics["p_core"] for record in completed if "p_core" in record.metrics]
     values = [quantity.value for quantity in found if quantity.value is not None]
-    spread = stability_percent(values)
+    spread = spread_percent(values)
     said = f"Repeats of {name}: {len(completed)} of {len(members)} completed"
     if spread is None:
-        return f"{said}; stability {NOTHING}: fewer than two have a p_core."
+        return f"{said}; spread {NOTHING}: fewer than two have a p_core."
     ends = f"p_core {number(min(values))} to {number(max(values))} {found[0].unit}, median {number(median(values))}"
-    return f"{said}; stability {number(spread, 2)} % ({ends})."
+    return f"{said}; spread {number(spread, 2)} % ({ends})."

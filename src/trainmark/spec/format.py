@@ -87,6 +87,6 @@ def short_device(name: str) -> str:
     return " ".join(name.split())
 
 
-def stability_percent(values: Sequence[float]) -> float | None:
+def spread_percent(values: Sequence[float]) -> float | None:
     """How far repeats of one run lie apart: (max - min) / median, in percent."""
     return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None

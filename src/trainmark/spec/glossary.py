@@ -50,7 +50,16 @@ WORDS = {
     "respects that neighbouring steps resemble each other. Beyond ±50 % the words are 'too noisy to say'.",
     "coverage": "The steps that p_whole, p_train and p_core cover. In a full run these are all training steps, as in "
     "the published tables; in a run cut to so many steps or seconds, only the steady part.",
-    "stability": "Over the repeats of one run: (largest - smallest) / median of p_core, and how many completed.",
+    "spread": "Over the repeats of one run: (largest - smallest) / median of p_core, and how many completed. It is "
+    "about speed; DeepSpark's stability is about quality.",
+    "stability": "DeepSpark's: of 5 repeats of a full run that all reached the target, 1 - 0.2 for each whose quality "
+    "lies further than 1 % from their median; 1 is best. There is none where fewer were made or one missed the target. "
+    "`trainmark run WORKLOAD --recipe reference --repeat 5` gives one, and `report --format deepspark` shows it. "
+    "Repeats share a seed, so that it tells what the machine adds.",
+    "performance": "DeepSpark's word for p_steady: the speed of all cards together in steady training, data loading "
+    "included. p_core leaves the wait for data out, p_train holds all training steps of a full run.",
+    "scalability": "DeepSpark's: p_steady of so many cards over as many times p_steady of one card, or likewise of "
+    "nodes; the table says which. `scaling` is the same by p_core, with its interval.",
     "doubts": "Reasons to trust a result less, found by looking at it and said in words wherever it is shown.",
     "artifacts": "Files a trained model left beside its record to be looked at or listened to. They are made after the "
     "clock has stopped, so no number holds their time.",
@@ -140,14 +149,13 @@ DOUBTS = {
 """By the code programs read on the record."""
 
 ALSO = {
-    "scalability": "scaling",
     "scaling_efficiency": "scaling",
     "acc": "quality",
     "acc1": "quality",
     "final_acc1": "quality",
     "target": "quality",
     "doubt": "doubts",
-    "spread": "stability",
+    "linearity": "scalability",
     "deviations": "fix_hp",
     "±": "interval",
     "repeat": "group",

@@ -102,6 +102,9 @@ class Metric:
 METRICS: dict[str, Metric] = {}
 """By alias, in the order tables show them."""
 
+PARTS, DROPPED = 5, 1
+"""Steady training is cut into so many parts for `p_steady`; so many are dropped at either end of their order."""
+
 THROUGHPUTS = ("p_whole", "p_train", "p_core")
 """The three that published tables give, from all work down to computing alone."""
 
@@ -252,6 +255,35 @@ def compute_throughput(m: Measured) -> float | None:
 
 
 @metric(
+    "{item}/s",
+    alias="p_steady",
+    formula="mean of the middle 3 of 5 equal parts of the steady steps, each items / (data_wait + compute)",
+    interval=_training_spread,
+    better="higher",
+    missing="fewer than 5 steps were steady",
+    any_length=True,
+    withheld=True,
+)
+def steady_throughput(m: Measured) -> float | None:
+    """Items trained per second of steady training by all devices together: what DeepSpark calls Performance.
+
+    Of five parts the fastest and the slowest are dropped. DeepSpark's parts are epochs, such as 6 to 10; these are
+    equally many steps each, so that a run of less than an epoch has one, too. Waiting for data is in it, as in
+    p_train, but not in p_core; evaluations, checkpoints and the steps before the series was steady are not.
+    """
+    t = m.timeline
+    seconds, items = t.steady(t.step_s), t.steady(t.step_items)
+    if seconds.size < PARTS:
+        return None
+    cuts = zip(np.array_split(items, PARTS), np.array_split(seconds, PARTS), strict=True)
+    taken = [(part_items.sum(), part_s.sum()) for part_items, part_s in cuts]
+    if any(part_s <= 0 for _, part_s in taken):
+        return None
+    rates = sorted(float(part_items / part_s) for part_items, part_s in taken)
+    return float(np.mean(rates[DROPPED:-DROPPED]))
+
+
+@metric(
     "%",
     alias="mfu",
     formula="p_core x FLOPs of an item / (devices x peak)",
@@ -325,6 +357,24 @@ def peak_memory_in_use(m: Measured) -> float | None:
 
 
 @metric(
+    "GiB",
+    alias="mem_steady",
+    formula="mean over devices and samples of steady training of the memory in use, / 2**30",
+    better="lower",
+    missing=_unsensed("steady_memory_bytes"),
+    needs=("sensed",),
+    any_length=True,
+)
+def steady_memory(m: Measured) -> float | None:
+    """The memory in use on one device in steady training, as the device's own tool sees it: DeepSpark's Memory.
+
+    A mean over samples and devices, where DeepSpark reads the first card. mem is the allocator's highest, without what
+    the driver and the allocator's cache hold; mem_device is the highest sample.
+    """
+    return None if m.sensed.steady_memory_bytes is None else m.sensed.steady_memory_bytes / 2**30
+
+
+@metric(
     "W",
     alias="power",
     formula="mean over devices of energy / training time",
@@ -340,6 +390,24 @@ def mean_power(m: Measured) -> float | None:
     machine together, whoever uses them.
     """
     return m.sensed.power_w
+
+
+@metric(
+    "W",
+    alias="power_steady",
+    formula="mean over devices and samples of steady training of the power",
+    better="lower",
+    missing=_unsensed("steady_power_w"),
+    needs=("sensed",),
+    any_length=True,
+)
+def steady_power(m: Measured) -> float | None:
+    """The power one device reported in steady training, as a mean over samples and devices: DeepSpark's Power.
+
+    DeepSpark reads the first card. Unlike power it begins with the first steady step, and takes what the tool says
+    rather than a device's counter of energy.
+    """
+    return m.sensed.steady_power_w
 
 
 @metric(

@@ -21,4 +21,8 @@ class Sensed:
     """Samples in which the device said it was slowed, of the device with most of them."""
     memory_peak_bytes: float | None = None
     """In use on the fullest device, whoever used it."""
+    steady_power_w: float | None = None
+    """Of one device, as a mean over its samples from the first steady step on, and over devices."""
+    steady_memory_bytes: float | None = None
+    """In use on one device, likewise."""
     reasons: Mapping[str, str] = field(default_factory=dict)

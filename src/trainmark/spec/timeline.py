@@ -192,6 +192,12 @@ class Timeline:
             "compute": counted.compute_ns,
         }
 
+    @property
+    def settling_ns(self) -> int:
+        """What the steps before the first steady one took."""
+        trace, early = self.slowest, slice(self.steady_from)
+        return int(sum(trace.wait_ns[early])) + int(sum(trace.compute_ns[early]))
+
     def seconds(self, *phases: str) -> float:
         return sum(self.phases_ns[phase] for phase in phases) / 1e9
 

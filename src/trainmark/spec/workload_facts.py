@@ -53,6 +53,19 @@ class QualityFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListeningTest:
+    """What people gave the model, in public and with their number and sentences told."""
+
+    quality: str
+    """As pages name it: `MOS`."""
+    value: Finite
+    margin: Finite
+    """Of its 95 % interval, on either side."""
+    by: str
+    """Who asked whom, in a few words."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReferenceFacts:
     """What the reference recipe says of a training, whoever runs it."""
 
@@ -104,6 +117,8 @@ class WorkloadFacts:
     """Patterns of the names that published pages use for it."""
     quality_on_pages: str = ""
     """How such pages head the column of its quality; as our tables do where nothing is said."""
+    listening_test: ListeningTest | None = None
+    """What published opinions of the same model are held to."""
     speaks: bool = False
     """True where its folder has a module `speak` that lets a trained network read text aloud."""
 
@@ -125,7 +140,7 @@ class WorkloadFacts:
     def to_json(self) -> dict[str, Any]:
         """What a record of it carries, so that it can be judged where the workload is not installed."""
         document = asdict(self)
-        for name in ("sample_words", "on_pages", "quality_on_pages", "speaks"):
+        for name in ("sample_words", "on_pages", "quality_on_pages", "listening_test", "speaks"):
             del document[name]
         for quality in document["qualities"]:
             for name in ("on_pages", "meaning", "caution", "beware"):

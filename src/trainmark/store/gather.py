@@ -50,7 +50,7 @@ def gather(folder: RunFolder) -> Record:
     clock = max(filter(None, (log.clock() for log in ranks)), key=lambda found: found.apart, default=None)
     status, ended = _status(plan, ranks, folder.fault, clock)
     machines = Topology.parse(plan.topology).nodes
-    nodes = samplers.nodes(folder, of=machines)
+    nodes = samplers.nodes(folder, of=machines, settling_ns=timeline.settling_ns)
     environment = _environment(folder, first, clock, samplers.foreign_load(nodes))
     flops = environment.flops
     measured = Measured(

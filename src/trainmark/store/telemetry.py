@@ -76,6 +76,8 @@ class Node:
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: SamplerEnd | None = None
     from_ns: int | None = None
+    steady_ns: int | None = None
+    """When it had settled."""
     until_ns: int | None = None
 
     def add(self, event: AnyEvent | Unknown) -> None:
@@ -125,6 +127,8 @@ class DeviceSums:
     energy_j: float | None
     training_s: float
     peaks: Mapping[str, float | None]
+    steady: Mapping[str, float | None]
+    """Means over the samples of steady training."""
     throttled_percent: float | None
 
 
@@ -142,8 +146,11 @@ class NodeSums:
     telemetry: MachineTelemetry
 
 
-def nodes(folder: RunFolder, of: int = 1) -> list[NodeSums]:
-    """Those machines of a run that were sampled; the samples of one are in memory at a time."""
+def nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> list[NodeSums]:
+    """Those machines of a run that were sampled; the samples of one are in memory at a time.
+
+    `settling_ns` is what the steps before the first steady one took.
+    """
     found = []
     for number in folder.samplers_found():
         node: Node | None = None
@@ -156,6 +163,7 @@ def nodes(folder: RunFolder, of: int = 1) -> list[NodeSums]:
             log = folder.ranks.get(node.begin.first_rank)
             if log and log.trained_from_ns is not None:
                 node.from_ns, node.until_ns = log.trained_from_ns, log.trained_until_ns or node.last_ns
+                node.steady_ns = log.trained_from_ns + settling_ns
             found.append(_node_sums(node, most_points(of)))
     return found
 
@@ -174,6 +182,7 @@ def _node_sums(node: Node, points: int) -> NodeSums:
                 energy_j=_energy(node, device),
                 training_s=_training_s(node),
                 peaks={name: _peak(node, device, name) for name in SERIES},
+                steady={name: _steady_mean(node, device, name) for name in ("power_w", "memory_used_bytes")},
                 throttled_percent=_throttled(node, device),
             )
             for device in used
@@ -208,6 +217,9 @@ def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
     def peaks(name: str) -> list[float | None]:
         return [device.peaks[name] for device in devices]
 
+    def steady(name: str) -> list[float | None]:
+        return [device.steady[name] for device in devices]
+
     return Sensed(
         power_w=together("power_w", "power_w", powers, np.mean),
         power_peak_w=together("power_peak_w", "power_w", peaks("power_w"), max),
@@ -217,6 +229,8 @@ def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
             "throttled_percent", "throttled", [device.throttled_percent for device in devices], max
         ),
         memory_peak_bytes=together("memory_peak_bytes", "memory_used_bytes", peaks("memory_used_bytes"), max),
+        steady_power_w=together("steady_power_w", "power_w", steady("power_w"), np.mean),
+        steady_memory_bytes=together("steady_memory_bytes", "memory_used_bytes", steady("memory_used_bytes"), np.mean),
         reasons=reasons,
     )
 
@@ -344,6 +358,14 @@ def _training_s(machine: Node) -> float:
 def _peak(machine: Node, device: int, name: str) -> float | None:
     values = machine.series(device, name, training=True)[1]
     return float(values.max()) if values.size and machine.from_ns is not None and not _cut_short(machine) else None
+
+
+def _steady_mean(machine: Node, device: int, name: str) -> float | None:
+    at_s, values = machine.series(device, name, training=True)
+    if machine.steady_ns is None or _cut_short(machine):
+        return None
+    settled = values[at_s >= machine.seconds(machine.steady_ns)]
+    return float(settled.mean()) if settled.size else None
 
 
 def _throttled(machine: Node, device: int) -> float | None:
