@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from analysis.audit.clean_records import QUICK, TWO_RANKS
 from conftest import Cli
+from published.mlperf_logs import write_result
 
 from trainmark.spec.record import Record
 from trainmark.store.store import Store
@@ -163,6 +164,33 @@ def test_what_is_not_there_is_refused_in_a_sentence(cli: Cli, record: Record, wo
     assert ended.returncode == 2
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["train.log", "events.jsonl", "result_0.txt"])
+def test_a_log_of_no_known_kind_is_no_pass(cli: Cli, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("epoch 1: loss 6.9\nepoch 2: loss 6.1\n")
+    ended = cli("audit", str(tmp_path / name))
+    assert ended.returncode == 2
+    assert "no known kind" in ended.stderr or "this is no pass" in ended.stderr
+
+
+def test_a_folder_of_mlperf_logs_is_audited_and_imported(cli: Cli, tmp_path: Path) -> None:
+    place = write_result(tmp_path / "training_results_v4.0" / "Lumen")
+    store = str(tmp_path / "store")
+    assert cli("audit", str(tmp_path)).returncode == 0
+    ended = cli("import", str(tmp_path), "--store", store, "--json")
+    [page] = json.loads(ended.stdout)["pages"]
+    assert page["rows"][0]["workload"] == "resnet50" and page["new"]
+    assert "imported before" in cli("import", str(place), "--store", store).stderr
+    assert (
+        cli("audit", "published:" + page["rows"][0]["name"].removeprefix("published:"), "--store", store).returncode
+        == 0
+    )
+    (place / "result_4.txt").write_bytes((place / "result_3.txt").read_bytes())
+    ended = cli("audit", str(place), "--json")
+    said = json.loads(ended.stdout)
+    assert (ended.returncode, said["wrong"]) == (5, True)
+    assert "result-same-bytes" in {finding["code"] for finding in said["findings"]}
 
 
 def test_a_hostile_page_cannot_speak_to_the_terminal(cli: Cli, tmp_path: Path) -> None:

@@ -291,4 +291,7 @@ def _audited(path: Path, record: Record | None, checks: tuple[Check[Log], ...]) 
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
     name = f"{path.absolute().parent.name}/{path.name}"
-    return Audit(title=name, checks=look(checks, Log(path=path, data=data, record=record), name))
+    log = Log(path=path, data=data, record=record)
+    if not log.events and writer_of(path.name) is None:
+        raise UsageError(f"log {path} is of no known kind, and nothing was checked; no line of it is an event of a run")
+    return Audit(title=name, checks=look(checks, log, name))

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
-HELP = "Hold runs, published pages and event logs against everything known about them: a lie detector."
+HELP = "Hold runs, published pages, MLPerf logs and event logs against everything known about them: a lie detector."
 EXAMPLES = """\
   trainmark audit                         the newest run, gathered anew from its events
   trainmark audit 7d00aa record.json      runs by id, and record files
   trainmark audit README.md               a published page; a folder of pages, or - for standard input
   trainmark audit published:vit --all     published rows, with what passed and what could not be checked
+  trainmark audit results/SYSTEM/resnet   MLPerf Training: one log, a benchmark's folder, or a whole submission
   trainmark audit runs/ID/rank0.jsonl     an event log, or a whole run folder
 
 exit code: 5 where something cannot be so ('wrong'), 2 where nothing was there to check, else 0"""
@@ -29,8 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="RUN|FILE.md|LOG|FOLDER|-",
-        help="run ids, record files, Markdown pages and folders of them, - for a page on standard input, event logs, "
-        "run folders, 'published', 'published:NAME' or 'published:WORKLOAD' (default: the newest run)",
+        help="run ids, record files, Markdown pages, MLPerf result logs and folders of them, - for a page on standard "
+        "input, event logs, run folders, 'published', "
+        "'published:NAME' or 'published:WORKLOAD' (default: the newest run)",
     )
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     parser.add_argument("--all", action="store_true", help="also list what passed and what could not be checked")
@@ -58,12 +60,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.analysis.audit_events import audit_log, audit_logs
+    from trainmark.published.found import is_mlperf
     from trainmark.published.page_files import ENDINGS, STANDARD_INPUT, has_pages
     from trainmark.spec.errors import UsageError
 
     path = Path(word)
     if word == "published" or word.startswith("published:"):
         yield from _published(word.removeprefix("published").removeprefix(":"), store)
+    elif is_mlperf(path):
+        yield from _mlperf(path)
     elif word == STANDARD_INPUT or path.suffix.lower() in ENDINGS:
         yield from _pages(word)
     elif path.suffix == ".jsonl":
@@ -110,10 +115,14 @@ def _documents(file: Path) -> list[dict[str, Any]]:
     from trainmark.spec.record import parse
 
     try:
-        document = parse(file.read_bytes())
+        content = file.read_bytes()
+        document = parse(content)
     except OSError as error:
         raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:
+        if not content.lstrip().startswith((b"{", b"[")):
+            known = "a record, a page in Markdown, a log of MLPerf and an event log are known"
+            raise UsageError(f"file {file} is of no known kind, and nothing was checked; {known}") from error
         raise UsageError(f"record file {file} is damaged: {error}") from error
     documents = document if isinstance(document, list) else [document]
     if not documents or not all(isinstance(entry, dict) for entry in documents):
@@ -154,6 +163,14 @@ def _pages(word: str) -> Iterator[Audit]:
 
     for file in page_files([word]):
         yield audit(read.read(file.text, name=file.name))
+
+
+def _mlperf(path: Path) -> Iterator[Audit]:
+    from trainmark.published.mlperf.audit_result import audits
+    from trainmark.published.mlperf.folder import result_folders
+
+    for folder in result_folders(path):
+        yield from audits(folder)
 
 
 def _published(word: str, store: Store) -> Iterator[Audit]:

@@ -1,4 +1,4 @@
-"""`trainmark import`: the tables of a published page as rows to compare with."""
+"""`trainmark import`: the tables of published pages, and the logs of MLPerf, as rows to compare with."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ if TYPE_CHECKING:
     from trainmark.published.imported import Kept
     from trainmark.published.page import PublishedPage
 
-HELP = "Read the result tables of published pages into the store, and say what could not be read."
+HELP = "Read the result tables of published pages and MLPerf logs into the store, and say what could not be read."
 EXAMPLES = """\
   trainmark import README.md                  a page in Markdown, as FlagPerf or DeepSpark publish results
   trainmark import FlagPerf/training          every page of a folder; what is not of results is named and left out
   curl -s ADDRESS | trainmark import -        a page from standard input
+  trainmark import results/SYSTEM/resnet      MLPerf Training: one log, a benchmark's folder, or a whole submission
   trainmark import *.md --dry-run             show what would be read, keep nothing
   trainmark import README.md --json           for programs; null is what was not published"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "pages", nargs="+", metavar="FILE.md|FOLDER|-", help="pages in Markdown, folders of them, or standard input"
+        "pages",
+        nargs="+",
+        metavar="FILE.md|LOG|FOLDER|-",
+        help="pages in Markdown, MLPerf result logs, folders of either, or - for a page on standard input",
     )
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     parser.add_argument("--dry-run", action="store_true", help="keep nothing")
@@ -32,19 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from datetime import datetime, timezone
 
-    from trainmark.published import imported, read
-    from trainmark.published.page_files import page_files
+    from trainmark.published import imported
+    from trainmark.published.found import found_pages
     from trainmark.spec.errors import UsageError
     from trainmark.store.store import default_folder
 
     store = args.store or default_folder()
     day = datetime.now(timezone.utc).date().isoformat()
-    files = list(page_files(args.pages))  # every file is looked at before anything is kept
+    pages = list(found_pages(args.pages))  # every file is looked at before anything is kept
     found: list[tuple[str, PublishedPage, Kept | None]] = []
-    for file in files:
-        page = read.read(file.text, name=file.name)
-        kept = imported.keep(store, page, content=file.content, day=day) if page.rows and not args.dry_run else None
-        found.append((file.name, page, kept))
+    for one in pages:
+        keeps = bool(one.page.rows) and not args.dry_run
+        kept = imported.keep(store, one.page, content=one.content, day=day) if keeps else None
+        found.append((one.name, one.page, kept))
     _show(found, as_json=args.json)
     _tell(found)
     if not any(page.rows for _, page, _ in found):

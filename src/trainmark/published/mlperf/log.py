@@ -1,0 +1,335 @@
+"""Reads an MLPerf result log line by line, keeping what can be judged and not the log itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from trainmark.spec.errors import UsageError
+
+TOKEN = b":::MLLOG "
+OLDER = b":::MLL "
+"""Begins the lines of rounds before 0.7, which have another form."""
+LONGEST_LINE = 1 << 20
+MOST_EVENTS = 200_000
+MOST_VALUES = 64
+"""Different values kept of one key."""
+MOST_DAMAGES = 1000
+LOOKED_THROUGH = 8 << 20
+"""Bytes of a file in which its first line of such a log must stand; launchers print much before it."""
+
+TIMELINE = frozenset(
+    f"{what}_{end}" for what in ("init", "run", "epoch", "block", "eval") for end in ("start", "stop")
+) | {"eval_accuracy", "eval_error", "aggregated_eval_accuracy", "averaged_validation_loss"}
+"""Keys whose every occurrence is kept, in order."""
+PLACES = ("epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num")
+"""How a log says where in the training something happened."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEvent:
+    """One line of the timeline."""
+
+    key: str
+    time_ms: float
+    line: int
+    value: Any = None
+    status: str | None = None
+    place: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def at(self) -> float | None:
+        """Epochs or samples, as the log counts them."""
+        return next(
+            (self.place[name] for name in ("samples_count", "epoch_num", "step_num") if name in self.place), None
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedValue:
+    value: Any
+    line: int
+    """Where it stands first."""
+
+
+@dataclass(kw_only=True)
+class LoggedKey:
+    """All that a log says under one key."""
+
+    count: int = 0
+    values: list[LoggedValue] = field(default_factory=list)
+    """The different ones, in order, up to `MOST_VALUES`."""
+    metadata: dict[frozenset[str], int] = field(default_factory=dict)
+    """Which fields the occurrences' metadata have, with the line where such a one stands first."""
+    first_line: int = 0
+    sources: set[tuple[str, int, str]] = field(default_factory=set)
+    """Of a seed: file, line and value, by which the rules tell seeds apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineDamage:
+    line: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLog:
+    """One result file, reduced to what a reader or an auditor asks of it."""
+
+    name: str
+    path: Path
+    sha256: str
+    said_sha256: str
+    """Of keys, values and metadata without the times: two logs of one training share it."""
+    lines: int
+    entries: int
+    keys: Mapping[str, LoggedKey]
+    events: tuple[LogEvent, ...]
+    rates: tuple[float, ...]
+    """Items a second, where the log itself states them."""
+    damages: tuple[LineDamage, ...]
+    cut: bool
+    """Whether it has more events than are kept."""
+
+    def value(self, key: str) -> Any:
+        """The first value of a key, or None."""
+        found = self.keys.get(key)
+        return found.values[0].value if found and found.values else None
+
+    def number(self, key: str) -> float | None:
+        return as_number(self.value(key))
+
+    def word(self, key: str) -> str:
+        value = self.value(key)
+        return value if isinstance(value, str) else ""
+
+    def of(self, *keys: str) -> list[LogEvent]:
+        return [event for event in self.events if event.key in keys]
+
+    def first(self, key: str) -> LogEvent | None:
+        return next(iter(self.of(key)), None)
+
+    def last(self, key: str) -> LogEvent | None:
+        found = self.of(key)
+        return found[-1] if found else None
+
+    @property
+    def benchmark(self) -> str:
+        return self.word("submission_benchmark")
+
+    @property
+    def evaluations(self) -> list[LogEvent]:
+        """Those that are held against the target."""
+        return self.of("eval_accuracy", "eval_error", "averaged_validation_loss")
+
+    @property
+    def status(self) -> str:
+        """`success`, `aborted`, or empty where the log does not say how the run ended."""
+        stop = self.last("run_stop")
+        return (stop.status or "") if stop else ""
+
+    @property
+    def run_s(self) -> float | None:
+        """What MLPerf scores: from run_start to run_stop."""
+        return self._between("run_start", "run_stop")
+
+    @property
+    def init_s(self) -> float | None:
+        return self._between("init_start", "init_stop")
+
+    @property
+    def evaluation_s(self) -> float:
+        """Between eval_start and eval_stop, where both stand in the log."""
+        total, began = 0.0, None
+        for event in self.of("eval_start", "eval_stop"):
+            if event.key == "eval_start":
+                began = event.time_ms
+            elif began is not None:
+                total, began = total + max(0.0, event.time_ms - began) / 1000, None
+        return total
+
+    @property
+    def seeds(self) -> list[int | float | str]:
+        return [entry.value for entry in self.keys["seed"].values] if "seed" in self.keys else []
+
+    @property
+    def samples(self) -> float | None:
+        """Trained on from run_start to run_stop, by what the log itself counts; None where it counts nothing."""
+        stop = self.last("run_stop")
+        until = stop.line if stop else math.inf
+        counts = [event.place["samples_count"] for event in self.evaluations if "samples_count" in event.place]
+        if counts:
+            return max(counts)
+        size = self.number("train_samples")
+        epochs = {event.place.get("epoch_num") for event in self.of("epoch_stop") if event.line < until}
+        if not epochs - {None}:
+            blocks = self.of("block_start")
+            return size * sum(block.place.get("epoch_count", 0) for block in blocks) or None if size else None
+        return size * len(epochs) if size else None
+
+    def _between(self, start: str, stop: str) -> float | None:
+        first, last = self.first(start), self.last(stop)
+        return (last.time_ms - first.time_ms) / 1000 if first and last else None
+
+
+def as_number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file holds a line of such a log."""
+    try:
+        with path.open("rb") as stream:
+            return any(TOKEN in line for line, _ in lines_of(stream, most=LOOKED_THROUGH))
+    except OSError:
+        return False
+
+
+def read(path: Path, name: str | None = None) -> RunLog:
+    """UsageError where the file cannot be read or is of another kind."""
+    reader = _Reader()
+    try:
+        with path.open("rb") as stream:
+            for line, whole in lines_of(stream):
+                reader.take(line, whole=whole)
+    except OSError as error:
+        raise UsageError(f"log {path} cannot be read: {error.strerror}") from error
+    if not reader.entries and not reader.damages:
+        older = "; its lines have the form of rounds before 0.7, which is not read" if reader.older else ""
+        raise UsageError(
+            f"log {path} holds no line of MLPerf's logger, which begin with {TOKEN.decode().strip()}{older}"
+        )
+    return reader.log(name or path.name, path)
+
+
+def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
+    """Lines, and whether each is whole: the rest of one that is too long is passed over unread."""
+    taken = 0
+    while taken < most and (line := stream.readline(LONGEST_LINE)):
+        taken += len(line)
+        whole = line.endswith(b"\n") or len(line) < LONGEST_LINE
+        yield line, whole
+        while not whole and (rest := stream.readline(LONGEST_LINE)):
+            taken += len(rest)
+            if rest.endswith(b"\n"):
+                break
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.number, self.entries, self.older, self.cut = 0, 0, False, False
+        self.keys: dict[str, LoggedKey] = {}
+        self.events: list[LogEvent] = []
+        self.rates: list[float] = []
+        self.damages: list[LineDamage] = []
+        self._content, self._said = hashlib.sha256(), hashlib.sha256()
+
+    def take(self, line: bytes, *, whole: bool) -> None:
+        self.number += 1
+        self._content.update(line)
+        _, token, text = line.rpartition(TOKEN)
+        if not token:
+            self.older = self.older or OLDER in line
+            return
+        if not whole:
+            self._damaged(f"it is longer than {LONGEST_LINE // 2**10} KiB")
+            return
+        try:
+            found = decoded(text)
+        except ValueError as error:
+            self._damaged(str(error))
+            return
+        self.entries += 1
+        self._said.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
+        self._keep(found)
+
+    def log(self, name: str, path: Path) -> RunLog:
+        return RunLog(
+            name=name,
+            path=path,
+            sha256=self._content.hexdigest(),
+            said_sha256=self._said.hexdigest(),
+            lines=self.number,
+            entries=self.entries,
+            keys=self.keys,
+            events=tuple(self.events),
+            rates=tuple(self.rates),
+            damages=tuple(self.damages),
+            cut=self.cut,
+        )
+
+    def _keep(self, found: Mapping[str, Any]) -> None:
+        key, value = found["key"], found.get("value")
+        metadata = found.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        entry = self.keys.setdefault(key, LoggedKey(first_line=self.number))
+        entry.count += 1
+        if len(entry.values) < MOST_VALUES and not any(_same(known.value, value) for known in entry.values):
+            entry.values.append(LoggedValue(value=value, line=self.number))
+        if len(entry.metadata) < MOST_VALUES:
+            entry.metadata.setdefault(frozenset(metadata), self.number)
+        if key == "seed":
+            entry.sources.add((str(metadata.get("file")), int(as_number(metadata.get("lineno")) or 0), str(value)))
+        if key == "tracked_stats" and isinstance(value, dict) and len(self.rates) < MOST_EVENTS:
+            rate = as_number(value.get("throughput"))
+            self.rates += [rate] if rate is not None else []
+        if key not in TIMELINE:
+            return
+        if len(self.events) >= MOST_EVENTS and key != "run_stop":
+            self.cut = True
+            return
+        place = {name: number for name in PLACES if (number := as_number(metadata.get(name))) is not None}
+        status = metadata.get("status")
+        self.events.append(
+            LogEvent(
+                key=key,
+                time_ms=found["time_ms"],
+                line=self.number,
+                value=value,
+                status=status if isinstance(status, str) else None,
+                place=place,
+            )
+        )
+
+    def _damaged(self, why: str) -> None:
+        if len(self.damages) < MOST_DAMAGES:
+            self.damages.append(LineDamage(line=self.number, why=why))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def decoded(text: bytes) -> dict[str, Any]:
+    """The entry of a line; ValueError says in a few words what is wrong with it."""
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        try:
+            found = json.loads(text.decode("utf-8", "replace"))  # NaN and bytes of other encodings are borne
+        except (ValueError, RecursionError):
+            raise ValueError("it is no whole JSON") from None
+    if not isinstance(found, dict) or not isinstance(found.get("key"), str):
+        raise ValueError("it names no key")
+    time_ms = found.get("time_ms")
+    if isinstance(time_ms, str):
+        try:
+            time_ms = float(time_ms)
+        except ValueError:
+            time_ms = None
+    if (number := as_number(time_ms)) is None:
+        raise ValueError("it has no time")
+    found["time_ms"] = number
+    return found

@@ -1,0 +1,45 @@
+"""What MLPerf logs come to: the score of a result, and its throughputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmark.published.mlperf.convergence import olympic_mean
+from trainmark.published.mlperf.log import RunLog
+
+
+def converged_at(log: RunLog) -> float | None:
+    """Epochs, samples or tokens, as the log counts them, at its last evaluation."""
+    places = [event.at for event in log.evaluations if event.at is not None]
+    return places[-1] if places else None
+
+
+def training_rate(log: RunLog) -> float | None:
+    """Samples a second from run_start to run_stop, without evaluation."""
+    samples, run_s = log.samples, log.run_s
+    if not samples or run_s is None or run_s - log.evaluation_s <= 0:
+        return None
+    return samples / (run_s - log.evaluation_s)
+
+
+def whole_rate(log: RunLog) -> float | None:
+    samples, run_s = log.samples, log.run_s
+    return samples / run_s if samples and run_s is not None and run_s > 0 else None
+
+
+def time_to_train(logs: Sequence[RunLog], dropped: int, runs: int) -> float | None:
+    """Seconds: the mean without the fastest and the slowest runs, where a failed one is the slowest; None without a
+    score. Of fewer runs than the rules ask for, the mean of those that converged."""
+    times = [run_s for log in logs if log.status == "success" and (run_s := log.run_s) is not None and run_s > 0]
+    if not times:
+        return None
+    if len(logs) < runs:
+        return sum(times) / len(times)
+    if len(times) < len(logs) - dropped:
+        return None
+    return olympic_mean([*times, *[float("inf")] * (len(logs) - len(times))], dropped)
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

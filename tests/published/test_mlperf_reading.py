@@ -1,0 +1,183 @@
+"""MLPerf result logs and folders are read as their runs wrote them, damaged ones too, and become published rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlperf_logs
+import pytest
+from mlperf_logs import at, entries, write_log, write_result
+
+from trainmark.published.found import found_pages, is_mlperf
+from trainmark.published.mlperf import convergence, log as run_log, rules, score
+from trainmark.published.mlperf.folder import result_folders
+from trainmark.spec.errors import UsageError
+from trainmark.spec.published_row import PublishedRow
+
+
+def row_of(path: Path) -> PublishedRow:
+    [found] = found_pages([path])
+    [row] = found.page.rows
+    return row
+
+
+def detail(row: PublishedRow, name: str) -> float | None:
+    return next(entry.value for entry in row.details if entry.name == name)
+
+
+def test_a_log_tells_time_samples_batch_seed_and_evaluations(tmp_path: Path) -> None:
+    found = run_log.read(write_log(tmp_path / "result_0.txt", entries(seed=11)))
+    assert (found.benchmark, found.status, found.seeds) == ("resnet", "success", [11])
+    assert found.number("global_batch_size") == 3264
+    assert found.samples == 36 * 1_281_167
+    assert [event.at for event in found.evaluations] == [3, 7, 11, 15, 19, 23, 27, 31, 35]
+    assert found.run_s == pytest.approx(36 * 36 + 9 * 0.53, abs=0.3)
+    assert found.evaluation_s == pytest.approx(9 * 0.45)
+    assert score.training_rate(found) == pytest.approx(36 * 1_281_167 / (found.run_s - found.evaluation_s))
+
+
+def test_lines_may_follow_other_words_and_damaged_ones_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "result_0.txt"
+    lines = mlperf_logs.text(entries(), prefix="  3: [rank 3] ").splitlines()
+    lines[5:5] = [
+        "loading data ...",
+        ':::MLLOG {"key": "seed", "val',
+        ':::MLLOG {"key": "x", "time_ms": "soon"}',
+        ":::MLLOG 7",
+    ]
+    path.write_bytes("\n".join(lines).encode() + b"\nd\xe9j\xe0 vu\n")
+    found = run_log.read(path)
+    assert [(one.line, one.why) for one in found.damages] == [
+        (7, "it is no whole JSON"),
+        (8, "it has no time"),
+        (9, "it names no key"),
+    ]
+    assert found.status == "success"
+
+
+def test_a_line_without_end_is_passed_over_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "result_0.txt"
+    long = b':::MLLOG {"key": "weights", "time_ms": 1, "value": "' + b"x" * (3 << 20) + b'"}\n'
+    path.write_bytes(long + mlperf_logs.text(entries()).encode())
+    found = run_log.read(path)
+    assert [(one.line, one.why) for one in found.damages] == [(1, "it is longer than 1024 KiB")]
+    assert found.lines == 1 + len(entries())
+
+
+def test_a_log_of_very_many_lines_leaves_little_behind(tmp_path: Path) -> None:
+    path = tmp_path / "result_0.txt"
+    pattern = at(entries(), "tracked_stats")
+    filler = [dict(pattern, key="train_loss", value=6.9 - i / 1e5) for i in range(10_000)]
+    write_log(path, [*filler, *entries()])
+    found = run_log.read(path)
+    assert found.keys["train_loss"].count == 10_000
+    assert len(found.keys["train_loss"].values) == run_log.MOST_VALUES
+    assert len(found.events) < 200
+
+
+@pytest.mark.parametrize("content", [b"", b"just text\n", b":::MLL 1558639.3 run_start: {}\n", b"\x00\xff" * 99])
+def test_a_log_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_bytes(content)
+    assert not is_mlperf(path)
+    with pytest.raises(UsageError, match="holds no line of MLPerf's logger"):
+        run_log.read(path)
+
+
+def test_a_result_is_one_row_scored_as_the_rules_say(tmp_path: Path) -> None:
+    place = write_result(tmp_path)
+    slow = entries(seed=5, start_ms=mlperf_logs.START_MS + 20 * 3_600_000)
+    at(slow, "run_stop")["metadata"]["status"] = "aborted"
+    write_log(place / "result_4.txt", slow)
+    systems = tmp_path / "systems"
+    systems.mkdir()
+    about = {"accelerator_model_name": "NVIDIA H100-SXM5-80GB", "number_of_nodes": "1", "accelerators_per_node": "8"}
+    (systems / "lumen_l9.json").write_text(json.dumps({**about, "framework": "PyTorch 24.04"}))
+    row = row_of(tmp_path)
+    assert (row.vendor, row.device, row.topology, row.workload) == ("nvidia", "H100-SXM5-80GB", "1x8", "resnet50")
+    assert (row.item, row.framework, row.batch_per_device) == ("images", "pytorch", 408)
+    assert (row.quality_name, row.quality, row.target) == ("acc1", pytest.approx(76.02), pytest.approx(75.9))
+    times = sorted(
+        run.run_s or 0 for folder in result_folders(tmp_path) for run in folder.logs if run.status == "success"
+    )
+    assert row.e2e_time_s == pytest.approx(sum(times[1:]) / 3)
+    assert row.p_train is not None and row.p_whole is not None and row.p_train > row.p_whole
+    assert (detail(row, "runs"), detail(row, "converged"), detail(row, "epochs_to_target")) == (5, 4, 35)
+
+
+def test_benchmarks_nobody_knows_are_read_too(tmp_path: Path) -> None:
+    row = row_of(write_log(tmp_path / "result_0.txt", entries(said={"submission_benchmark": "protein_folding"})))
+    assert (row.workload, row.quality_name, row.quality) == ("protein_folding", "eval_accuracy", pytest.approx(0.7602))
+
+
+def test_samples_are_counted_where_a_log_counts_samples(tmp_path: Path) -> None:
+    found = entries(said={"submission_benchmark": "llama31_8b", "global_batch_size": 64})
+    for entry in found:
+        if "epoch_num" in entry["metadata"]:
+            entry["metadata"]["samples_count"] = 12_288 * (entry["metadata"].pop("epoch_num") + 1) // 4
+    log = run_log.read(write_log(tmp_path / "result_0.txt", found))
+    assert log.samples == 9 * 12_288
+    assert score.converged_at(log) == 9 * 12_288
+
+
+def test_power_logs_give_energy_over_the_run(tmp_path: Path) -> None:
+    place = write_result(tmp_path)
+    for run in range(5):
+        start = mlperf_logs.START_MS + run * 3_600_000 + 60_010
+        readings = [
+            ("power_measurement_start", None, start),
+            *(("power_reading", 700.0, start + s * 1000) for s in range(1, 1301)),
+        ]
+        written = [{"key": key, "value": value, "time_ms": time, "metadata": {}} for key, value, time in readings]
+        write_log(place / "power" / f"result_{run}" / "node_0.txt", written)
+    [folder] = result_folders(tmp_path)
+    first = folder.logs[0]
+    assert first.run_s is not None
+    assert folder.energies["result_0.txt"].energy_j == pytest.approx(700 * first.run_s)
+    assert detail(row_of(tmp_path), "energy") == pytest.approx(700 * first.run_s, rel=1e-4)
+
+
+def test_the_round_is_what_a_path_names_or_what_the_date_says() -> None:
+    assert rules.round_of("resnet", path="/x/training_results_v3.1/A/results", time_ms=mlperf_logs.START_MS) == "3.1"
+    assert rules.round_of("resnet", path="/x", time_ms=mlperf_logs.START_MS) == "4.0"
+    assert rules.round_of("resnet", path="/x", time_ms=2e12) == "4.0", "the newest that has the benchmark"
+    assert rules.round_of("llama31_8b", path="/x", time_ms=mlperf_logs.START_MS) == "5.1"
+    assert rules.round_of("no such", path="/x", time_ms=None) is None
+
+
+def test_reference_convergence_points_are_those_of_the_rules() -> None:
+    known = {point.global_batch: point for point in convergence.points("4.0", "resnet")}
+    said = {
+        1632: (35.0, 33, 37),
+        3264: (35.2, 34, 37),
+        4096: (39.9, 39, 42),
+        8192: (41.9, 41, 44),
+        32768: (56.0, 55, 57),
+    }
+    for batch, (mean, fastest, slowest) in said.items():
+        point = known[batch]
+        assert (round(point.mean, 1), point.fastest, point.slowest) == (mean, fastest, slowest)
+        assert point.fastest - 1 < point.least < point.mean
+    between = convergence.expected("4.0", "resnet", 6144)
+    assert between is not None and between.interpolated
+    assert 35.2 < between.mean < 41.9, "4,096 and 8,192 lie above a line between their neighbours, and are left out"
+    assert convergence.expected("4.0", "resnet", 100_000) is None
+    small = convergence.expected("4.0", "resnet", 256)
+    assert small is not None and small.global_batch == 1632
+
+
+def test_convergence_points_are_judged_as_the_rules_judge_them() -> None:
+    checker = pytest.importorskip("mlperf_logging.rcp_checker.rcp_checker")
+    for name, known in rules.benchmarks().items():
+        for round_name in known.rounds:
+            if name in ("dlrm", "minigo"):  # which it no longer knows
+                continue
+            theirs = checker.RCP_Checker("training", f"{round_name}.0", name, False)
+            ours = {point.global_batch: point for point in convergence.points(round_name, name)}
+            for point in theirs.rcp_data.values():
+                found = ours[point["BS"]]
+                assert found.mean == pytest.approx(point["RCP Mean"])
+                assert found.least == pytest.approx(point["Min Epochs"], rel=1e-4, abs=1e-3)
+            kept = {point.global_batch for point in convergence.pruned(list(ours.values()))}
+            assert kept == {point["BS"] for point in theirs.pruned_rcp_data.values()}
