@@ -35,6 +35,7 @@ COMMANDS = {
     "data": "data",
     "speak": "speak",
     "scaling": "scaling",
+    "forecast": "forecast",
     "published": "published",
     "import": "import_",
     "doctor": "doctor",

@@ -1,0 +1,160 @@
+"""`trainmark forecast`: what a training would do at sizes that were not run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmark.analysis.forecast.sizes import Known
+    from trainmark.analysis.forecast.until import Price, Work
+    from trainmark.spec.topology import Topology
+
+HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
+EXAMPLES = """\
+  trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone
+  trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
+  trainmark forecast --published resnet50 --to 2x8   from the smaller rows of published tables
+  trainmark forecast --backtest                      how wrong such forecasts were for published clusters"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of an id or file")
+    parser.add_argument("--to", metavar="NxM,...", help="the sizes to forecast, like 2x8,64x8")
+    parser.add_argument("--metric", default="p_core", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
+    parser.add_argument(
+        "--until",
+        default="target",
+        metavar="HOW_MUCH",
+        help="'target' (default), 'N epochs', 'N steps' or 'N items': what time, energy and cost are of",
+    )
+    parser.add_argument("--price", metavar="P/h", help="what one device costs an hour, like 2.10/h")
+    parser.add_argument(
+        "--pue", type=float, default=1.0, metavar="X", help="energy of the building over that of its machines"
+    )
+    parser.add_argument(
+        "--mtbf",
+        type=float,
+        metavar="HOURS",
+        help="device-hours between two failures, reckoned with from 256 devices on (default: 50700)",
+    )
+    parser.add_argument("--published", metavar="WORKLOAD", help="go by published rows instead of runs")
+    parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.spec.errors import UsageError
+
+    if args.backtest:
+        if args.runs or args.to or args.published:
+            raise UsageError("--backtest uses the published clusters alone; leave out runs, --to and --published")
+        return _backtest(args)
+    if not args.to:
+        raise UsageError("which sizes? say them, like --to 2x8,64x8")
+    if args.published is not None and args.runs:
+        raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
+    topologies = _topologies(args.to)
+    if args.published is not None:
+        return _of_published(args, topologies)
+    return _of_runs(args, topologies)
+
+
+def _of_runs(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
+    from trainmark.analysis.forecast import sizes, until
+    from trainmark.cli.terminal import say
+    from trainmark.spec.errors import UsageError
+    from trainmark.store.store import Store, default_folder
+
+    store = Store(args.store or default_folder())
+    records = list({record.run_id: record for record in map(store.record, args.runs or ["last"])}.values())
+    known = sizes.of_records(records, args.metric)
+    work: Work | None = None
+    try:
+        work = until.work(records, args.until)
+    except UsageError as error:
+        if args.until != "target" or args.price:
+            raise
+        say(f"no time is forecast: {error}")
+    return _show(args, [(known, topologies)], work)
+
+
+def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
+    from trainmark.analysis.forecast import sizes
+    from trainmark.analysis.scaling import throughput_alias
+    from trainmark.analysis.scaling_published import published_scalings
+    from trainmark.published import library
+    from trainmark.spec.errors import UsageError
+
+    metric = throughput_alias(args.metric)
+    smallest = min(topology.devices for topology in topologies)
+    groups = published_scalings(library.rows(args.published))
+    found = [known for group in groups if (known := sizes.of_published(group, metric, smallest))]
+    if not found:
+        raise UsageError(
+            f"no published table of {args.published} has rows of {metric} smaller than {args.to} with one batch; "
+            f"'trainmark scaling --published {args.published}' shows what there is"
+        )
+    return _show(args, [(known, topologies) for known in found], None)
+
+
+def _show(args: argparse.Namespace, asked: Sequence[tuple[Known, Sequence[Topology]]], work: Work | None) -> int:
+    from trainmark.analysis.forecast.until import DEVICE_HOURS_A_FAILURE
+    from trainmark.analysis.forecast.whole import Assumptions, to_json, whole
+    from trainmark.cli.terminal import console, look
+    from trainmark.report.forecast_table import render
+
+    assumed = Assumptions(price=_price(args), device_hours_a_failure=args.mtbf or DEVICE_HOURS_A_FAILURE)
+    found = [whole(known, topologies, work, assumed) for known, topologies in asked]
+    screen = console()
+    if args.json:
+        screen.file.write(json.dumps({"forecasts": [to_json(one) for one in found]}, indent=2) + "\n")
+    else:
+        screen.file.write(render(found, **look(screen)))
+    return 0
+
+
+def _backtest(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from trainmark.analysis.forecast.backtest import backtest
+    from trainmark.analysis.forecast.clusters import chains
+    from trainmark.cli.terminal import console, look
+    from trainmark.report.forecast_table import render_backtest
+
+    found = backtest(chains())
+    screen = console()
+    if args.json:
+        document = {**asdict(found), "coverage": found.coverage}
+        screen.file.write(json.dumps(document, indent=2).replace("Infinity", "null") + "\n")
+    else:
+        screen.file.write(render_backtest(found, **look(screen)))
+    return 0
+
+
+def _topologies(words: str) -> list[Topology]:
+    from trainmark.spec.topology import Topology
+
+    return list(dict.fromkeys(Topology.parse(word) for word in words.split(",")))
+
+
+def _price(args: argparse.Namespace) -> Price:
+    import re
+
+    from trainmark.analysis.forecast.until import Price
+    from trainmark.spec.errors import UsageError
+
+    if not 1.0 <= args.pue <= 5.0:
+        raise UsageError(f"--pue {args.pue:g} is not between 1 and 5; a building uses at least what its machines do")
+    if args.mtbf is not None and not args.mtbf > 0:
+        raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
+    if args.price is None:
+        return Price(pue=args.pue)
+    match = re.fullmatch(r"([A-Za-z$€£¥]{0,4}) ?([0-9]+(?:\.[0-9]+)?) ?([A-Za-z$€£¥]{0,4})/h", args.price.strip())
+    if not match or (match[1] and match[3]):
+        raise UsageError(f"--price {args.price!r} is not a price of one device an hour; try 2.10/h or EUR 2.10/h")
+    return Price(device_hour=float(match[2]), currency=match[1] or match[3], pue=args.pue)
