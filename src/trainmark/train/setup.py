@@ -83,9 +83,12 @@ def build_job(
         position=position,
     )
 
+    heard = dict(getattr(workload, "heard", {}))
+    made_by = {"workload": plan.workload, "recipe": dict(plan.recipe), "heard": heard}
+
     def save(at: Position) -> None:
         at.trained_s = monitor.trained_s()
-        state = {"stepper": stepper.state(), "position": asdict(at)}
+        state = {"stepper": stepper.state(), "position": asdict(at), "made_by": made_by}
         if collectives.rank == 0:
             checkpoint.save(folder / "checkpoints", at.step, state)
         collectives.barrier()

@@ -15,6 +15,8 @@ from trainmark.spec.errors import NotReadyError
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
 """What is made of an argparse.Namespace, in which torchvision's training script keeps its words beside the weights: an
 object that holds values, of the kinds allowed anyway, and does nothing."""
+_AVERAGES = ("average", "ema", "shadow", "ema_state_dict")
+"""What files call the average of weights over the steps of training; the first is our name for it."""
 MOST_NAMED = 3
 """Names given of each kind of misfit; the rest is counted."""
 
@@ -35,8 +37,8 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if path.suffix != ".corrupt")
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors by name from a bare state_dict, a dict that holds one, or a checkpoint of ours; no code in it is run."""
+def read_document(path: Path) -> Any:
+    """All that a file of weights holds, or the one in a checkpoint's folder; no code in it is run."""
     path = weights_file(path)
     if path.suffix == ".safetensors":
         raise NotReadyError(
@@ -44,7 +46,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         )
     try:
         with torch.serialization.safe_globals([_NAMESPACE]):
-            document = torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch raises what its many readers happen to raise
@@ -54,6 +56,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 "save its state_dict alone with torch.save"
             ) from error
         raise NotReadyError(f"{path} is not a file that torch.save wrote, or it is damaged") from error
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors by name from a bare state_dict, a dict that holds one, or a checkpoint of ours. Where there is
+    also an average of them over the steps of training, by which networks are judged, it is that."""
+    path = weights_file(path)
+    document = read_document(path)
     found = _state_dict(document)
     if not found:
         raise NotReadyError(f"{path} holds nothing like weights: no state_dict, alone or under 'state_dict' or 'model'")
@@ -62,8 +71,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} holds weights that are NaN or infinite: {len(broken)} of {len(found)} tensors ({_first(broken)}); "
             "give the weights of a run that did not diverge"
         )
-    if all(name.startswith("module.") for name in found):
-        return {name.removeprefix("module."): tensor for name, tensor in found.items()}
     return found
 
 
@@ -104,11 +111,21 @@ def _state_dict(document: Any) -> dict[str, Tensor]:
         return {}
     if "stepper" in document:
         return _state_dict(document["stepper"])
+    averages = [document[key] for key in _AVERAGES if isinstance(document.get(key), Mapping)]
     for key in ("state_dict", "model"):
         if isinstance(document.get(key), Mapping):
             document = document[key]
-    tensors = {name: value for name, value in document.items() if isinstance(name, str) and isinstance(value, Tensor)}
-    return tensors if len(tensors) == len(document) else {}
+    tensors = _tensors(document)
+    averaged = _tensors(averages[0]) if averages else {}
+    return tensors | {name: tensor for name, tensor in averaged.items() if name in tensors}
+
+
+def _tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """By name, without the prefix of a wrapper; nothing where not all are tensors."""
+    if not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()):
+        return {}
+    wrapped = all(name.startswith("module.") for name in found)
+    return {name.removeprefix("module.") if wrapped else name: value for name, value in found.items()}
 
 
 def _is_saved(path: Path) -> bool:

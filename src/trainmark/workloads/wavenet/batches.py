@@ -19,15 +19,12 @@ from trainmark.datasets.ljspeech import reader
 from trainmark.datasets.ljspeech.analysed import analysed
 from trainmark.datasets.ljspeech.reader import Clip
 from trainmark.datasets.mel import MEL, frames
-from trainmark.datasets.mel_cache import MelCache
+from trainmark.datasets.mel_cache import Mel, MelCache
 from trainmark.workloads.wavenet import linear_prediction
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import WaveNetRecipe
+from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import Share
-
-MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
-"""Of LJSpeech: the units in which the network hears every mel, whatever the data."""
-
 
 MOST_PREDICTED = 16
 """Clips of each split that the linear predictor is fitted to and held against."""
@@ -87,6 +84,10 @@ class Sounds:
     def __len__(self) -> int:
         return len(self.clips)
 
+    def mel(self, number: int) -> Mel:
+        """Of a clip, (frames, bands)."""
+        return self._cache.get(self.clips[number].path)
+
     def batch(self, numbers: Sequence[int], windows: Sequence[Window], global_count: int) -> SoundBatch:
         longest = max(window.count for window in windows)
         sound = np.zeros((len(numbers), longest * MEL.hop + 1), np.float32)
@@ -99,7 +100,7 @@ class Sounds:
             # an output is judged by the sample that follows what it heard
             judged[place, window.heard * MEL.hop : (window.count - window.after) * MEL.hop] = True
             judged[place, len(samples) - 1 :] = False
-            mel = self._cache.get(path)
+            mel = self.mel(number)
             wanted = np.arange(window.first - CONTEXT, window.first + longest + CONTEXT).clip(0, len(mel) - 1)
             mels[place] = mel[wanted].T
         return SoundBatch(

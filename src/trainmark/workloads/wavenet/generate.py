@@ -1,21 +1,24 @@
 """Lets a trained WaveNet speak: sample after sample, many stretches of sound at once, with nothing computed twice.
 
-What a layer hears of the past is known a whole dilation ahead, so it is multiplied in blocks; only the newest sample
-is multiplied as it comes. Weight norm is folded in, and conditioning is spread over a few samples at a time. The
-outputs are those of the network in training.
+Weight norm is folded in, and conditioning is spread from frames as it is needed. A loop in C does it where it can be
+compiled (`c_kernel`). In torch, what a layer hears of the past is known a whole dilation ahead, so it is multiplied in
+blocks; only the newest sample is multiplied as it comes. The outputs are those of the network in training.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from trainmark.workloads.wavenet import logistics
-from trainmark.workloads.wavenet.model import HALF, HOP, Layer, NormedConv, WaveNet, bias_of
+from trainmark.workloads.wavenet import c_kernel, logistics
+from trainmark.workloads.wavenet.model import HALF, HOP, Layer, WaveNet, bias_of, unspread
+
+Way = Literal["c", "torch"]
+"""By which of the two loops sound is made."""
 
 
 class Chance(NamedTuple):
@@ -72,15 +75,17 @@ class _FoldedLayer:
 class _FoldedNetwork:
     def __init__(self, network: WaveNet, mel: Tensor) -> None:
         stretches, sizes = len(mel), network.sizes
-        self._windows, kernels = _conditioning(network, mel)
-        self._kernels = kernels
+        projected, self._kernels = network.projected(mel)
+        windows = unspread(projected).view(stretches, sizes.layers, sizes.gate, len(self._kernels), -1)
+        # by frame, what each layer's conditioning is spread from: (frames, layers, window, stretches x gate)
+        self._windows = windows.permute(3, 1, 4, 0, 2).flatten(3).contiguous()
         # dilations are powers of 2, as a frame's samples are: no block reaches into another chunk, nor chunk into frame
         self.chunk = max(layer.dilation for layer in network.layers)
         self._layers = [_FoldedLayer(layer, self.chunk, stretches) for layer in network.layers]
         self._biases = torch.stack([layer.bias for layer in self._layers])[:, None, None]
         self._gate, self._stretches = sizes.gate, stretches
         self._first, self._first_bias = network.first_conv.weight[:, 0, 0], bias_of(network.first_conv)
-        inner, outer = (conv for conv in network.last_conv_layers if isinstance(conv, NormedConv))
+        inner, outer = network.last_convs
         self._inner = (math.sqrt(1 / sizes.layers) * inner.weight[:, :, 0]).t(), bias_of(inner)
         self._outer = outer.weight[:, :, 0].t(), bias_of(outer)
 
@@ -105,9 +110,34 @@ class _FoldedNetwork:
         return torch.addmm(self._outer[1], hidden, self._outer[0])
 
 
+def why_not_c(network: WaveNet) -> str:
+    """Why this network cannot speak by the loop in C here; empty where it can."""
+    weight = next(network.parameters())
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return "it computes in float32 on the host"
+    return c_kernel.build().reason
+
+
+def way_here(network: WaveNet) -> Way:
+    """The faster loop, if it can be had for this network here."""
+    return "torch" if why_not_c(network) else "c"
+
+
 @torch.no_grad()
-def generate(network: WaveNet, mel: Tensor, draws: Chance) -> Tensor:
+def generate(network: WaveNet, mel: Tensor, draws: Chance, way: Way) -> Tensor:
     """Sound (stretches, samples) for mels (stretches, bands, frames), each with the frames on either side of it."""
+    return _in_c(network, mel, draws) if way == "c" else _in_torch(network, mel, draws)
+
+
+def _in_c(network: WaveNet, mel: Tensor, draws: Chance) -> Tensor:
+    projected, kernels = network.projected(mel)
+    by_layer = projected.view(len(mel), network.sizes.layers, network.sizes.gate, -1).permute(0, 3, 1, 2)
+    return c_kernel.Kernel(network).generate(
+        by_layer, kernels.transpose(1, 2), draws.which, draws.where, torch.get_num_threads()
+    )
+
+
+def _in_torch(network: WaveNet, mel: Tensor, draws: Chance) -> Tensor:
     folded = _FoldedNetwork(network, mel)
     sample = mel.new_zeros(len(mel))
     found: list[Tensor] = []
@@ -118,13 +148,3 @@ def generate(network: WaveNet, mel: Tensor, draws: Chance) -> Tensor:
             sample = logistics.draw(outputs, draws.which[place], draws.where[place])
             found.append(sample)
     return torch.stack(found, 1)
-
-
-def _conditioning(network: WaveNet, mel: Tensor) -> tuple[Tensor, Tensor]:
-    """By frame, what each layer's conditioning is spread from, (frames, layers, window, stretches x gate), and how,
-    (frames, window, samples of a frame)."""
-    windows, kernels = network.conditioning(mel)
-    ready = torch.stack(windows).permute(3, 0, 4, 1, 2).flatten(3).contiguous()
-    spread = kernels.inner.repeat(len(ready), 1, 1)
-    spread[kernels.at] += kernels.edges
-    return ready, spread

@@ -166,6 +166,17 @@ class ConditioningNet(nn.Module):
 
 
 class WaveNet(nn.Module):
+    @staticmethod
+    def own_name(name: str) -> str:
+        """The name a parameter has here, from that in a file whose weight norm is torch's newer one."""
+        for public, own in (
+            ("parametrizations.weight.original0", "weight_g"),
+            ("parametrizations.weight.original1", "weight_v"),
+        ):
+            if name.endswith(public):
+                return name.removesuffix(public) + own
+        return name
+
     def __init__(self, sizes: WaveNetSizes) -> None:
         super().__init__()
         self.sizes = sizes
@@ -191,6 +202,11 @@ class WaveNet(nn.Module):
     def layers(self) -> list[Layer]:
         return [layer for layer in self.conv_layers if isinstance(layer, Layer)]
 
+    @property
+    def last_convs(self) -> list[NormedConv]:
+        """The two that make distributions of what the layers added up."""
+        return [layer for layer in self.last_conv_layers if isinstance(layer, NormedConv)]
+
     def head(self, total: Tensor) -> Tensor:
         x = total * math.sqrt(1 / self.sizes.layers)
         for layer in self.last_conv_layers:
@@ -199,11 +215,25 @@ class WaveNet(nn.Module):
 
     def conditioning(self, mel: Tensor) -> tuple[list[Tensor], Kernels]:
         """For each layer (batch, gate, frames, window): what `spread` makes its conditioning of."""
-        frames = self.upsample_net.conv_in(mel)
+        windows = unspread(self._projected(mel))
+        return list(torch.split(windows, self.sizes.gate, 1)), self.upsample_net.upsample.kernels(windows.shape[2])
+
+    def projected(self, mel: Tensor) -> tuple[Tensor, Tensor]:
+        """What frames give to all layers' gates, (batch, layers x gate, frames with REACH more on either side), and how
+        it is spread over samples: (frames, window of frames, samples of a frame)."""
+        kernels = self.upsample_net.upsample.kernels(mel.shape[2] - 2 * CONTEXT)
+        spread = kernels.inner.repeat(mel.shape[2] - 2 * CONTEXT, 1, 1)
+        spread[kernels.at] += kernels.edges
+        return self._projected(mel), spread
+
+    def _projected(self, mel: Tensor) -> Tensor:
         weights = torch.cat([layer.conv1x1c.weight for layer in self.layers])
-        projected = F.pad(F.conv1d(frames, weights), (REACH, REACH))
-        windows = projected.unfold(2, 2 * REACH + 1, 1)
-        return list(torch.split(windows, self.sizes.gate, 1)), self.upsample_net.upsample.kernels(frames.shape[2])
+        return F.pad(F.conv1d(self.upsample_net.conv_in(mel), weights), (REACH, REACH))
+
+
+def unspread(projected: Tensor) -> Tensor:
+    """With each frame the window of frames that reach its samples: (batch, channels, frames, window)."""
+    return projected.unfold(2, 2 * REACH + 1, 1)
 
 
 def spread(windows: Tensor, kernels: Kernels) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from trainmark.spec.recipe import Recipe, knob
 from trainmark.workloads.wavenet.facts import PUBLISHED, WINDOW
+from trainmark.workloads.wavenet.model import WaveNetSizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +74,14 @@ SMOKE = replace(
     checkpoint_every="end",
     halve_every="1000000 steps",
 )
+
+
+def sizes_of(recipe: WaveNetRecipe) -> WaveNetSizes:
+    return WaveNetSizes(
+        layers=recipe.layers,
+        cycles=recipe.cycles,
+        residual=recipe.channels,
+        gate=2 * recipe.channels,
+        skip=recipe.channels,
+        mixtures=recipe.mixtures,
+    )

@@ -14,15 +14,15 @@ from trainmark.datasets.ljspeech import reader
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe, Span
 from trainmark.workloads.plain import optimizer_kwargs
-from trainmark.workloads.wavenet import generate, logistics
-from trainmark.workloads.wavenet.batches import SoundBatch, SoundData, Window
+from trainmark.workloads.wavenet import logistics, vocoder
+from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
-from trainmark.workloads.wavenet.model import HOP, REACH, WaveNet, WaveNetSizes
-from trainmark.workloads.wavenet.recipes import FILL, QUICK, REFERENCE, SMOKE, WaveNetRecipe
+from trainmark.workloads.wavenet.model import HOP, REACH, WaveNet
+from trainmark.workloads.wavenet.recipes import FILL, QUICK, REFERENCE, SMOKE, WaveNetRecipe, sizes_of
 from trainmark.workloads.workload import Progress, Share
 
-SAMPLE_STRETCHES, SAMPLE_FRAMES = 8, 12
-"""What is made again after training: so many stretches of so many frames, a little more than a second."""
+SAMPLE_FRAMES = 259
+"""What is made again after training: three seconds, if the clip has as many."""
 
 
 class WaveNetOnLJSpeech:
@@ -35,6 +35,7 @@ class WaveNetOnLJSpeech:
     }
     reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = ("nll", "judged")
+    heard = vocoder.HEARD
 
     def check_data(self, recipe: WaveNetRecipe, folder: Path, world: int) -> None:
         sizes_of(recipe)
@@ -90,41 +91,20 @@ class WaveNetOnLJSpeech:
         self, model: WaveNet, recipe: WaveNetRecipe, data: SoundData, folder: Path
     ) -> tuple[Artifact, ...]:
         """A second of a validation clip, spoken again from its mel."""
-        return speak_again(model, data, folder) if recipe.leave_sample else ()
+        return speak_again(model, recipe, data, folder) if recipe.leave_sample else ()
 
 
-def speak_again(model: WaveNet, data: SoundData, folder: Path) -> tuple[Artifact, ...]:
-    """The middle of a clip as the network makes it, in stretches that are generated side by side."""
-    stretches, frames = SAMPLE_STRETCHES, SAMPLE_FRAMES
-    begin = max(0, (int(data.val.frames[0]) - stretches * frames) // 2)
-    windows = [Window(first=begin + frames * number, count=frames) for number in range(stretches)]
-    whole = [window for window in windows if window.first + frames <= int(data.val.frames[0])]
-    if not whole:
-        return ()
-    batch = data.val.batch([0] * len(whole), whole, len(whole))
-    weight = next(model.parameters())
-    draws = generate.draw_chance(frames * HOP, len(whole), model.sizes.mixtures, torch.Generator().manual_seed(0))
-    chance = generate.Chance(*(drawn.to(weight.device, weight.dtype) for drawn in draws))
-    sound = generate.generate(model, batch.mel.to(weight.device, weight.dtype), chance)
-    audio.write(folder / "sample.wav", sound.flatten().float().cpu() / batch.gain)
-    clip = data.val.clips[0]
-    return (
-        Artifact(
-            file="sample.wav",
-            caption=f"{len(whole) * frames * HOP / audio.RATE:.1f} s of clip {clip.name}, made again from its mel",
-        ),
-    )
-
-
-def sizes_of(recipe: WaveNetRecipe) -> WaveNetSizes:
-    return WaveNetSizes(
-        layers=recipe.layers,
-        cycles=recipe.cycles,
-        residual=recipe.channels,
-        gate=2 * recipe.channels,
-        skip=recipe.channels,
-        mixtures=recipe.mixtures,
-    )
+def speak_again(model: WaveNet, recipe: WaveNetRecipe, data: SoundData, folder: Path) -> tuple[Artifact, ...]:
+    """The middle of a clip as the network makes it."""
+    clip, there = data.val.clips[0], int(data.val.frames[0])
+    frames = min(SAMPLE_FRAMES, there)
+    mel = torch.from_numpy(data.val.mel(0)).T[:, (there - frames) // 2 :][:, :frames]
+    with torch.autocast("cpu", enabled=False):  # whatever it was trained in, it speaks in float32
+        made = vocoder.speak(vocoder.of_training(model, recipe.gain), [mel])
+    audio.write(folder / "sample.wav", made.sounds[0])
+    said = f"{frames * HOP / audio.RATE:.1f} s of clip {clip.name}, made again from its mel"
+    rate = frames * HOP / made.seconds
+    return (Artifact(file="sample.wav", caption=f"{said} ({rate:,.0f} samples a second, {made.way})"),)
 
 
 def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
