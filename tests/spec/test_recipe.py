@@ -60,7 +60,14 @@ def test_what_differs_from_the_reference_is_computed_and_shown_as_fix_hp() -> No
 
 @pytest.mark.parametrize(
     ("said", "meant"),
-    [("1 epoch", "1 epoch"), ("1 epochs", "1 epoch"), ("16000 steps", "16000 steps"), ("1e9items", "1e+09 items")],
+    [
+        ("1 epoch", "1 epoch"),
+        ("1 epochs", "1 epoch"),
+        ("16000 steps", "16000 steps"),
+        ("1e9items", "1e+09 items"),
+        ("4 epochs from 3", "4 epochs from 3"),
+        ("4 epochs from 0", "4 epochs"),
+    ],
 )
 def test_a_length_of_training_is_said_in_steps_epochs_or_items(said: str, meant: str) -> None:
     assert str(Span.parse(said)) == meant
@@ -72,6 +79,12 @@ def test_a_length_of_training_is_said_in_steps_epochs_or_items(said: str, meant:
 @pytest.mark.parametrize("said", ["", "0 steps", "1.5 epochs", "-1 steps", "1.2.3 items", "1e999 items", "3 nights"])
 def test_what_is_not_a_length_of_training_is_refused(said: str) -> None:
     with pytest.raises(UsageError, match="is not a length of training"):
+        Span.parse(said)
+
+
+@pytest.mark.parametrize("said", ["4 epochs from 4", "100 steps from 1", "1e6 items from 2"])
+def test_lengths_begin_later_only_by_epochs_and_by_less_than_one(said: str) -> None:
+    with pytest.raises(UsageError, match="begins too late"):
         Span.parse(said)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,13 +98,18 @@ def _record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
     from trainmark.analysis.audit_events import audit_logs
     from trainmark.analysis.audit_record import audit_document
+    from trainmark.published.mlperf.own_convergence import look_at
     from trainmark.spec.audit import Audit
+    from trainmark.spec.errors import TrainmarkError
+    from trainmark.spec.record import Record
     from trainmark.store.store import series_beside
 
     folder = file.absolute().parent.parent / "runs" / file.stem
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
     for document in _documents(file):
         checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
+        with contextlib.suppress(TrainmarkError):  # which the audit of the document has told already
+            checks = (*checks, *look_at(Record.from_json(document, series_beside(file))))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
     if has_events:
         yield from audit_logs(folder, recorded=True)

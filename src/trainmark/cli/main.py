@@ -38,6 +38,7 @@ COMMANDS = {
     "forecast": "forecast",
     "published": "published",
     "import": "import_",
+    "package": "package",
     "doctor": "doctor",
     "platform": "platform",
     "launch": "launch",

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
-HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit or a published form."
+HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, a published form or an MLPerf log."
 EXAMPLES = """\
   trainmark report                        a page of the newest 10 runs, in the store
   trainmark report a1b2 c3d4 --html out.html
   trainmark report last published:flagperf-a100-resnet50-1x1 --html out.html
   trainmark report --limit 0 --format csv --out runs.csv
   trainmark report last --publish --html out.html
-  trainmark report last --format flagperf --lang zh"""
+  trainmark report last --format flagperf --lang zh
+  trainmark report last --format mllog --out result_0.txt"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,6 @@
 
 WITH_ROWS = ("html", "markdown", "csv", "json")
 """Formats that show published rows among the runs; the others are about runs alone."""
-FORMATS = (*WITH_ROWS, "junit", "flagperf", "deepspark")
+FORMATS = (*WITH_ROWS, "junit", "flagperf", "deepspark", "mllog")
 NEWEST = 10
 """Runs a report shows where none is named."""

@@ -48,12 +48,26 @@ def render(
         return with_rows[form](records, rows)
     if form == "junit":
         return formats.to_junit(records, audited)
+    if form == "mllog":
+        return _mllog(records, folders)
     from trainmark.published import write_deepspark, write_flagperf
 
     written = {"flagperf": write_flagperf.write, "deepspark": write_deepspark.write}
     if form not in written:
         raise UsageError(f"report format {form!r} is not known; {nearest(form, FORMATS)}")
     return written[form](records, lang=language)
+
+
+def _mllog(records: Sequence[Record], folders: Mapping[str, Path]) -> str:
+    """A run as the log MLPerf takes; which division it may be in is part of it."""
+    from trainmark.published.mlperf.write import divisions, log_text, opened
+
+    if len(records) != 1:
+        raise UsageError(
+            f"mllog is the log of one run, and {len(records)} are meant; name one, or see 'trainmark package'"
+        )
+    run = opened(records[0], folders.get(records[0].run_id, Path()))
+    return log_text(run, division=divisions([run], None))
 
 
 def leave_page(records: Sequence[Record], store: Store) -> Path:

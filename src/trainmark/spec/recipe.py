@@ -38,23 +38,30 @@ def knob(
 
 @dataclass(frozen=True)
 class Span:
-    """A length of training, said as `1 epoch`, `16000 steps` or `1e9 items`."""
+    """A length of training, said as `1 epoch`, `16000 steps` or `1e9 items`; `4 epochs from 1` are 1, 5, 9, ..."""
 
     count: float
     unit: str
     """`steps`, `epochs` or `items`; items are counted over all devices."""
+    first: int = 0
+    """Of epochs: by how many they are shifted."""
 
     @classmethod
     def parse(cls, text: str) -> Span:
-        found = re.fullmatch(r"\s*([0-9][0-9.]*(?:[eE]\+?[0-9]+)?)\s*(step|epoch|item)s?\s*", text)
+        number = r"[0-9][0-9.]*(?:[eE]\+?[0-9]+)?"
+        found = re.fullmatch(rf"\s*({number})\s*(step|epoch|item)s?(?:\s+from\s+([0-9]{{1,9}}))?\s*", text)
         count = float(found[1]) if found and found[1].count(".") < 2 else 0.0
+        first = int(found[3] or 0) if found else 0
         if found is None or not 1 <= count < math.inf or (found[2] != "item" and count != int(count)):
             raise UsageError(f"{text!r} is not a length of training; try '1 epoch', '500 steps' or '1e6 items'")
-        return cls(count, found[2] + "s")
+        if first and (found[2] != "epoch" or first >= count):
+            raise UsageError(f"{text!r} begins too late; 'from' counts epochs, and less than one length of them")
+        return cls(count, found[2] + "s", first)
 
     def __str__(self) -> str:
         shown = f"{self.count:.0f}" if self.count == int(self.count) and self.count < 1e6 else f"{self.count:g}"
-        return f"{shown} {self.unit.removesuffix('s') if self.count == 1 else self.unit}"
+        later = f" from {self.first}" if self.first else ""
+        return f"{shown} {self.unit.removesuffix('s') if self.count == 1 else self.unit}{later}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +83,13 @@ RECIPES = {
     "quick": RecipeKind(),
     "smoke": RecipeKind(shares_batch=True),
 }
-"""By the names all workloads use; a recipe of another name is of the plain kind."""
+"""By the names all workloads use."""
+_FURTHER = {"mlperf": RecipeKind(real_data=True)}
+"""By names that some use; a recipe of another name is of the plain kind."""
 
 
 def kind_of(recipe_name: str) -> RecipeKind:
-    return RECIPES.get(recipe_name, RecipeKind())
+    return RECIPES.get(recipe_name) or _FURTHER.get(recipe_name, RecipeKind())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +157,8 @@ class Recipe:
     evaluate_first: bool = knob(False)
     """Evaluate once before the first step."""
     evaluate_every: str = knob("1 epoch", words=("end",), span=True)
-    """A length such as `1 epoch`, `500 steps` or `1e6 items`; `end`: at the cap only, where all evaluate."""
+    """A length such as `1 epoch`, `500 steps` or `1e6 items`; `4 epochs from 1` is after epochs 1, 5, 9, ...; `end`: at
+    the cap only, where all evaluate."""
     evaluate_after_limit: bool = knob(False)
     """Evaluate once more when a limit of steps, items or seconds ended the run."""
     checkpoint_every: str = knob("end", words=("end", "never"), span=True)

@@ -76,7 +76,7 @@ class Schedule:
             return False
         span = Span.parse(every)
         if span.unit == "epochs":
-            return position.step_in_epoch == 0 and position.epoch % span.count == 0
+            return position.step_in_epoch == 0 and (position.epoch - span.first) % span.count == 0
         return self._times(span, position.step) > self._times(span, position.step - 1)
 
     @property

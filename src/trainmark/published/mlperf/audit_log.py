@@ -19,6 +19,8 @@ UNREST_MS = 50
 GRAVE_MS = 1000
 INIT_MINUTES = {"closed": 30, "open": 240}
 MOST_NAMED = 8
+TOKENS = 2048
+"""Of a sequence, where logs count tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,23 +215,24 @@ def epochs(case: LogCase) -> Iterator[CheckResult]:
 def cadence(case: LogCase) -> Iterator[CheckResult]:
     known = case.benchmark
     places = [event.at for event in case.log.evaluations if event.at is not None]
-    if known.every is None:
+    every = rules.reckon(known.every, case.known) if known.every else None
+    if every is None:
         raise CannotCheckError(f"the tables do not say how often {known.name} is evaluated")
     if not places:
         raise CannotCheckError("the log has no evaluation that says where in the training it was")
     report = note if case.division == "open" else doubtful
     batch = case.log.number("global_batch_size") or 1
-    slack = batch if known.unit == "samples" else 1e-6 + 0.02 * known.every
-    steps = [(one, other) for one, other in pairwise(places) if abs(other - one - known.every) > slack]
-    asked = f"every {known.every:,g} {known.unit}"
+    slack = {"samples": batch, "tokens": TOKENS * batch}.get(known.unit, 1e-6 + 0.02 * every)
+    steps = [(one, other) for one, other in pairwise(places) if abs(other - one - every) > slack]
+    asked = f"every {every:,g} {known.unit}"
     if steps:
         one, other = steps[0]
         numbers = f"{len(steps)} of {len(places) - 1} times, first from {one:g} to {other:g} {known.unit}"
-        if all(other - one > known.every for one, other in steps):
+        if all(other - one > every for one, other in steps):
             yield report(numbers, f"the rules ask for an evaluation {asked}; some are missing", "the whole log")
         else:
             yield report(numbers, f"the rules ask for an evaluation {asked}", "when the run evaluated")
-    if known.unit == "epochs" and known.offsets > 1 and places[0] > known.every:
+    if known.unit == "epochs" and known.offsets > 1 and places[0] > every:
         yield report(
             f"first at epoch {places[0]:g}", f"the rules ask for it {asked}, from the first ones on", "the log"
         )

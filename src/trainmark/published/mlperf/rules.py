@@ -35,10 +35,10 @@ class Benchmark:
     train_samples: int | None
     eval_samples: int | None
     better: str
-    every: float | None
-    """How often the rules ask for an evaluation; None where the table does not say."""
+    every: str
+    """How often the rules ask for an evaluation, as `reckon` reads it; empty where the table does not say."""
     unit: str
-    """Of `every`: epochs or samples."""
+    """Of `every`: epochs, samples or tokens."""
     offsets: int
     """How many first epochs are allowed, from 0."""
 
@@ -68,7 +68,7 @@ def benchmarks() -> Mapping[str, Benchmark]:
             train_samples=int(entry["train_samples"]) if entry["train_samples"] else None,
             eval_samples=int(entry["eval_samples"]) if entry["eval_samples"] else None,
             better=entry["better"],
-            every=float(entry["every"]) if entry["every"] else None,
+            every=entry["every"],
             unit=entry["unit"],
             offsets=int(entry["offsets"] or 1),
         )

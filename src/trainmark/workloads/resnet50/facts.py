@@ -1,5 +1,6 @@
 """What ResNet-50 is to those who never train it."""
 
+from trainmark.spec.recipe import RECIPES
 from trainmark.spec.workload_facts import ReferenceFacts, WorkloadFacts
 from trainmark.workloads import vision_facts
 
@@ -22,5 +23,6 @@ FACTS = WorkloadFacts(
     flops_per_item=24.3e9,
     qualities=vision_facts.QUALITIES,
     reference=PUBLISHED,
+    recipes=(*RECIPES, "mlperf"),
     on_pages=(r"resnet[\s_-]*50",),
 )

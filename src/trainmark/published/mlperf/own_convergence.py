@@ -1,0 +1,48 @@
+"""Holds a run of ours that trained a benchmark to its target against MLPerf's reference convergence points."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainmark.published.mlperf import convergence, rules
+from trainmark.spec.audit import CannotCheckError, check, doubtful, look, note
+from trainmark.spec.checks import CheckResult
+from trainmark.spec.record import Record
+from trainmark.spec.topology import Topology
+
+
+@check("mlperf-convergence", "the target was not reached with less training than MLPerf's reference needs")
+def converged(record: Record) -> Iterator[CheckResult]:
+    plan, quality = record.plan, record.quality
+    known = next(one for one in rules.benchmarks().values() if one.workload == plan.workload)
+    goal = _goal(known)
+    if goal is None or not quality.reached or not quality.history or quality.history[-1].epoch is None:
+        raise CannotCheckError("the run reached no target of MLPerf's")
+    scale = 100 if quality.unit == "%" else 1
+    if (quality.goal < goal * scale) if quality.better == "higher" else (quality.goal > goal * scale):
+        raise CannotCheckError(f"its target is easier than MLPerf's {goal * scale:g}")
+    devices = Topology.parse(plan.topology).devices
+    batch = int(plan.recipe["batch_per_device"]) * int(plan.recipe.get("accumulate", 1)) * devices
+    point = convergence.expected(known.rounds[-1], known.name, batch)
+    if point is None:
+        raise CannotCheckError(f"no reference point is known at a batch of {batch:,}")
+    epochs = quality.history[-1].epoch
+    numbers = f"{epochs:g} epochs at batch {batch:,}; reference {point.mean:.1f} [{point.fastest:g}, {point.slowest:g}]"
+    if epochs < min(point.least, point.fastest):
+        yield doubtful(numbers, "it converged sooner than any run of the reference", "optimizer, data and model")
+    elif epochs > point.slowest:
+        yield note(numbers, "it needed more than any run of the reference", "its hyperparameters")
+
+
+def look_at(record: Record) -> tuple[CheckResult, ...]:
+    """Nothing of workloads that are no benchmark, and of runs on synthetic data, which are no such training."""
+    benchmark = any(one.workload == record.plan.workload for one in rules.benchmarks().values())
+    return look([converged], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
+
+
+def _goal(known: rules.Benchmark) -> float | None:
+    for condition in rules.target(known.rounds[-1], known.name):
+        if found := re.fullmatch(r"(?:>=|<=) ([0-9.]+)", condition):
+            return float(found[1])
+    return None
