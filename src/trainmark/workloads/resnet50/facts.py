@@ -21,6 +21,7 @@ FACTS = WorkloadFacts(
     samples_per_epoch=vision_facts.SAMPLES_PER_EPOCH,
     flops_per_item=24.3e9,
     qualities=vision_facts.QUALITIES,
+    shows=vision_facts.SHOWS,
     reference=PUBLISHED,
     on_pages=(r"resnet[\s_-]*50",),
 )

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from trainmark.datasets import audio
 from trainmark.datasets.ljspeech import reader
-from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe, Span
+from trainmark.spec.sample import Sample
 from trainmark.workloads.plain import optimizer_kwargs
-from trainmark.workloads.wavenet import generate, logistics
-from trainmark.workloads.wavenet.batches import SoundBatch, SoundData, Window
+from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
+from trainmark.workloads.wavenet import logistics, sound
+from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
 from trainmark.workloads.wavenet.model import HOP, REACH, WaveNet, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import FILL, QUICK, REFERENCE, SMOKE, WaveNetRecipe
 from trainmark.workloads.workload import Progress, Share
-
-SAMPLE_STRETCHES, SAMPLE_FRAMES = 8, 12
-"""What is made again after training: so many stretches of so many frames, a little more than a second."""
 
 
 class WaveNetOnLJSpeech:
@@ -86,34 +83,12 @@ class WaveNetOnLJSpeech:
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         return {"val_nll": sums["nll"] / sums["judged"]}
 
-    def leave_artifacts(
-        self, model: WaveNet, recipe: WaveNetRecipe, data: SoundData, folder: Path
-    ) -> tuple[Artifact, ...]:
-        """A second of a validation clip, spoken again from its mel."""
-        return speak_again(model, data, folder) if recipe.leave_sample else ()
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        return sound.sample(trained, asked)
 
-
-def speak_again(model: WaveNet, data: SoundData, folder: Path) -> tuple[Artifact, ...]:
-    """The middle of a clip as the network makes it, in stretches that are generated side by side."""
-    stretches, frames = SAMPLE_STRETCHES, SAMPLE_FRAMES
-    begin = max(0, (int(data.val.frames[0]) - stretches * frames) // 2)
-    windows = [Window(first=begin + frames * number, count=frames) for number in range(stretches)]
-    whole = [window for window in windows if window.first + frames <= int(data.val.frames[0])]
-    if not whole:
-        return ()
-    batch = data.val.batch([0] * len(whole), whole, len(whole))
-    weight = next(model.parameters())
-    draws = generate.draw_chance(frames * HOP, len(whole), model.sizes.mixtures, torch.Generator().manual_seed(0))
-    chance = generate.Chance(*(drawn.to(weight.device, weight.dtype) for drawn in draws))
-    sound = generate.generate(model, batch.mel.to(weight.device, weight.dtype), chance)
-    audio.write(folder / "sample.wav", sound.flatten().float().cpu() / batch.gain)
-    clip = data.val.clips[0]
-    return (
-        Artifact(
-            file="sample.wav",
-            caption=f"{len(whole) * frames * HOP / audio.RATE:.1f} s of clip {clip.name}, made again from its mel",
-        ),
-    )
+    def sound_of(self, model: nn.Module, recipe: WaveNetRecipe, mels: Sequence[Tensor], seed: int) -> Vocoded:
+        assert isinstance(model, WaveNet)  # noqa: S101 - as `build` made it
+        return sound.sound_of(model, recipe.gain, mels, seed)
 
 
 def sizes_of(recipe: WaveNetRecipe) -> WaveNetSizes:
