@@ -210,7 +210,7 @@ def house_names(room: str) -> list[str]:
 OWN = {word: room for room in ("workloads", "datasets") for word in house_names(room)}
 EXAMPLES = re.compile(r"^  +trainmark .*(\n      .*)*$", re.MULTILINE)
 """Lines of help texts that show how a command is typed."""
-SHARED_BY_IMAGES = {"vision.py", "vision_facts.py"}
+SHARED_BY_IMAGES = {"vision.py", "vision_facts.py", "vision_sample.py"}
 """What image classifiers inherit, of which the set they all read is a part."""
 
 

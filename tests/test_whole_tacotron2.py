@@ -46,7 +46,7 @@ def real_frames(speech: Path) -> int:
     return sum(mel.frames(audio.length(clip.path)) for clip in reader.open_splits(speech).train)
 
 
-def test_the_smoke_recipe_learns_to_read_and_its_run_speaks(cli: Cli, tmp_path: Path) -> None:
+def test_the_smoke_recipe_learns_to_read_and_both_networks_speak_together(cli: Cli, tmp_path: Path) -> None:
     document = run(
         cli, "run", "tacotron2", "--recipe", "smoke", "--platform", "cpu", "--quiet", "--json", "--epochs", "3"
     )
@@ -58,29 +58,29 @@ def test_the_smoke_recipe_learns_to_read_and_its_run_speaks(cli: Cli, tmp_path: 
     assert 0 < document["data_facts"]["padding_share"] < 0.2
 
     folder = tmp_path / "store" / "runs" / document["run_id"]
-    assert {artifact["file"] for artifact in document["artifacts"]} == {"sample.wav", "alignment.png"}
+    assert [artifact["file"] for artifact in document["artifacts"]] == ["sample.wav", "sample.png"]
     assert audio.length(folder / "sample.wav") > audio.RATE / 2
-    with Image.open(folder / "alignment.png") as picture:
+    with Image.open(folder / "sample.png") as picture:
         assert picture.width > 400 and picture.height > 200
     assert "sample.wav" in cli("show").stdout
 
-    spoken = run(
-        cli,
-        "speak",
-        "Dr. Brown has 2 dogs.",
-        "--checkpoint",
-        "last",
-        "--out",
-        tmp_path / "x.wav",
-        "--max-frames",
-        "400",
-        "--platform",
-        "cpu",
-        "--json",
+    tiny = ("layers=4", "cycles=2", "channels=4", "window=1024", "eval_window=1024", "leave_sample=false")
+    words = [word for setting in tiny for word in ("--set", setting)]
+    voice = run(
+        cli, "run", "wavenet", "--recipe", "smoke", "--platform", "cpu", "--steps", "3", *words, "--quiet", "--json"
     )
-    assert spoken["read"] == "doctor brown has two dogs."
-    assert spoken["sound_s"] == pytest.approx(audio.length(tmp_path / "x.wav") / audio.RATE, abs=0.02)
-    assert spoken["real_time_factor"] > 0
+    how = ("--vocoder", "last-wavenet", "--set", "most_frames=40", "--platform", "cpu", "--json")
+    spoken = run(cli, "sample", "last-tacotron2", "Dr. Brown has 2 dogs.", *how)
+    assert spoken["facts"]["read"] == "doctor brown has two dogs."
+    made_by = {network["run_id"]: (network["quality"], network["value"]) for network in spoken["networks"]}
+    assert made_by == {
+        result["run_id"]: (result["quality"]["name"], result["quality"]["value"]) for result in (document, voice)
+    }
+    sound = tmp_path / "store" / "samples" / document["run_id"] / spoken["files"][0]["file"]
+    assert spoken["facts"]["sound_s"] == pytest.approx(audio.length(sound) / audio.RATE, abs=0.02)
+    assert cli("report", "last-tacotron2", "--html", tmp_path / "page.html").returncode == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("data:audio/wav;base64,") == 2 and f"Made by {document['run_id']}, val_loss" in page
 
 
 def test_items_are_the_real_frames_of_all_ranks(cli: Cli, speech: Path) -> None:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.artifact import Artifact
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.sample import Sample
 from trainmark.spec.target import Target
 from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
@@ -24,6 +24,7 @@ from trainmark.train.collectives import SingleRank
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import losses_on
+from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Progress, Share
 
 RECIPE = Recipe(batch_per_device=4, learning_rate=0.1, weight_decay=0.0, epochs=5, target=0.001, optimizer_kind="plain")
@@ -134,8 +135,8 @@ class LineFit:
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         return {"error": sums["error"] / sums["samples"]}
 
-    def leave_artifacts(self, model: nn.Module, recipe: Recipe, data: PointData, folder: Path) -> tuple[Artifact, ...]:
-        return ()
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        raise NotImplementedError
 
 
 def at_epoch(epoch: float) -> Progress:

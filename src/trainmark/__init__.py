@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainmark.api import (
         Moment as Moment,
         Records as Records,
+        Shown as Shown,
         Verdict as Verdict,
         compare as compare,
         load as load,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         report as report,
         run as run,
         run_all as run_all,
+        sample as sample,
     )
     from trainmark.launch.options import RunOptions as RunOptions
     from trainmark.spec.errors import (
@@ -50,6 +52,7 @@ __all__ = [
     "Record",
     "Records",
     "RunOptions",
+    "Shown",
     "TrainmarkError",
     "UsageError",
     "Verdict",
@@ -62,6 +65,7 @@ __all__ = [
     "report",
     "run",
     "run_all",
+    "sample",
 ]
 
 _HOMES = ("trainmark.spec.errors", "trainmark.api")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
+import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from trainmark.launch.session import Result, Watching
     from trainmark.report.rows import Value
     from trainmark.spec.rank_log import RankLog
+    from trainmark.spec.sample import SampleDocument
+    from trainmark.train.sampling import Origin
 
 TERMINAL_WIDTH = 120
 """Where the output is no terminal."""
@@ -95,6 +98,16 @@ class Verdict:
         from trainmark.report import compare_screen
 
         return compare_screen.render(self.comparison, width=_width()).rstrip("\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a trained network made of an input."""
+
+    files: tuple[Path, ...]
+    """Sound, pictures or text, what was asked for first."""
+    document: SampleDocument
+    """Which networks made it and how, with doubts."""
 
 
 def run(
@@ -242,6 +255,87 @@ def find(word: str | None, store: Store) -> tuple[Record, Path]:
 
         return gather.record(folder), folder
     return read_record(path), path
+
+
+def samples(
+    run: Place,
+    inputs: Sequence[str] = (),
+    *,
+    settings: Sequence[str] = (),
+    out: Place | None = None,
+    numbered: bool = False,
+    platform: str = "auto",
+    store: Place | None = None,
+    force: bool = False,
+) -> Iterator[Shown]:
+    """A sample of each input, one after the other; `out` is a file, or where they are `numbered` a folder. Without it
+    they lie in the store."""
+    from trainmark.platforms import detection, files
+    from trainmark.platforms.platform import Platform
+    from trainmark.train import sampling
+    from trainmark.workloads.sampling import SampleRequest
+
+    kept = _store(store)
+    source = _trained(fspath(run), kept)
+    shows = sampling.can_show(source, fspath(run))
+    for given in inputs:
+        sampling.check_input(given, shows)
+    own = kept.samples / source.run_id if source.run_id and (kept.runs / source.run_id).is_dir() else None
+    places = sampling.Places(Path(out) if out is not None else None, own=own, shows=shows, force=force)
+    targets = places.choose(len(inputs) or 1, numbered=numbered)
+    device = Platform(files.load(detection.chosen() if platform == "auto" else platform)).open(0)
+    trained = sampling.open_trained(source, device)
+    asked = SampleRequest(
+        said=tuple(settings),
+        data=sampling.data_folder(source.plan),
+        open_run=lambda word: sampling.open_trained(_trained(word, kept), device),
+    )
+    for number, place in enumerate(targets):
+        request = replace(asked, given=inputs[number] if inputs else None)
+        document = sampling.write(trained, request, place, places.check)
+        yield Shown(document=document, files=tuple(place.with_name(left.file) for left in document.files))
+
+
+def sample(
+    run: Place = "last",
+    given: str | None = None,
+    *,
+    out: Place | None = None,
+    vocoder: str | None = None,
+    seed: int = 0,
+    set: Mapping[str, object] | None = None,  # noqa: A002 - the word of the command line
+    platform: str = "auto",
+    store: Place | None = None,
+    force: bool = False,
+) -> Shown:
+    """Has the network of a run show what it learnt, as `trainmark sample` does: of a text or a file that is given, or
+    of an example of the run's data."""
+    said = [*settings_of(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
+    inputs = [] if given is None else [given]
+    made = samples(run, inputs, settings=said, out=out, platform=platform, store=store, force=force)
+    return next(made)
+
+
+def _trained(word: str, store: Store) -> Origin:
+    """The network meant by a path, or by a run's word; with the record of its run where there is one."""
+    from trainmark.train.sampling import Origin
+
+    path = Path(word).expanduser()
+    if path.exists() or os.sep in word or path.suffix == ".pt":
+        run = next((folder for folder in (path, *path.absolute().parents) if (folder / "plan.json").is_file()), None)
+        if run is None:
+            return Origin(path)
+        kept = store.path(run.name)
+        return Origin(path, run.name, read_record(kept) if kept.is_file() else None)
+    try:
+        record = read_record(store.find(word))
+    except UsageError:
+        folder = store.run_folder(word)
+        return Origin(folder, folder.name)
+    folder = store.runs / record.run_id
+    if not folder.is_dir():
+        raise NotReadyError(f"the folder of run {record.run_id} is not in the store any more, and with it its weights")
+    return Origin(folder, record.run_id, record)
 
 
 def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from privileges import ordinary_permissions
-from records import a_vocoder_record, make_record, renamed
+from records import a_vocoder_record, make_plan, make_record, renamed
 
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Record
@@ -284,6 +284,20 @@ def test_a_run_is_found_by_id_beginning_end_path_or_as_the_newest(store: Store, 
     assert store.find() == store.find("last") == store.find("") == store.path(third)
     assert store.find(str(elsewhere)) == elsewhere
     assert store.find(str(store.path(first))) == store.path(first)
+
+
+def test_the_newest_run_of_a_workload_has_a_word_of_its_own(store: Store) -> None:
+    for run_id, workload, day in (("a-1", "vit", 1), ("a-2", "vit", 2), ("b-1", "resnet50", 3)):
+        plan = make_plan(workload=workload)
+        store.add(make_record(run_id=run_id, created=f"2026-11-{day:02d}T21:00:00Z", plan={"workload": workload}))
+        (store.runs / run_id).mkdir(parents=True)
+        (store.runs / run_id / "plan.json").write_text(json.dumps(plan.to_json()))
+        os.utime(store.runs / run_id, (day, day))
+    assert store.find("last-vit") == store.path("a-2") and store.find("last-resnet50") == store.path("b-1")
+    assert store.run_folder("last-vit").name == "a-2" and store.run_folder("last").name == "b-1"
+    for find in (store.find, store.run_folder):
+        with pytest.raises(UsageError, match="of wavenet yet; 'trainmark run' makes one"):
+            find("last-wavenet")
 
 
 def test_an_id_that_begins_another_is_found(store: Store) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 from records import make_plan
-from tiny import LineFit, PointData, job
-from torch import nn
+from tiny import RECIPE, LineFit, PointData, job
 
 from trainmark.launch import cluster_env, workers
 from trainmark.spec.artifact import Artifact
@@ -22,27 +21,29 @@ from trainmark.spec.errors import WorkloadError
 from trainmark.spec.event_files import EventTail
 from trainmark.spec.events import Alive, ArtifactsLeft, End, FlopsCounted, NoSample, Phases
 from trainmark.spec.recipe import Limits
+from trainmark.spec.sample import Sample, TextPart
 from trainmark.train import after_training, loop, monitor, setup, worker
 from trainmark.train.collectives import SingleRank
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position
+from trainmark.workloads.sampling import SampleRequest, Trained
 
-LEFT = Artifact(file="samples/line.txt", caption="the line it found")
+LEFT = Artifact(file="sample.txt", caption="the line it found")
+SHOWING = replace(RECIPE, leave_sample=True)
 
 
 class Painter(LineFit):
     """Writes its line down; `before` happens first."""
 
-    def __init__(self, before: Callable[[PointData], None] = lambda data: None, left: Artifact = LEFT) -> None:
-        self._before, self._left = before, left
+    def __init__(self, before: Callable[[SampleRequest], None] = lambda asked: None) -> None:
+        self._before = before
         self.seen: tuple[bool, bool] | None = None
 
-    def leave_artifacts(self, model: nn.Module, recipe: Any, data: PointData, folder: Path) -> tuple[Artifact, ...]:
-        self._before(data)
-        self.seen = (model.training, torch.is_grad_enabled())
-        (folder / "samples").mkdir()
-        (folder / LEFT.file).write_text(str(model(torch.ones(1))), encoding="utf-8")
-        return (self._left,)
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        self._before(asked)
+        self.seen = (trained.model.training, torch.is_grad_enabled())
+        line = TextPart(text=str(trained.model(torch.ones(1))), caption=LEFT.caption)
+        return Sample(parts=(line, replace(line, caption="again")), shown="1")
 
 
 class SecondRank(SingleRank):
@@ -57,7 +58,7 @@ class SecondRank(SingleRank):
 
 
 def trained(folder: Path, workload: LineFit, **changes: Any) -> loop.Job:
-    ready = replace(job(folder, limits=Limits(steps=4)), workload=workload, **changes)
+    ready = replace(job(folder, limits=Limits(steps=4), recipe=SHOWING), workload=workload, **changes)
     loop.train(ready, Position())
     return ready
 
@@ -72,21 +73,25 @@ def last(folder: Path) -> Any:
 
 def test_the_model_works_in_evaluation_mode_without_gradients(tmp_path: Path) -> None:
     workload = Painter()
-    after_training.leave_artifacts(trained(tmp_path, workload), "done", tmp_path)
+    after_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
     assert workload.seen == (False, False)
-    assert last(tmp_path) == ArtifactsLeft(artifacts=[LEFT])
-    assert (tmp_path / LEFT.file).is_file()
+    assert last(tmp_path) == ArtifactsLeft(artifacts=[LEFT, Artifact(file="sample-2.txt", caption="again")])
+    assert (tmp_path / LEFT.file).read_bytes() == (tmp_path / "sample-2.txt").read_bytes()
 
 
-def fail(data: PointData) -> None:
+def fail(asked: SampleRequest) -> None:
     raise RuntimeError("the vocoder is hoarse\nand more")
 
 
-def refuse(data: PointData) -> None:
+def refuse(asked: SampleRequest) -> None:
     raise WorkloadError("the disk is full")
 
 
-def interrupt(data: PointData) -> None:
+def take_an_example(asked: SampleRequest) -> None:
+    assert replace(asked, data=None).data_folder
+
+
+def interrupt(asked: SampleRequest) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -96,14 +101,14 @@ def interrupt(data: PointData) -> None:
         (Painter(fail), "RuntimeError: the vocoder is hoarse"),
         (Painter(refuse), "the disk is full"),
         (Painter(interrupt), "interrupted"),
-        (Painter(left=Artifact(file="elsewhere.wav", caption="x")), "elsewhere.wav was announced and is not there"),
+        (Painter(take_an_example), "the data of this run is not there to take an example from; give an INPUT"),
     ],
 )
 def test_whatever_goes_wrong_is_written_down_and_nothing_more(
     tmp_path: Path, workload: LineFit, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    after_training.leave_artifacts(trained(tmp_path, workload), "done", tmp_path)
+    after_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
     assert last(tmp_path) == NoSample(reason=reason)
     assert "Traceback" in capsys.readouterr().err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
@@ -112,19 +117,27 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
 @pytest.mark.parametrize("reason", [monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE])
 def test_a_run_that_was_broken_off_leaves_none(tmp_path: Path, reason: int) -> None:
     workload = Painter()
-    after_training.leave_artifacts(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path)
+    after_training.leave_sample(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path, None)
     assert workload.seen is None
 
 
 def test_a_run_without_a_step_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
-    after_training.leave_artifacts(replace(job(tmp_path), workload=workload), "done", tmp_path)
+    after_training.leave_sample(replace(job(tmp_path, recipe=SHOWING), workload=workload), "done", tmp_path, None)
+    assert workload.seen is None
+
+
+def test_a_recipe_that_asks_for_none_leaves_none(tmp_path: Path) -> None:
+    workload = Painter()
+    silent = replace(trained(tmp_path, workload), recipe=RECIPE)
+    after_training.leave_sample(silent, "done", tmp_path, tmp_path)
     assert workload.seen is None
 
 
 def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
     workload, collectives = Painter(), SecondRank()
-    after_training.leave_artifacts(replace(trained(tmp_path, workload), collectives=collectives), "done", tmp_path)
+    ready = replace(trained(tmp_path, workload), collectives=collectives)
+    after_training.leave_sample(ready, "done", tmp_path, None)
     assert workload.seen is None
     assert collectives.barriers == 1
     assert last(tmp_path).phase == "sample"
@@ -160,9 +173,9 @@ def test_a_worker_samples_after_the_phases_and_before_the_end_with_its_data_open
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_at_sampling: list[bool] = []
-    workload = Painter(lambda data: open_at_sampling.append(not data.closed))
     data = PointData(facts={"padding": 0.25})
-    ready = replace(job(tmp_path, limits=Limits(steps=4), data=data), workload=workload)
+    workload = Painter(lambda asked: open_at_sampling.append(not data.closed))
+    ready = replace(job(tmp_path, limits=Limits(steps=4), data=data, recipe=SHOWING), workload=workload)
     monkeypatch.setattr(setup, "build_job", lambda *_, **__: (ready, Position()))
     worker.work(make_plan(), tmp_path, Ranks.from_environment(), ready.events)
     kinds = [type(event) for event in events(tmp_path) if not isinstance(event, Alive)]

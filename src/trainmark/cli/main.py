@@ -33,7 +33,7 @@ COMMANDS = {
     "reproduce": "reproduce",
     "explain": "explain",
     "data": "data",
-    "speak": "speak",
+    "sample": "sample",
     "scaling": "scaling",
     "forecast": "forecast",
     "published": "published",
@@ -51,7 +51,7 @@ examples:
   trainmark run                                     every workload at full size, a few minutes
   trainmark run resnet50 --recipe smoke             a small network trained to > 90 % in seconds
   trainmark run tacotron2 --recipe smoke            a small network that learns to speak, in minutes
-  trainmark speak "Hello there." --checkpoint last  what it has learned, as a WAV file
+  trainmark sample last "Hello there."              what it has learned, to be heard
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
   trainmark show                                    the newest result, in full
   trainmark report last --html out.html             the same as a page to read and share

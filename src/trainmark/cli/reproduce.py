@@ -21,7 +21,9 @@ Exit codes are those of 'run' where the run fails, else those of 'compare'."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", help="run id, its beginning or end, 'last', a group of repeats, or a record file"
+        "run",
+        metavar="RUN",
+        help="run id, its beginning or end, 'last', 'last-WORKLOAD', a group of repeats, or a record file",
     )
     parser.add_argument("--repeat", type=int, default=1, metavar="K", help="run K times (default: once)")
     parser.add_argument("--data", metavar="DIR", help="where the same data lies on this machine (default: as before)")

@@ -22,7 +22,10 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="run id or a part of it, a group of repeats, a record file, or 'last'"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="run id or a part of it, a group of repeats, a record file, 'last' or 'last-WORKLOAD'",
     )
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     form = parser.add_mutually_exclusive_group()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 RATE = 22050
 """Samples a second of every file that is read."""
 
+LEVEL_DBFS, PEAK_DBFS = -23.0, -1.0
+"""What is made to be heard has this root mean square over full scale, unless a peak would pass the other; then less."""
+
 Samples = npt.NDArray[np.float32]
 
 
@@ -63,6 +66,20 @@ def write(path: Path, samples: Samples | torch.Tensor, rate: int = RATE) -> None
     wav = io.BytesIO()
     _soundfile().write(wav, levels, rate, format="WAV", subtype="PCM_16")
     write_named(path, wav.getvalue())
+
+
+def levelled(samples: Samples) -> Samples:
+    """The same sound at the level all are made to be heard at; silence stays silence."""
+    values = np.asarray(samples, np.float32)
+    power, peak = (
+        float(np.square(values, dtype=np.float64).mean()) if len(values) else 0.0,
+        np.abs(values).max(initial=0),
+    )
+    if not np.isfinite(power) or power == 0:
+        return values
+    gain = min(10 ** (LEVEL_DBFS / 20) / power**0.5, 10 ** (PEAK_DBFS / 20) / float(peak))
+    louder: Samples = values * np.float32(gain)
+    return louder
 
 
 @contextlib.contextmanager

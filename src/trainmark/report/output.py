@@ -40,7 +40,8 @@ def render(
         return audit_record(record, folder if folder and folder.is_dir() else None)
 
     if form == "html":
-        return _page(records, rows, store, language, folders, {record.run_id: audited(record) for record in records})
+        checks = {record.run_id: audited(record) for record in records}
+        return _page(records, rows, store, language, folders, checks, published=published)
     from trainmark.report import formats
 
     with_rows = {"markdown": formats.to_markdown, "csv": formats.to_csv, "json": formats.to_json}
@@ -114,6 +115,8 @@ def _page(
     language: str,
     folders: Mapping[str, Path],
     checks: Mapping[str, tuple[CheckResult, ...]],
+    *,
+    published: bool,
 ) -> str:
     from trainmark.report.html.document import render as draw
     from trainmark.report.html.inputs import ReportInputs
@@ -125,6 +128,7 @@ def _page(
             beside=tuple(rows_beside(records, store)),
             checks=checks,
             folders=folders,
+            samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             trainmark=__version__,
             language=language,

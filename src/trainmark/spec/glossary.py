@@ -43,7 +43,7 @@ WORDS = {
     "reader would be, both from 0 to 1. 1 is a steady reader, 0 attention spread evenly, below 0 attention that is "
     "stuck. A low val_loss can hide broken attention; this does not.",
     "attention_focus": "The largest attention weight of a frame, as a mean over frames: 1 is one letter at a time.",
-    "real_time_factor": "Of `trainmark speak`: seconds of computing for a second of sound. Below 1 is faster than "
+    "real_time_factor": "Of `trainmark sample`: seconds of computing for a second of sound. Below 1 is faster than "
     "real time.",
     "interval": "'±0.4 %' beside a throughput: with 95 % confidence the value a long run would find lies between the "
     "one shown divided by 1.004 and times 1.004. It is made on the logarithm, so that it never reaches zero, and "
@@ -140,11 +140,11 @@ DOUBTS = {
     "resumed": "The run went on from a checkpoint: times cover only the part after it.",
     "restarted": "Ranks died and were started again from the newest checkpoint; the text says where and how much time "
     "was lost. e2e_time holds that time, throughputs do not.",
-    "no-end": "Of `trainmark speak`: the limit on frames came before the network said that it had come to the end.",
-    "no-sound": "Of `trainmark speak`: the network ended at its first frame.",
-    "weak-attention": "Of `trainmark speak`: attention did not read along the text, so the words are hardly right.",
-    "long-text": "Of `trainmark speak`: a sentence is longer than any in LJSpeech, on which such networks are trained.",
-    "untrained": "Of `trainmark speak`: the weights are those of a network that has not seen a single batch.",
+    "no-end": "Of `trainmark sample`: the limit on frames came before the network said that it had come to the end.",
+    "no-sound": "Of `trainmark sample`: the network ended at its first frame.",
+    "weak-attention": "Of `trainmark sample`: attention did not read along the text, so the words are hardly right.",
+    "long-text": "Of `trainmark sample`: a sentence is longer than any in LJSpeech, which such networks learn from.",
+    "untrained": "Of `trainmark sample`: the weights are those of a network that has not seen a single batch.",
 }
 """By the code programs read on the record."""
 

@@ -7,12 +7,15 @@ import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.numbers import Finite, Whole
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LARGEST = 2**53
 """Of all numbers a recipe or a limit may hold; beyond it a computer cannot count in steps of one everywhere."""
@@ -163,6 +166,8 @@ class Recipe:
     """Evaluate once more when a limit of steps, items or seconds ended the run."""
     checkpoint_every: str = knob("end", words=("end", "never"), span=True)
     """A length as of `evaluate_every`, and at the end; `end`: only there; `never`: not even there."""
+    leave_sample: bool = knob(False)
+    """After training, let the network show what it learnt, and keep that beside the record."""
     seed: int = knob(0, least=0)
     input_workers: int = knob(-1, least=-1)
     """Processes a rank that read and prepare data; -1 divides the cores among the ranks, 0 works inside the trainer."""
@@ -203,7 +208,8 @@ class Deviation:
         return f"{self.short or self.name}={shown}"
 
 
-AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
+AnyRecipe = TypeVar("AnyRecipe", bound="DataclassInstance")
+"""A recipe, or settings of another kind whose fields are knobs."""
 
 
 def deviations(actual: Recipe, reference: Recipe) -> tuple[Deviation, ...]:
@@ -237,7 +243,7 @@ def with_settings(recipe: AnyRecipe, settings: Sequence[str]) -> AnyRecipe:
     return from_values(type(recipe), {**to_values(recipe), **changes})
 
 
-def to_values(recipe: Recipe) -> dict[str, Value]:
+def to_values(recipe: DataclassInstance) -> dict[str, Value]:
     return {f.name: getattr(recipe, f.name) for f in fields(recipe)}
 
 
@@ -265,10 +271,10 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
             raise UsageError(
                 f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"
             )
-    return kind(**values)  # type: ignore[arg-type]
+    return kind(**values)
 
 
-def _types(kind: type[Recipe]) -> dict[str, Any]:
+def _types(kind: type[DataclassInstance]) -> dict[str, Any]:
     """What each field may hold: its type within its bounds."""
     hints = typing.get_type_hints(kind)
     return {
@@ -304,7 +310,7 @@ def _with_spans(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
             yield name, value
 
 
-def _parse(kind: type[Recipe], key: str, text: str) -> Value:
+def _parse(kind: type[DataclassInstance], key: str, text: str) -> Value:
     names = [f.name for f in fields(kind)]
     by_short = {f.metadata["short"]: f.name for f in fields(kind) if f.metadata.get("short")}
     if key not in names:

@@ -86,6 +86,18 @@ class ReferenceFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShowFacts:
+    """What a trained network can show people."""
+
+    takes: Literal["text", "sound", "image"]
+    """What an INPUT is: a text itself, or the path of a file."""
+    gives: Literal["text", "sound", "image"]
+    """What the first part of a sample is."""
+    does: str
+    """`reads a text aloud`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkloadFacts:
     name: str
     title: str
@@ -119,8 +131,8 @@ class WorkloadFacts:
     """How such pages head the column of its quality; as our tables do where nothing is said."""
     listening_test: ListeningTest | None = None
     """What published opinions of the same model are held to."""
-    speaks: bool = False
-    """True where its folder has a module `speak` that lets a trained network read text aloud."""
+    shows: ShowFacts | None = None
+    """What `trainmark sample` asks of a trained network; None where it has nothing to show."""
 
     @property
     def quality(self) -> QualityFacts:
@@ -140,7 +152,7 @@ class WorkloadFacts:
     def to_json(self) -> dict[str, Any]:
         """What a record of it carries, so that it can be judged where the workload is not installed."""
         document = asdict(self)
-        for name in ("sample_words", "on_pages", "quality_on_pages", "listening_test", "speaks"):
+        for name in ("sample_words", "on_pages", "quality_on_pages", "listening_test", "shows"):
             del document[name]
         for quality in document["qualities"]:
             for name in ("on_pages", "meaning", "caution", "beware"):
@@ -175,6 +187,7 @@ def derive(workload: Any) -> WorkloadFacts:
         data_set=workload.data_set,
         qualities=(aim or QualityFacts(name=target.name, unit=target.unit, better=target.better), *others),
         recipes=tuple(workload.recipes),
+        shows=getattr(workload, "shows", None),
         reference=ReferenceFacts(
             batch_per_device=recipe.batch_per_device,
             learning_rate=recipe.learning_rate,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be mo
     from trainmark.spec.series import SeriesFile, StepSeries
 
 SWEEP_AFTER_S = 24 * 3600
+LAST = "last"
+"""The word for the newest run; `last-WORKLOAD` is the newest of a workload."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
@@ -115,6 +117,8 @@ class Store:
         self.folder = folder
         self.records = folder / "records"
         self.runs = folder / "runs"
+        self.samples = folder / "samples"
+        """What trained networks were asked to show later, in a folder a run."""
         self.index = folder / "index.jsonl"
 
     def path(self, run_id: str) -> Path:
@@ -230,11 +234,13 @@ class Store:
         return [name.removesuffix(".json") for name in names if _names_record(name)]
 
     def find(self, word: str | None = None) -> Path:
-        """The record file meant by a run id, the unique beginning or end of one, a path, or nothing for the newest."""
-        if not word or word == "last":
-            newest = self.rows()
+        """The record file meant by a run id, the unique beginning or end of one, a path, `last-WORKLOAD` for the newest
+        of a workload, or nothing for the newest of all."""
+        if not word or _is_newest(word):
+            newest = self.rows(workload=_newest_of(word))
             if not newest:
-                raise UsageError(f"the store {self.folder} holds no records yet; 'trainmark run' makes one")
+                kind = f" of {_newest_of(word)}" if _newest_of(word) else ""
+                raise UsageError(f"the store {self.folder} holds no records{kind} yet; 'trainmark run' makes one")
             # a run that failed before its first step is named where it is asked for, and hides no result
             measured = (row for row in newest if row.began or row.status == "valid")
             return self.path(next(measured, newest[0]).run_id)
@@ -256,12 +262,14 @@ class Store:
 
     def run_folder(self, word: str | None = None) -> Path:
         """The folder a run worked in, by the same words as its record, whether or not it left one."""
-        if word and word != "last" and (match := _only_match(word, self._folder_names())):
+        if word and not _is_newest(word) and (match := _only_match(word, self._folder_names())):
             return self.runs / match
-        newest = self.newest_folders()
+        workload = _newest_of(word)
+        newest = [folder for folder in self.newest_folders() if workload in (None, folder_row(folder).workload)]
         if not newest:
-            raise UsageError(f"the store {self.folder} holds no runs yet; 'trainmark run' makes one")
-        if not word or word == "last":
+            kind = f" of {workload}" if workload else ""
+            raise UsageError(f"the store {self.folder} holds no runs{kind} yet; 'trainmark run' makes one")
+        if not word or _is_newest(word):
             return newest[0]
         hint = _nearest(word, [folder.name for folder in newest])
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
@@ -473,6 +481,16 @@ def folder_row(folder: Path) -> StoreRow:
         platform=str(asked.get("platform", "")),
         fingerprint=str(asked.get("fingerprint", "")),
     )
+
+
+def _is_newest(word: str) -> bool:
+    """`last`, or `last-WORKLOAD`; run ids begin with a workload's name, which cannot be `last`."""
+    return word == LAST or word.startswith(f"{LAST}-")
+
+
+def _newest_of(word: str | None) -> str | None:
+    """The workload whose newest run is meant; None for any."""
+    return (word or "").partition("-")[2] or None if word and _is_newest(word) else None
 
 
 def _names_record(name: str) -> bool:

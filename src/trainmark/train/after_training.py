@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
 from trainmark.platforms.platform import Device
 from trainmark.spec import endings
 from trainmark.spec.artifact import Artifact
-from trainmark.spec.errors import TrainmarkError, WorkloadError
+from trainmark.spec.errors import TrainmarkError
 from trainmark.spec.events import ArtifactsLeft, FlopsCounted, NoSample
 from trainmark.spec.precision import Precision
-from trainmark.train import cpu_peak
+from trainmark.spec.sample import NetworkUsed
+from trainmark.train import cpu_peak, sampling
 from trainmark.train.cpu_peak import DevicePeak
 from trainmark.train.loop import Job
+from trainmark.workloads.sampling import SampleRequest, Trained
+
+SAMPLE = "sample"
+"""What its files are called."""
 
 
 def write_flops(job: Job, ended: str) -> None:
@@ -39,15 +42,16 @@ def write_flops(job: Job, ended: str) -> None:
     )
 
 
-def leave_artifacts(job: Job, ended: str, folder: Path) -> None:
-    """Rank 0 has its workload leave files in the run's folder while the others wait, so that all end together."""
-    if ended in endings.WITHOUT_A_MODEL or not job.clock.steps:
+def leave_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:
+    """Rank 0 has its network show what it learnt while the others wait, so that all end together; what it shows lies in
+    the run's folder."""
+    if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or not job.recipe.leave_sample:
         return
     job.monitor.alive("sample", 0)
     if job.collectives.rank == 0:
         try:
             with _ending_at_signals():
-                artifacts = _artifacts(job, folder)
+                artifacts = _sample(job, folder, data)
             job.events.write(ArtifactsLeft(artifacts=artifacts))
         except (Exception, KeyboardInterrupt) as error:  # the result is measured already: nothing here may cost it
             traceback.print_exc()
@@ -67,16 +71,19 @@ def peak(device: Device, precision: Precision) -> DevicePeak:
     return DevicePeak(tflops=tflops, source=sheet.source)
 
 
-@torch.no_grad()
-def _artifacts(job: Job, folder: Path) -> tuple[Artifact, ...]:
+def _sample(job: Job, folder: Path, data: Path | None) -> tuple[Artifact, ...]:
     model = job.stepper.bare_model
     model.eval()
+    trained = Trained(
+        workload=job.workload,
+        model=model,
+        recipe=job.recipe,
+        device=job.device,
+        source=NetworkUsed(workload=job.workload.name, file="", sha256=""),
+    )
     with job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
-        artifacts = job.workload.leave_artifacts(model, job.recipe, job.data, folder)
-    for artifact in artifacts:
-        if not (folder / artifact.file).is_file():
-            raise WorkloadError(f"{artifact.file} was announced and is not there")
-    return artifacts
+        sample, _ = sampling.show(trained, SampleRequest(data=data))
+    return sampling.write_parts(sample, folder / SAMPLE)
 
 
 def _reason(error: BaseException) -> str:

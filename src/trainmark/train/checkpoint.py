@@ -44,7 +44,7 @@ def load_newest(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The newest whole checkpoint, and a sentence about each damaged one, which is renamed `.corrupt` and kept."""
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
-        reason = _damage(path)
+        reason = damage(path)
         if reason is None:
             try:
                 state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
@@ -58,7 +58,13 @@ def load_newest(folder: Path) -> tuple[dict[str, Any], list[str]]:
     raise NotReadyError("; ".join([f"no whole checkpoint in {folder}", *damaged]))
 
 
-def _damage(path: Path) -> str | None:
+def step_of(folder: Path) -> int:
+    """Steps that a whole checkpoint had been trained for."""
+    return int(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["step"])
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint's folder; None where it is whole."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         size = (path / "state.pt").stat().st_size

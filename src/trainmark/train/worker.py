@@ -84,7 +84,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
 
 def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
     """Trains as the plan says; unless told otherwise, a step on the device is compared with the CPU first."""
-    from trainmark.train import after_training, loop, monitor, setup
+    from trainmark.train import after_training, loop, monitor, sampling, setup
 
     job, position = setup.build_job(
         plan, ranks, folder, log, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
@@ -113,7 +113,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: b
             peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
         after_training.write_flops(job, ended)
-        after_training.leave_artifacts(job, ended, folder)
+        after_training.leave_sample(job, ended, folder, sampling.data_folder(plan))
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))
     job.collectives.leave()

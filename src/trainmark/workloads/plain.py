@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.sample import Sample
 from trainmark.spec.target import Target
 from trainmark.spec.workload_facts import QualityFacts
+from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Progress
 
 
@@ -51,8 +52,8 @@ class PlainWorkload:
         with torch.device("meta"):
             return 6.0 * sum(weight.numel() for weight in self.build(recipe).parameters())
 
-    def leave_artifacts(self, model: nn.Module, recipe: Any, data: Any, folder: Path) -> tuple[Artifact, ...]:
-        return ()
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,14 +17,15 @@ from trainmark.datasets.counter_rng import Draws
 from trainmark.datasets.imagenet import counts
 from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
-from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.learning import CHANCE, CLASSES
 from trainmark.spec.recipe import Limits, Recipe, knob
-from trainmark.workloads import vision_facts
+from trainmark.spec.sample import Sample
+from trainmark.workloads import vision_facts, vision_sample
 from trainmark.workloads.mixing import DRAWS, Mixing, mixed
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.plain import optimizer_kwargs
+from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Share
 
 
@@ -188,7 +189,7 @@ class ImageClassifier:
 
     item, data_set, task = vision_facts.ITEM, vision_facts.DATA_SET, vision_facts.TASK
     most_items_per_sample, least_loss = 1, 0
-    qualities = vision_facts.QUALITIES
+    qualities, shows = vision_facts.QUALITIES, vision_facts.SHOWS
     target = qualities[0].target
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     sums: tuple[str, ...] = ("top1", "top5", "loss")
@@ -243,10 +244,8 @@ class ImageClassifier:
             "val_loss": sums["loss"] / samples,
         }
 
-    def leave_artifacts(
-        self, model: nn.Module, recipe: VisionRecipe, data: ImageData, folder: Path
-    ) -> tuple[Artifact, ...]:
-        return ()
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        return vision_sample.sample(trained, asked)
 
     def scores(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         """Class scores in float32, whatever the network computes in."""

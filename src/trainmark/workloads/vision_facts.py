@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from trainmark.spec.workload_facts import QualityFacts
+from trainmark.spec.workload_facts import QualityFacts, ShowFacts
 
 ITEM = "images"
 DATA_SET = "imagenet"
 TASK = "Image classification"
 SAMPLES_PER_EPOCH = 1_281_167
+SHOWS = ShowFacts(takes="image", gives="text", does="names the classes of a picture")
 QUALITIES = (
     QualityFacts(
         name="acc1",

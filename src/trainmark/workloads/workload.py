@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.sample import Sample
 from trainmark.spec.target import Target
+from trainmark.workloads.sampling import SampleRequest, Trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,5 +142,6 @@ class Workload(Protocol):
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         """From those sums, the numbers reported; one has the target's name."""
 
-    def leave_artifacts(self, model: nn.Module, recipe: Any, data: Any, folder: Path) -> tuple[Artifact, ...]:
-        """Files in the run's folder by which people can judge the trained model; nothing here is timed."""
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        """What a trained network makes of an input, for people to judge it by: asked by `trainmark sample`, and after
+        training where the recipe has `leave_sample`. Of no matter where its facts have no `shows`."""

@@ -16,7 +16,7 @@ from records import make_record, make_timeline
 from trainmark.published import library
 from trainmark.report import breakdown
 from trainmark.report.html import axis
-from trainmark.report.html.artifacts import ALL_BYTES, MOST_BYTES, Room, draw
+from trainmark.report.html.artifacts import ALL_BYTES, MOST_BYTES, MOST_LATER, Room, draw, draw_later
 from trainmark.report.html.document import render
 from trainmark.report.html.element import Markup, el, joined
 from trainmark.report.html.inputs import ReportInputs
@@ -25,6 +25,7 @@ from trainmark.spec.audit import concluded, doubtful
 from trainmark.spec.language import speaker
 from trainmark.spec.published_row import Source
 from trainmark.spec.record import Doubt
+from trainmark.spec.sample import NetworkUsed, SampleDocument
 
 PACKAGE = Path(str(files("trainmark.report.html")))
 SAY = speaker("en")
@@ -276,3 +277,32 @@ def test_dark_by_the_system_and_by_the_button_are_the_same() -> None:
 def test_markup_is_text_to_everyone_else() -> None:
     assert isinstance(el("p"), Markup)
     assert isinstance(el("p"), str)
+
+
+def later(folder: Path, name: str, text: str) -> None:
+    """A sample as `trainmark sample` leaves one."""
+    (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    network = NetworkUsed(
+        workload="w", run_id="w-1", file="state.pt", sha256="ab" * 32, quality="loss", value=1.25, unit="nats"
+    )
+    left = (Artifact(file=f"{name}.txt", caption=f"caption {name}"),)
+    document = SampleDocument(workload="w", input="x", networks=(network,), files=left)
+    (folder / f"{name}.json").write_bytes(document.dumps())
+
+
+def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_path: Path) -> None:
+    assert draw_later(None, Room(), SAY) is draw_later(tmp_path, Room(), SAY) is None
+    later(tmp_path, "001", "<b>one</b>\n  two\n")
+    (tmp_path / "002.json").write_text('{"kind": "something else"}')
+    drawn = draw_later(tmp_path, Room(), SAY)
+    assert drawn is not None
+    assert "<p>&lt;b&gt;one&lt;/b&gt;</p><p>  two</p>" in drawn
+    assert "caption 001" in drawn and "Made by w-1, loss 1.25 (sha256 abababababab)" in drawn
+
+
+def test_a_page_shows_the_newest_of_many_samples(tmp_path: Path) -> None:
+    for number in range(MOST_LATER + 2):
+        later(tmp_path, f"{number:03d}", "text")
+    drawn = draw_later(tmp_path, Room(), SAY)
+    assert drawn is not None and drawn.count("<figure>") == MOST_LATER
+    assert "caption 001" not in drawn and f"caption {MOST_LATER + 1:03d}" in drawn

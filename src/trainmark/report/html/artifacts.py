@@ -9,13 +9,20 @@ from pathlib import Path
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.language import Say
+from trainmark.spec.sample import documents
 
 MOST_BYTES = 300_000
 """Of one file; a larger one is named and not put in."""
 ALL_BYTES = 400_000
 """Of all files of a page, so that ten runs stay below a megabyte."""
+MOST_LATER = 5
+"""Samples made after a run that its page shows: the newest."""
 
-KINDS = {".wav": ("audio/wav", b"RIFF"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
+KINDS = {
+    ".wav": ("audio/wav", b"RIFF"),
+    ".png": ("image/png", b"\x89PNG\r\n\x1a\n"),
+    ".txt": ("text/plain", b""),
+}
 """By the end of a file's name: its type, and what such a file begins with."""
 
 
@@ -43,12 +50,30 @@ def draw(artifacts: Sequence[Artifact], folder: Path | None, room: Room, say: Sa
     )
 
 
+def draw_later(samples: Path | None, room: Room, say: Say) -> Markup | None:
+    """What the network was asked to show after its run, with all networks that took part."""
+    found = list(documents(samples))[-MOST_LATER:] if samples else []
+    if not found:
+        return None
+    figures = [
+        [
+            *(_one(artifact, samples, room, say) for artifact in document.files),
+            el("p", say("Made by {networks}").format(networks=", ".join(map(str, document.networks))), class_="note"),
+        ]
+        for document in found
+    ]
+    return el("section", el("h3", say("What it was asked to show later")), figures, class_="samples")
+
+
 def _one(artifact: Artifact, folder: Path | None, room: Room, say: Say) -> Markup:
     content = _content(artifact, folder, room)
     caption = el("figcaption", artifact.caption)
     if content is None:
         return el("figure", caption, el("p", say("Not in this page: {file}").format(file=artifact.file), class_="note"))
     kind = KINDS[Path(artifact.file).suffix.lower()][0]
+    if kind.startswith("text/"):
+        lines = content.decode("utf-8", "replace").splitlines()
+        return el("figure", caption, el("div", [el("p", line) for line in lines], class_="text"))
     address = f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
     if kind.startswith("audio/"):
         return el("figure", caption, el("audio", controls=True, preload="metadata", src=address))

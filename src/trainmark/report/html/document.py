@@ -156,6 +156,7 @@ def _run(
             class_="charts",
         ),
         artifacts.draw(record.artifacts, contents.folders.get(record.run_id), room, say),
+        artifacts.draw_later(contents.samples.get(record.run_id), room, say),
         machine.draw(record, say, drawn.columns),
         el("div", details.folded(record, say)),
     ]

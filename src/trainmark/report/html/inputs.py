@@ -22,6 +22,8 @@ class ReportInputs:
     """By run id; empty where nothing was checked."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """By run id, where a run's folder with its sound and pictures still lies."""
+    samples: Mapping[str, Path] = field(default_factory=dict)
+    """By run id, the folder of what its network was asked to show later."""
     made: str = ""
     """When the page was made, for people."""
     trainmark: str = ""

@@ -22,6 +22,7 @@ FACTS = WorkloadFacts(
     samples_per_epoch=vision_facts.SAMPLES_PER_EPOCH,
     flops_per_item=24.3e9,
     qualities=vision_facts.QUALITIES,
+    shows=vision_facts.SHOWS,
     reference=PUBLISHED,
     recipes=(*RECIPES, "mlperf"),
     on_pages=(r"resnet[\s_-]*50",),

@@ -1,6 +1,6 @@
 """What Tacotron2 is to those who never train it."""
 
-from trainmark.spec.workload_facts import ListeningTest, QualityFacts, ReferenceFacts, WorkloadFacts
+from trainmark.spec.workload_facts import ListeningTest, QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 CLIP_FRAMES = 566
 """Mel frames of a clip of LJSpeech, on average."""
@@ -60,5 +60,5 @@ FACTS = WorkloadFacts(
     listening_test=ListeningTest(
         quality="MOS", value=3.946, margin=0.134, by="NVIDIA's listeners, of this model and WaveGlow on LJSpeech"
     ),
-    speaks=True,
+    shows=ShowFacts(takes="text", gives="sound", does="reads a text aloud"),
 )

@@ -6,14 +6,12 @@ import bisect
 import io
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trainmark.datasets.mel import MEL
-from trainmark.spec.whole_files import write_named
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -61,11 +59,10 @@ class _Panel:
         return round(self.bottom_px - (row + 0.5) * self.height_px / len(self.values))
 
 
-def save(path: Path, *, alignment: Values, mel: Values | None, title: str, letters: str | None) -> None:
-    """Writes a PNG of an alignment (frames, symbols), and of a mel spectrogram (bands, frames) if there is one.
+def draw(*, alignment: Values, mel: Values | None, title: str, letters: str | None) -> bytes:
+    """A PNG of an alignment (frames, symbols), and of a mel spectrogram (bands, frames) if there is one.
 
-    `letters` are shown where there is one for each symbol and not too many to be read. The file is written whole or not
-    at all.
+    `letters` are shown where there is one for each symbol and not too many to be read.
     """
     if alignment.ndim != 2 or 0 in alignment.shape:
         raise ValueError(f"an alignment is (frames, symbols), not {alignment.shape}")
@@ -73,7 +70,7 @@ def save(path: Path, *, alignment: Values, mel: Values | None, title: str, lette
         raise ValueError(f"the mel spectrogram {mel.shape} has other frames than the alignment {alignment.shape}")
     png = io.BytesIO()
     _drawn(alignment, mel, title, letters).save(png, "PNG", optimize=True)
-    write_named(path, png.getvalue())
+    return png.getvalue()
 
 
 def colored(shares: Values) -> npt.NDArray[np.uint8]:

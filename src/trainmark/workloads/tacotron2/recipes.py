@@ -33,7 +33,7 @@ class Tacotron2Recipe(Recipe):
     whole_set: bool = knob(True)
     """Refuse a data set that is not whole, by its manifest or by LJSpeech's number of clips."""
     leave_sample: bool = knob(True)
-    """After training, let the network speak a sentence and keep the sound and a picture of its attention."""
+    """After training, let the network read a sentence aloud and keep the sound and a picture of its attention."""
     encoder_width: int = knob(512, least=2)
     prenet_width: int = knob(256, least=1)
     rnn_width: int = knob(1024, least=1)

@@ -9,19 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.datasets import audio
-from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.sample import Sample
 from trainmark.workloads.plain import optimizer_kwargs
-from trainmark.workloads.tacotron2 import attention_quality, flops, griffin_lim, plot, text
-from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, Split, check_clips
+from trainmark.workloads.sampling import SampleRequest, Trained
+from trainmark.workloads.tacotron2 import attention_quality, flops, read_aloud
+from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, check_clips
 from trainmark.workloads.tacotron2.facts import FACTS, PUBLISHED
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
 from trainmark.workloads.workload import Progress, Share
-
-SOUND, IMAGE = "sample.wav", "alignment.png"
-"""What a trained network leaves beside its record."""
 
 
 class Tacotron2OnLJSpeech:
@@ -98,11 +95,8 @@ class Tacotron2OnLJSpeech:
             "attention_focus": sums["focus"] / clips,
         }
 
-    def leave_artifacts(
-        self, model: Tacotron2, recipe: Tacotron2Recipe, data: SpeechData, folder: Path
-    ) -> tuple[Artifact, ...]:
-        """A sentence of the validation set to be heard, and where attention looked meanwhile to be seen."""
-        return speak_sample(model, data.val, folder) if recipe.leave_sample else ()
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        return read_aloud.sample(trained, asked)
 
 
 def sizes_of(recipe: Tacotron2Recipe) -> Sizes:
@@ -139,30 +133,6 @@ def drawn(batch: SpeechBatch, model: Tacotron2) -> list[Tensor]:
         torch.rand(shape, generator=torch.Generator().manual_seed(number)) >= prenet.dropout for number in batch.numbers
     ]
     return list(torch.stack(masks, 2).to(batch.mels.device, torch.float32))
-
-
-def speak_sample(model: Tacotron2, val: Split, folder: Path) -> tuple[Artifact, ...]:
-    """Speaks the sentence of middle length; it may take twice the frames the clip has, and no more."""
-    number = sorted(range(len(val)), key=lambda place: int(val.frames[place]))[len(val) // 2]
-    device = next(model.parameters()).device
-    ids = val.ids[number]
-    spoken = model.speak(
-        torch.tensor([ids], device=device),
-        [len(ids)],
-        most_frames=2 * int(val.frames[number]),
-        generator=torch.Generator().manual_seed(0),
-    )
-    frames = spoken.frames[0]
-    mel, alignment = spoken.mel[0, :, :frames].float().cpu(), spoken.alignment[0, :frames].float().cpu()
-    words = text.clean(val.clips[number].text)
-    with torch.autocast("cpu", enabled=False):  # whatever the network computes in, the sound is made in float32
-        audio.write(folder / SOUND, griffin_lim.wave(mel))
-    plot.save(folder / IMAGE, alignment=alignment.numpy(), mel=mel.numpy(), title=words, letters=words)
-    ended = "" if spoken.finished[0] else "; it did not find its end and was cut"
-    return (
-        Artifact(file=SOUND, caption=f"the network speaks (griffin-lim): {words}{ended}"),
-        Artifact(file=IMAGE, caption="the mel it made and where attention looked meanwhile"),
-    )
 
 
 def _outputs(model: nn.Module, batch: SpeechBatch, kept: list[Tensor] | None = None) -> Outputs:

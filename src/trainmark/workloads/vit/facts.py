@@ -27,6 +27,7 @@ FACTS = WorkloadFacts(
     samples_per_epoch=vision_facts.SAMPLES_PER_EPOCH,
     flops_per_item=105.2e9,
     qualities=vision_facts.QUALITIES,
+    shows=vision_facts.SHOWS,
     reference=PUBLISHED,
     quality_on_pages="final_acc1",
     on_pages=(r"(?<![a-z])vit(?![a-z])", r"vision[\s_-]*transformer"),

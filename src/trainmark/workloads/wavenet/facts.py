@@ -1,6 +1,6 @@
 """What WaveNet is to those who never train it."""
 
-from trainmark.spec.workload_facts import QualityFacts, ReferenceFacts, WorkloadFacts
+from trainmark.spec.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 WINDOW = 10_240
 """Samples of a clip that one step trains on."""
@@ -39,4 +39,5 @@ FACTS = WorkloadFacts(
     ),
     reference=PUBLISHED,
     on_pages=(r"wave[\s_-]*net",),
+    shows=ShowFacts(takes="sound", gives="sound", does="makes a sound again from its mel"),
 )

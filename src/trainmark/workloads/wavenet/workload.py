@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from trainmark.datasets import audio
 from trainmark.datasets.ljspeech import reader
-from trainmark.spec.artifact import Artifact
 from trainmark.spec.recipe import Limits, Recipe, Span
+from trainmark.spec.sample import Sample
 from trainmark.workloads.plain import optimizer_kwargs
-from trainmark.workloads.wavenet import logistics, vocoder
+from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
+from trainmark.workloads.wavenet import logistics, sound, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
 from trainmark.workloads.wavenet.model import HOP, REACH, WaveNet
 from trainmark.workloads.wavenet.recipes import FILL, QUICK, REFERENCE, SMOKE, WaveNetRecipe, sizes_of
 from trainmark.workloads.workload import Progress, Share
-
-SAMPLE_FRAMES = 259
-"""What is made again after training: three seconds, if the clip has as many."""
 
 
 class WaveNetOnLJSpeech:
@@ -87,24 +84,11 @@ class WaveNetOnLJSpeech:
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         return {"val_nll": sums["nll"] / sums["judged"]}
 
-    def leave_artifacts(
-        self, model: WaveNet, recipe: WaveNetRecipe, data: SoundData, folder: Path
-    ) -> tuple[Artifact, ...]:
-        """A second of a validation clip, spoken again from its mel."""
-        return speak_again(model, recipe, data, folder) if recipe.leave_sample else ()
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        return sound.sample(trained, asked)
 
-
-def speak_again(model: WaveNet, recipe: WaveNetRecipe, data: SoundData, folder: Path) -> tuple[Artifact, ...]:
-    """The middle of a clip as the network makes it."""
-    clip, there = data.val.clips[0], int(data.val.frames[0])
-    frames = min(SAMPLE_FRAMES, there)
-    mel = torch.from_numpy(data.val.mel(0)).T[:, (there - frames) // 2 :][:, :frames]
-    with torch.autocast("cpu", enabled=False):  # whatever it was trained in, it speaks in float32
-        made = vocoder.speak(vocoder.of_training(model, recipe.gain), [mel])
-    audio.write(folder / "sample.wav", made.sounds[0])
-    said = f"{frames * HOP / audio.RATE:.1f} s of clip {clip.name}, made again from its mel"
-    rate = frames * HOP / made.seconds
-    return (Artifact(file="sample.wav", caption=f"{said} ({rate:,.0f} samples a second, {made.way})"),)
+    def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
+        return sound.sound_of(trained, mels, seed)
 
 
 def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:

@@ -1,0 +1,260 @@
+"""Opens the network a run trained, has its workload show what it learnt, and writes that down with what made it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from trainmark import workloads
+from trainmark.datasets import audio
+from trainmark.platforms.platform import Device
+from trainmark.spec.artifact import Artifact
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.plan import Plan
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import from_values
+from trainmark.spec.record import Record
+from trainmark.spec.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
+from trainmark.spec.whole_files import sha256, write_named
+from trainmark.spec.workload_facts import ShowFacts, WorkloadFacts, derive
+from trainmark.train import checkpoint
+from trainmark.workloads import weights
+from trainmark.workloads.sampling import SampleRequest, Trained
+from trainmark.workloads.workload import Workload
+
+ENDINGS = {"sound": ".wav", "image": ".png", "text": ".txt"}
+
+
+class Origin(NamedTuple):
+    """Where a network lies: in a run's folder, or in a file of weights."""
+
+    path: Path
+    run_id: str = ""
+    """Of the run; empty where there are only weights."""
+    record: Record | None = None
+    """Of the run, where it left one."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """What the run was told; None where there are only weights."""
+        for folder in (self.path, *self.path.parents[:3]):  # state.pt, its checkpoint, all of them, the run
+            if (folder / "plan.json").is_file():
+                try:
+                    return Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
+                except (OSError, ValueError) as error:
+                    raise NotReadyError(f"the plan of run {folder} cannot be read: {error}") from error
+        return None
+
+    def facts(self) -> WorkloadFacts | None:
+        """Of what was trained, without torch where it is one of ours; None where there are only weights."""
+        plan = self.plan
+        if plan is None:
+            return None
+        return workloads.facts(plan.workload) or derive(workloads.of_plan(plan))
+
+
+def can_show(source: Origin, word: str) -> ShowFacts | None:
+    """What a run's network can show, before anything heavy is opened; None where only weights are given."""
+    facts = source.facts()
+    if facts is not None and facts.shows is None:
+        able = ", ".join(known.name for known in workloads.all_facts() if known.shows)
+        raise UsageError(f"run {word} trained {facts.name}, which has nothing to show; those that have are {able}")
+    return facts.shows if facts else None
+
+
+def check_input(given: str, shows: ShowFacts | None) -> None:
+    """Refuses a path that leads nowhere, where the network takes a file."""
+    if shows and shows.takes != "text" and not Path(given).is_file():
+        raise NotReadyError(f"INPUT {given} is no file; this network {shows.does}: give the path of one")
+
+
+class Places:
+    """Where samples go, and that nothing is overwritten there."""
+
+    def __init__(self, out: Path | None, *, own: Path | None, shows: ShowFacts | None, force: bool) -> None:
+        self._out, self._own, self._shows, self._force = out, own, shows, force
+
+    def choose(self, count: int, *, numbered: bool) -> list[Path]:
+        """The name of each sample, without an ending; refused now rather than when it was made."""
+        folder = self._folder(numbered=numbered)
+        if folder is not None:
+            taken = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
+            first = max(taken, default=0) + 1 if self._out is None else 1
+            found = [folder / f"{first + place:03d}" for place in range(count)]
+        else:
+            found = [self._named(self._out or Path("sample"))]
+        for place in found:
+            for ending in (ENDINGS[self._shows.gives] if self._shows else "", ".json"):
+                if ending:
+                    self.check(place.with_name(place.name + ending))
+        return found
+
+    def check(self, path: Path) -> None:
+        if not self._force and os.path.lexists(path):
+            raise UsageError(f"{path} is there already and nothing is overwritten; choose another name, or --force")
+
+    def _folder(self, *, numbered: bool) -> Path | None:
+        """Where samples are numbered: in the store, or where several are asked for."""
+        if self._out is None and self._own is not None:
+            self._own.mkdir(parents=True, exist_ok=True)
+            return self._own
+        if not numbered:
+            return None
+        folder = self._out or Path("samples")
+        if folder.suffix in ENDINGS.values() or folder.is_file():
+            raise UsageError(f"--out {folder} must be a folder, as every INPUT gets files of its own")
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise NotReadyError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        return folder
+
+    def _named(self, out: Path) -> Path:
+        wanted = ENDINGS[self._shows.gives] if self._shows else out.suffix
+        if out.suffix and out.suffix.lower() != wanted:
+            raise UsageError(f"--out {out} must end in {wanted}, as this network {self._does}; or in nothing")
+        if not out.expanduser().resolve().parent.is_dir():
+            raise NotReadyError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another")
+        return out.with_suffix("")
+
+    @property
+    def _does(self) -> str:
+        return self._shows.does if self._shows else "does otherwise"
+
+
+def open_trained(source: Origin, device: Device) -> Trained:
+    """The network of a run, or in a file of weights, on a device, in evaluation mode and in single precision."""
+    plan = source.plan
+    if not source.path.exists():
+        raise NotReadyError(f"{source.path} is not there; give a run, the folder of one, or a file of weights")
+    file, step = _weights(source.path, plan)
+    found = weights.read_weights(file)
+    if plan is None:
+        workload = _fitting(found, file)
+        recipe = workload.recipes["reference"]
+    else:
+        workload = workloads.of_plan(plan)
+        recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+    model = workload.build(recipe)
+    weights.load_into(model, found, str(file))
+    device.set_precision(Precision.parse("fp32"))
+    judged = source.record.quality if source.record else None
+    return Trained(
+        workload=workload,
+        model=model.float().to(device.torch).eval(),
+        recipe=recipe,
+        device=device,
+        source=NetworkUsed(
+            workload=workload.name,
+            run_id=source.run_id,
+            file=str(file.absolute()),
+            sha256=sha256(file),
+            step=step,
+            quality=judged.name if judged else "",
+            value=judged.value if judged else None,
+            unit=judged.unit if judged else "",
+        ),
+    )
+
+
+@torch.no_grad()
+def show(trained: Trained, asked: SampleRequest) -> tuple[Sample, float]:
+    """What a network makes of an input, and how long that took."""
+    began = time.perf_counter()
+    sample: Sample = trained.workload.sample(trained, asked)
+    return sample, time.perf_counter() - began
+
+
+def data_folder(plan: Plan | None) -> Path | None:
+    """Where examples can be taken from."""
+    folder = Path(plan.data.folder) if plan and plan.data.folder else None
+    return folder if folder and folder.is_dir() else None
+
+
+def files_of(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
+    """Where each part goes, all by the name of `place`; a second of a kind has its number behind it."""
+    found: list[tuple[Part, Path]] = []
+    for part in sample.parts:
+        kind = "sound" if isinstance(part, SoundPart) else "text" if isinstance(part, TextPart) else "image"
+        before = sum(type(other) is type(part) for other, _ in found)
+        number = f"-{before + 1}" if before else ""
+        found.append((part, place.with_name(f"{place.name}{number}{ENDINGS[kind]}")))
+    return found
+
+
+def write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
+    """Each part as a file of its own; sound at one level, whatever the network."""
+    left = []
+    for part, path in files_of(sample, place):
+        if isinstance(part, SoundPart):
+            audio.write(path, audio.levelled(part.samples))
+        else:
+            write_named(path, part.text.encode() + b"\n" if isinstance(part, TextPart) else part.png)
+        left.append(Artifact(file=path.name, caption=part.caption))
+    return tuple(left)
+
+
+def write(trained: Trained, asked: SampleRequest, place: Path, check: Callable[[Path], None]) -> SampleDocument:
+    """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
+    sample, seconds = show(trained, asked)
+    for _, path in files_of(sample, place):
+        check(path)
+    has_sound = any(isinstance(part, SoundPart) and part.samples.any() for part in sample.parts)
+    document = SampleDocument(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        workload=trained.source.workload,
+        input=sample.shown,
+        networks=(trained.source, *sample.networks),
+        generator=sample.generator,
+        settings=dict(setting.split("=", 1) for setting in asked.said),
+        device=trained.device.name(),
+        seconds=seconds,
+        level_dbfs=audio.LEVEL_DBFS if has_sound else None,
+        files=write_parts(sample, place),
+        facts=dict(sample.facts),
+        doubts=sample.doubts,
+    )
+    write_named(place.with_name(f"{place.name}.json"), document.dumps())
+    return document
+
+
+def _weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
+    """The file meant by a path and its step: itself, the state in a checkpoint, or in the newest whole one of a run."""
+    if path.is_file():
+        if path.name != "state.pt" or not (path.parent / "manifest.json").is_file():
+            return path, None
+        path = path.parent
+    given = [path] if (path / "state.pt").is_file() else []
+    damaged = ""
+    for folder in (*given, *reversed([*weights.checkpoints(path), *weights.checkpoints(path / "checkpoints")])):
+        reason = checkpoint.damage(folder)
+        if reason is None:
+            return folder / "state.pt", checkpoint.step_of(folder)
+        damaged = damaged or f"checkpoint {folder} is damaged: {reason}; give the one before it, or another run"
+    if damaged:
+        raise NotReadyError(damaged)
+    kept = plan.recipe.get("checkpoint_every") if plan else None
+    remedy = f"--set checkpoint_every=end keeps them (this run said {kept})" if kept else "give a run that kept them"
+    raise NotReadyError(f"{path} holds no weights; {remedy}")
+
+
+def _fitting(found: dict[str, torch.Tensor], file: Path) -> Workload:
+    """The workload whose reference network a file holds."""
+    for name in workloads.names():
+        workload = workloads.load(name)
+        with torch.device("meta"):
+            model = workload.build(workload.recipes["reference"])
+        try:
+            weights.check_fit(model, found, str(file))
+        except NotReadyError:
+            continue
+        return workload
+    known = ", ".join(workloads.names())
+    raise UsageError(f"{file} fits no reference network ({known}); give a run, whose plan says which network it is")
