@@ -64,10 +64,8 @@ def a_run(name: str, workload: str, settings: tuple[str, ...], folder: Path | st
     run.mkdir(parents=True)
     (run / "plan.json").write_text(json.dumps(plan.to_json()))
     for step in range(steps):
-        state = {
-            "stepper": {"model": network(workload, settings).state_dict()},
-            "made_by": {"heard": dict(getattr(known, "heard", {}))},
-        }
+        made_by = {"workload": workload, "recipe": recipe, "heard": dict(getattr(known, "heard", {}))}
+        state = {"stepper": {"model": network(workload, settings).state_dict()}, "made_by": made_by}
         checkpoint.save(run / "checkpoints", step, state)
     return run
 
@@ -130,7 +128,7 @@ def test_two_networks_make_speech_together(taco: Path, data: Path, capsys: pytes
     document = json.loads(capsys.readouterr().out)
     assert document == read("x.json")
     assert [network["workload"] for network in document["networks"]] == ["tacotron2", "wavenet"]
-    assert document["generator"].startswith("WaveNet by a loop in")
+    assert document["generator"].startswith("WaveNet, ")
     assert audio.length(Path("x.wav")) == 6 * 256
 
 
@@ -141,6 +139,15 @@ def test_a_wavenet_makes_a_recording_again(data: Path) -> None:
     assert [audio.length(Path(name)) for name in ("x.wav", "x-2.wav")] == [441, 441]
     assert call("last", "--set", "seconds=0.02", "--out", "y") == 0
     assert read("y.json")["input"].startswith("validation clip ")
+
+
+def test_a_vocoder_of_other_mels_is_refused(taco: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run("wavenet-1", "wavenet", WAVE, data / "speech")
+    state = torch.load(run / "checkpoints" / "step-000000000" / "state.pt", weights_only=True)
+    state["made_by"]["heard"]["highest_hz"] = 7600.0
+    checkpoint.save(run / "checkpoints", 1, state)
+    assert call("last-tacotron2", "Hello.", *SHORT, "--vocoder", "last-wavenet", "--out", "x.wav") == 3
+    assert "was made for other mels than Tacotron2 speaks: highest_hz 7600 and not 8000" in refused(capsys)
 
 
 def test_a_picture_is_named_by_the_classes_of_its_data(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,10 @@ def network(sizes: WaveNetSizes = SMALL) -> WaveNet:
     return made
 
 
+def voice(net: WaveNet, gain: float = 1.0) -> vocoder.Vocoder:
+    return vocoder.of_training(net, gain)
+
+
 @NEEDS_C
 @pytest.mark.parametrize("stretches", [1, 3, 9], ids=["one", "a few", "many"])
 def test_the_loop_in_c_makes_what_the_network_in_training_predicts(stretches: int) -> None:
@@ -69,7 +73,7 @@ def test_without_a_compiler_torch_speaks_and_the_reason_is_told(monkeypatch: pyt
     monkeypatch.delenv("CC", raising=False)
     c_kernel.build.cache_clear()
     try:
-        made = vocoder.speak(network(), [torch.full((80, 3), -5.0)], gain=1.0)
+        made = vocoder.speak(voice(network()), [torch.full((80, 3), -5.0)])
     finally:
         c_kernel.build.cache_clear()
     assert (made.way, made.why) == ("torch", "there is no C compiler")
@@ -94,7 +98,7 @@ def mels(*frames: int) -> list[Tensor]:
 
 
 def test_mels_of_any_length_become_sound_of_as_many_frames() -> None:
-    made = vocoder.speak(network(), mels(1, 9, 129), gain=1.0)
+    made = vocoder.speak(voice(network()), mels(1, 9, 129))
     assert [len(sound) // MEL.hop for sound in made.sounds] == [1, 9, 129]
     assert made.stretches == 4  # the last one was cut
     assert all(sound.isfinite().all() and sound.abs().max() <= 1 for sound in made.sounds)
@@ -115,16 +119,16 @@ def test_both_sides_of_a_cut_add_up_to_one() -> None:
 
 
 def test_a_sentence_sounds_alike_in_any_company_and_otherwise_by_another_seed() -> None:
-    net, (short, long) = network(), mels(1, 2)
-    alone, together = (vocoder.speak(net, given, gain=1.0, way="torch").sounds[0] for given in ([short], [short, long]))
+    speaker, (short, long) = voice(network()), mels(1, 2)
+    alone, together = (vocoder.speak(speaker, given, way="torch").sounds[0] for given in ([short], [short, long]))
     torch.testing.assert_close(alone[:64], together[:64])
-    other = vocoder.speak(net, [short], gain=1.0, seed=1, way="torch").sounds[0]
+    other = vocoder.speak(speaker, [short], seed=1, way="torch").sounds[0]
     assert not torch.allclose(alone[:64], other[:64])
 
 
 def test_sound_is_given_back_at_its_own_loudness() -> None:
     net, [mel] = network(), mels(1)
-    loud, quiet = (vocoder.speak(net, [mel], gain=gain, way="torch").sounds[0] for gain in (1.0, 0.5))
+    loud, quiet = (vocoder.speak(voice(net, gain), [mel], way="torch").sounds[0] for gain in (1.0, 0.5))
     torch.testing.assert_close((2 * loud).clamp(-1, 1), quiet)
 
 
@@ -146,16 +150,18 @@ def saved(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def test_a_runs_network_is_opened_with_what_is_known_of_it(tmp_path: Path) -> None:
+    saved(tmp_path / "run" / "checkpoints" / "step-000000040")
+    found = vocoder.open_vocoder(tmp_path / "run")
+    assert (found.steps, found.val_nll, found.network.sizes.layers) == (40, 6.5, 4)
+    assert len(found.sha256) == 64 and found.file.name == "state.pt"
+
+
 def test_an_average_of_weights_is_what_speaks(tmp_path: Path) -> None:
     net = network(WaveNetSizes(layers=4, cycles=2, residual=8, gate=16, skip=8, mixtures=SMOKE.mixtures))
     average = {name: 0 * weight for name, weight in net.named_parameters()}
-    folder = saved(tmp_path, stepper={"model": net.state_dict(), "average": average})
-    assert not weights.read_weights(folder)["first_conv.weight_v"].any()
-
-
-def test_what_a_run_leaves_is_taken_as_a_voice(tmp_path: Path) -> None:
-    vocoder.refuse_other_mels(saved(tmp_path) / "state.pt")
-    assert vocoder.HEARD["rate"] == MEL.rate
+    saved(tmp_path, stepper={"model": net.state_dict(), "average": average})
+    assert not vocoder.open_vocoder(tmp_path).network.first_conv.weight_v.any()
 
 
 HPARAMS = {"sample_rate": 22050, "hop_size": 256, "fft_size": 1024, "num_mels": 80, "fmin": 125, "fmax": 7600}
@@ -172,21 +178,22 @@ HPARAMS = {"sample_rate": 22050, "hop_size": 256, "fft_size": 1024, "num_mels": 
         ({"made_by": None, "hparams": {**HPARAMS, "fmin": 0, "fmax": 8000}}, "does not say how the mels were scaled"),
         ({"made_by": None}, "does not say what mels its network hears"),
         ({"made_by": {"heard": {**vocoder.HEARD, "mel_mean": -4.0}}}, "mel_mean -4 and not -5.298"),
+        ({"made_by": {"heard": dict(vocoder.HEARD)}}, "does not say what network it holds"),
     ],
-    ids=["other bands", "another hop", "another scale", "nothing said", "another mean"],
+    ids=["other bands", "another hop", "another scale", "nothing said", "another mean", "no recipe"],
 )
 def test_weights_that_do_not_hear_tacotron2s_mels_are_refused_as_its_voice(
     changes: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(NotReadyError, match=sentence):
-        vocoder.refuse_other_mels(saved(tmp_path, **changes) / "state.pt")
+        vocoder.open_vocoder(saved(tmp_path, **changes))
 
 
 def test_settings_in_a_file_beside_the_weights_count_too(tmp_path: Path) -> None:
     saved(tmp_path, made_by=None)
     (tmp_path / "hparams.json").write_text(json.dumps(HPARAMS))
     with pytest.raises(NotReadyError, match="fmin 125 and not 0"):
-        vocoder.refuse_other_mels(tmp_path / "state.pt")
+        vocoder.open_vocoder(tmp_path)
 
 
 def public_names(state: dict[str, Tensor]) -> dict[str, Tensor]:

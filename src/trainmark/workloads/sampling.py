@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import Precision
@@ -78,11 +78,8 @@ class Vocoded(NamedTuple):
 
 
 @runtime_checkable
-class Vocoder(Protocol):
+class VocoderWorkload(Protocol):
     """A workload whose networks make sound of log mel spectrograms."""
 
-    def sound_of(self, model: nn.Module, recipe: Any, mels: Sequence[Tensor], seed: int) -> Vocoded:
-        """Of mels (bands, frames) as datasets/mel.py makes them."""
-
-    def check_mels(self, file: Path) -> None:
-        """NotReadyError where the network in a file of weights learnt from other mels."""
+    def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
+        """Of mels (bands, frames) as datasets/mel.py makes them; NotReadyError of a network that learnt from others."""

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from trainmark.spec.errors import UsageError, WorkloadError
 from trainmark.spec.recipe import knob
 from trainmark.spec.record import Doubt
 from trainmark.spec.sample import ImagePart, Sample, SampleSettings, SoundPart
-from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, Vocoder
+from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.tacotron2 import griffin_lim, plot
 from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
 from trainmark.workloads.tacotron2.model import Spoken
@@ -142,12 +141,11 @@ def open_vocoder(asked: SampleRequest, settings: ReadingSettings) -> Trained | N
     if settings.vocoder == GRIFFIN_LIM:
         return None
     found = asked.open_run(settings.vocoder)
-    if not isinstance(found.workload, Vocoder):
+    if not isinstance(found.workload, VocoderWorkload):
         raise UsageError(
             f"--vocoder {settings.vocoder}: {found.source.workload} makes no sound of mels; give a vocoder's run, or "
             f"{GRIFFIN_LIM}"
         )
-    found.workload.check_mels(Path(found.source.file))
     return found
 
 
@@ -207,7 +205,7 @@ def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocode
             return Vocoded([griffin_lim.wave(mel) for mel in mels], GRIFFIN_LIM)
         # an end that comes at once leaves nothing to be made
         wanted = [mel for mel in mels if mel.shape[1]]
-        made = vocoder.workload.sound_of(vocoder.model, vocoder.recipe, wanted, seed)
+        made = vocoder.workload.sound_of(vocoder, wanted, seed)
         sounds = iter(made.sounds)
         return Vocoded([next(sounds) if mel.shape[1] else torch.zeros(0) for mel in mels], made.generator)
 

@@ -1,4 +1,4 @@
-"""What a trained vocoder shows: a sound made again from its mel, with the recording beside it."""
+"""What a trained WaveNet shows: a sound made again from its mel, and sound for the mels of others."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from trainmark.datasets.mel import MEL, log_mel
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import knob
 from trainmark.spec.sample import Sample, SampleSettings, SoundPart
+from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import vocoder
-from trainmark.workloads.wavenet.model import WaveNet
 
-EXAMPLE_S = 2.0
+EXAMPLE_S = 3.0
 """Of a validation clip, from its middle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoundSettings(SampleSettings):
     seconds: float = knob(0.0, least=0)
-    """From the middle of the sound; 0 takes all of a file that was given, and two seconds of a validation clip."""
+    """From the middle of the sound; 0 takes all of a file that was given, and three seconds of a validation clip."""
 
 
 def sample(trained: Trained, asked: SampleRequest) -> Sample:
@@ -38,11 +38,14 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
     else:
         path, name = Path(asked.given), Path(asked.given).name
     recorded = _middle(_read(path), settings.seconds or (0.0 if asked.given else EXAMPLE_S))
-    sounds, generator = sound_of(trained.model, trained.recipe.gain, [log_mel(recorded)], settings.seed)
-    made, length_s = sounds[0][: len(recorded)], len(recorded) / audio.RATE
+    sounds, generator = sound_of(trained, [log_mel(recorded)], settings.seed)
+    length_s = len(recorded) / audio.RATE
     return Sample(
         parts=(
-            SoundPart(samples=made.numpy(), caption=f"{length_s:.1f} s of {name}, made again from its mel"),
+            SoundPart(
+                samples=sounds[0][: len(recorded)].numpy(),
+                caption=f"{length_s:.1f} s of {name}, made again from its mel ({generator})",
+            ),
             SoundPart(samples=recorded.numpy(), caption="the same as it was recorded"),
         ),
         shown=name,
@@ -51,12 +54,16 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
     )
 
 
-def sound_of(model: WaveNet, gain: float, mels: Sequence[Tensor], seed: int) -> Vocoded:
-    """The sound (hop x frames) of each mel (bands, frames); `gain` is what the network's sound was multiplied by."""
-    made = vocoder.speak(model, mels, gain=gain, seed=seed)
-    loop = "a loop in C" if made.way == "c" else f"a loop in torch ({made.why})"
-    rate = sum(map(len, made.sounds)) / made.seconds
-    return Vocoded(made.sounds, f"WaveNet by {loop}, {made.stretches} stretches at once, {rate:,.0f} samples a second")
+def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
+    """The sound (hop x frames) of each mel (bands, frames), whatever it was trained in, on the host in float32."""
+    if trained.source.file:
+        file = Path(trained.source.file)
+        vocoder.refuse_other_mels(weights.read_document(file), file)
+    with torch.autocast("cpu", enabled=False):
+        made = vocoder.speak(vocoder.of_training(trained.model, trained.recipe.gain), mels, seed)
+    samples = sum(len(sound) for sound in made.sounds)
+    loop = "a loop in C" if made.way == "c" else f"a loop in torch: {made.why}"
+    return Vocoded(made.sounds, f"WaveNet, {samples / made.seconds:,.0f} samples a second by {loop}")
 
 
 def _read(path: Path) -> Tensor:

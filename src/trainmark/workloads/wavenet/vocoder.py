@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainmark.datasets.mel import MEL
-from trainmark.spec.errors import NotReadyError
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.recipe import from_values
+from trainmark.spec.whole_files import sha256
 from trainmark.workloads import weights
 from trainmark.workloads.wavenet import generate
 from trainmark.workloads.wavenet.facts import FACTS
 from trainmark.workloads.wavenet.generate import Chance, Way
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
+from trainmark.workloads.wavenet.recipes import WaveNetRecipe, sizes_of
 
 MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
 """Of LJSpeech: the units in which the network hears every mel, whatever the data."""
@@ -51,6 +54,21 @@ MOST_AT_ONCE = 64
 """Stretches that are made side by side."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vocoder:
+    """A network ready to speak, and where it came from."""
+
+    network: WaveNet
+    gain: float
+    """What its sound was multiplied by in training."""
+    file: Path
+    sha256: str
+    steps: int
+    """It was trained for."""
+    val_nll: float | None
+    """At its last evaluation."""
+
+
 class Waves(NamedTuple):
     """What became of the mels."""
 
@@ -65,13 +83,38 @@ class Waves(NamedTuple):
     """That took; all of it, the cutting and joining too."""
 
 
-def refuse_other_mels(file: Path) -> None:
+def open_vocoder(path: Path) -> Vocoder:
+    """The network in a run's folder, a checkpoint's folder or its file; NotReadyError if it does not hear the mels that
+    Tacotron2 speaks here."""
+    file = weights.weights_file(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
+    document = weights.read_document(file)
+    refuse_other_mels(document, file)
+    try:
+        recipe = from_values(WaveNetRecipe, document["made_by"]["recipe"])
+    except (KeyError, TypeError, UsageError) as error:
+        raise NotReadyError(f"{file} does not say what network it holds; give a run of {FACTS.name}") from error
+    network = WaveNet(sizes_of(recipe))
+    weights.load_into(network, weights.read_weights(file), str(file))
+    position = document.get("position", {})
+    judged = [evaluation["values"].get(FACTS.quality.name) for evaluation in position.get("history", [])]
+    return Vocoder(
+        network=network.eval(),
+        gain=recipe.gain,
+        file=file,
+        sha256=sha256(file),
+        steps=int(position.get("step", 0)),
+        val_nll=next((value for value in reversed(judged) if value is not None), None),
+    )
+
+
+def refuse_other_mels(document: Any, file: Path) -> None:
     """NotReadyError unless a file of weights says that its network hears exactly the mels that Tacotron2 speaks here.
 
-    Public files say it under `hparams` or `config`, or in a file `hparams.json` beside them.
+    `document` is what `weights.read_document` gave. Public files say it under `hparams` or `config`, or in a file
+    `hparams.json` beside them.
     """
     instead = f"train one with `trainmark run {FACTS.name}`; --init-from may begin with these weights"
-    said = _heard(weights.read_document(file), file)
+    said = _heard(document, file)
     if not said:
         raise NotReadyError(
             f"{file} does not say what mels its network hears, so it cannot speak after Tacotron2; {instead}"
@@ -90,6 +133,12 @@ def refuse_other_mels(file: Path) -> None:
         )
 
 
+def of_training(network: WaveNet, gain: float) -> Vocoder:
+    """The network that was just trained."""
+    host = copy.deepcopy(network).float().cpu().eval()
+    return Vocoder(network=host, gain=gain, file=Path(), sha256="", steps=0, val_nll=None)
+
+
 class _Stretch(NamedTuple):
     """Frames of a mel that are made in one go; where it was cut, some of them are made by both sides."""
 
@@ -99,15 +148,13 @@ class _Stretch(NamedTuple):
 
 
 @torch.no_grad()
-def speak(trained: WaveNet, mels: Sequence[Tensor], *, gain: float, seed: int = 0, way: Way | None = None) -> Waves:
-    """Sound for log mels (bands, frames) of any length, as `datasets.mel.log_mel` gives them and Tacotron2 speaks them;
-    `gain` is what sound was multiplied by in training.
+def speak(vocoder: Vocoder, mels: Sequence[Tensor], seed: int = 0, way: Way | None = None) -> Waves:
+    """Sound for log mels (bands, frames) of any length, as `datasets.mel.log_mel` gives them and Tacotron2 speaks them.
 
     Long ones are cut at their quietest frames, and each stretch begins from silence. What is drawn for a stretch
     depends on the seed and its place, not on its company. Without a `way`, the faster one that can be had here.
     """
-    began = time.perf_counter()
-    network = copy.deepcopy(trained).float().cpu().eval()
+    began, network = time.perf_counter(), vocoder.network
     chosen = way or generate.way_here(network)
     normed = [(mel.detach().cpu().float() - MEL_MEAN) / MEL_DEVIATION for mel in mels]
     stretches = [_Stretch(number, *place) for number, mel in enumerate(normed) for place in _places(mel)]
@@ -118,7 +165,7 @@ def speak(trained: WaveNet, mels: Sequence[Tensor], *, gain: float, seed: int = 
         for stretch, made in zip(part, _made(network, normed, part, seed, chosen), strict=True):
             _add(sounds[stretch.mel], stretch, made)
     return Waves(
-        sounds=[(sound / gain).clamp(-1, 1) for sound in sounds],
+        sounds=[(sound / vocoder.gain).clamp(-1, 1) for sound in sounds],
         way=chosen,
         why="" if chosen == "c" else "it was asked for" if way else generate.why_not_c(network),
         stretches=len(stretches),

@@ -87,12 +87,8 @@ class WaveNetOnLJSpeech:
     def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
         return sound.sample(trained, asked)
 
-    def sound_of(self, model: nn.Module, recipe: WaveNetRecipe, mels: Sequence[Tensor], seed: int) -> Vocoded:
-        assert isinstance(model, WaveNet)  # noqa: S101 - as `build` made it
-        return sound.sound_of(model, recipe.gain, mels, seed)
-
-    def check_mels(self, file: Path) -> None:
-        vocoder.refuse_other_mels(file)
+    def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
+        return sound.sound_of(trained, mels, seed)
 
 
 def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
