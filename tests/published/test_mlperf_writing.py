@@ -251,6 +251,8 @@ def test_the_command_writes_a_package_and_the_report_one_log(cli: Cli, closed: P
     ]
     described = json.loads((out / "systems" / "lumen.json").read_text())
     assert (described["accelerator_model_name"], described["cooling"]) == ("NVIDIA H100", "")
+    whole = "".join(path.read_text() for path in out.rglob("*") if path.is_file())
+    assert "node-a" not in whole and "/data/set" not in whole, "a package goes out into the world"
     again = cli("package", "mlperf", *ids, "--org", "Lumen", "--out", str(out), "--store", store)
     assert again.returncode == 2 and "is there already" in again.stderr
     said = cli("report", ids[0], "--format", "mllog", "--store", store)

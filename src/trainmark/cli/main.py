@@ -39,6 +39,7 @@ COMMANDS = {
     "published": "published",
     "import": "import_",
     "package": "package",
+    "site": "site",
     "doctor": "doctor",
     "platform": "platform",
     "launch": "launch",

@@ -40,13 +40,15 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.published.mlperf.package import write_package
     from trainmark.published.mlperf.write import opened
     from trainmark.report.audit_screen import render
+    from trainmark.report.publish import publishable
     from trainmark.spec import escape
     from trainmark.spec.audit import is_wrong
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     records = {record.run_id: record for word in args.runs for record in subject(word, store).records}
-    runs = [opened(record, store.runs / record.run_id) for record in records.values()]
+    safe = publishable(list(records.values())).records  # a doubt may name a host
+    runs = [opened(record, store.runs / record.run_id) for record in safe]
     found = write_package(runs, args.out, org=args.org, status=args.status, system=args.system, division=args.division)
     result_is_kept()
     for reason in found.why_open if found.division == "open" else ():

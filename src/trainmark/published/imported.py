@@ -87,7 +87,7 @@ def contents(store_folder: Path) -> ImportedPages:
     for path in _files(store_folder):
         try:
             document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-            found.append((str(document["imported"]), path.stem, _read(document)))
+            found.append((str(document["imported"]), path.stem, rows_of(document)))
         except OSError as error:
             damaged.append(f"imported page {path} is left out: {error.strerror}")
         except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
@@ -122,7 +122,8 @@ def _files(store_folder: Path) -> list[Path]:
         return []
 
 
-def _read(document: Mapping[str, Any]) -> list[PublishedRow]:
+def rows_of(document: Mapping[str, Any]) -> list[PublishedRow]:
+    """The rows of one file; ValueError, KeyError or TypeError where it is damaged."""
     if document["kind"] != KIND or document["schema"] != SCHEMA:
         raise ValueError(f"kind {document['kind']!r}, schema {document['schema']!r}")
     if not isinstance(document["imported"], str):

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import shown
 from records import make_record, renamed
+from report.site_folders import imported_page, many_rows
 
 from trainmark.published import library
 from trainmark.report.html.document import render
 from trainmark.report.html.inputs import ReportInputs
+from trainmark.report.site import contents
+from trainmark.report.site.build import build
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.audit import concluded, doubtful, not_checked, wrong
 from trainmark.spec.checks import CheckResult
@@ -408,3 +411,104 @@ def test_a_page_of_many_runs_is_folded_and_opens_where_it_is_led_to(opened: Open
     assert page.inner_text("#tip").startswith("step ")
     page.locator("#run-8 summary").first.click()
     page.wait_for_selector("#run-8 .waterfall")
+
+
+# A site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """500 rows of one workload and two runs of it, beside the library."""
+    folder = tmp_path_factory.mktemp("results")
+    imported_page(folder, many_rows(500))
+    for record in several()[:2]:
+        (folder / f"{record.run_id}.json").write_text(record.dumps(), encoding="utf-8")
+    build(contents.find(folder), folder.parent / "public", made="2026-11-17")
+    return folder.parent / "public"
+
+
+Visit = Callable[..., Any]
+
+
+@pytest.fixture
+def visit(browser: Any, site: Path) -> Iterator[Visit]:
+    """Opens a page of the site as a file; in the end nothing may have been complained of and nobody asked."""
+    pages: list[Any] = []
+    trouble: list[str] = []
+
+    def asked(request: Any) -> None:
+        if not request.url.startswith(("file://", "data:")):
+            trouble.append(f"asked for {request.url}")
+
+    def go(name: str, **view: Any) -> Any:
+        page = browser.new_page(**{"viewport": {"width": 1320, "height": 900}, **view})
+        page.on("request", asked)
+        page.on("console", lambda message: trouble.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        page.goto((site / name).as_uri())
+        pages.append(page)
+        return page
+
+    yield go
+    for page in pages:
+        page.close()
+    assert trouble == []
+
+
+def test_five_hundred_rows_of_a_site_sort_and_filter(visit: Visit) -> None:
+    page = visit("resnet50.html")
+    rows = page.locator("#summary tbody tr")
+    everything = rows.count()
+    assert everything > 500
+    rates = [
+        float(text.replace("\u202f", "").replace("\xa0", "").replace(" ", ""))
+        for text in column(page, 4)
+        if text != "—"
+    ]
+    assert rates == sorted(rates, reverse=True), "the fastest device first"
+    page.get_by_role("button", name="A device").click()
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("A device")
+    page.fill("#filter", "card 3 bf16")
+    shown_now = page.locator("#summary tbody tr:not([hidden])")
+    assert 0 < shown_now.count() < 100
+    assert page.inner_text("#count") == f"{shown_now.count()} of {everything} shown"
+    page.fill("#filter", "")
+    page.get_by_role("button", name="lumen", exact=True).click()
+    assert shown_now.count() == 250
+    page.get_by_role("button", name="amp", exact=True).click()
+    assert 0 < shown_now.count() < 250
+    assert set(
+        page.eval_on_selector_all("#summary tbody tr:not([hidden])", "rows => rows.map(r => r.dataset.vendor)")
+    ) == {"lumen"}
+
+
+def test_a_site_leads_from_a_workload_to_a_run_and_back(visit: Visit) -> None:
+    page = visit("index.html")
+    page.locator(".tile a", has_text="ResNet-50").click()
+    assert page.inner_text("h1") == "ResNet-50"
+    page.locator("#summary a", has_text="a1b2").first.click()
+    page.wait_for_selector(".run")
+    assert "/runs/" in page.url
+    page.get_by_role("link", name="All results").click()
+    assert page.url.endswith("/resnet50.html")
+
+
+def test_a_verdict_tells_why_and_leads_to_the_finding(visit: Visit) -> None:
+    page = visit("vit.html")
+    chip = page.locator("#summary a.severity").first
+    chip.hover()
+    assert page.locator("#tip").inner_text()
+    chip.click()
+    target = page.url.partition("#")[2]
+    assert page.locator(f".found li#{target} ul li").count() >= 1
+
+
+@pytest.mark.parametrize("view", [{"viewport": {"width": 390, "height": 844}}, {"color_scheme": "dark"}])
+def test_a_site_fits_a_telephone_and_the_dark(visit: Visit, view: dict[str, Any]) -> None:
+    for name in ("index.html", "resnet50.html"):
+        page = visit(name, **view)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        dark = page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        assert dark == ("color_scheme" in view)
+        page.click("#theme")
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == ("light" if dark else "dark")

@@ -1,11 +1,8 @@
-"""Puts the page together: one file with its own style and script, which a browser may load nothing beside."""
+"""Puts the page of runs together: a summary, published rows beside it, then every run."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 
 from trainmark.published import beside
 from trainmark.published.beside import PublishedSpeed
@@ -23,7 +20,8 @@ from trainmark.report.html import (
     validity,
     waterfall,
 )
-from trainmark.report.html.element import Child, Markup, el, raw
+from trainmark.report.html.element import Child, Markup, el
+from trainmark.report.html.frame import whole_page
 from trainmark.report.html.inputs import Detail, ReportInputs, detail
 from trainmark.spec.format import device_name
 from trainmark.spec.glossary import doubts_in
@@ -46,8 +44,7 @@ def render(contents: ReportInputs) -> str:
         for record, anchor in zip(contents.records, anchors, strict=True)
     ]
     title = _title(contents, say)
-    body = el(
-        "body",
+    body = [
         el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
         _header(title, contents, say),
         el(
@@ -58,37 +55,8 @@ def render(contents: ReportInputs) -> str:
             runs,
         ),
         _footer(contents, say),
-        el("div", id="tip", role="status", aria_live="polite", hidden=True),
-        el("script", raw(_asset("page.js"))),
-    )
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=_policy()),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="referrer", content="no-referrer"),
-        el("meta", name="generator", content=f"trainmark {contents.trainmark}"),
-        el("title", f"{title} · trainmark"),
-        el("style", raw(_asset("style.css"))),
-    )
-    return "<!doctype html>\n" + el("html", head, body, lang="zh-CN" if contents.language == "zh" else "en") + "\n"
-
-
-def _policy() -> str:
-    """Nothing from outside, and no style or script but our own two, known by their hashes."""
-    return (
-        f"default-src 'none'; style-src {_hash('style.css')}; script-src {_hash('page.js')}; "
-        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(name: str) -> str:
-    digest = hashlib.sha256(_asset(name).encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
-def _asset(name: str) -> str:
-    return files("trainmark.report.html").joinpath(name).read_text(encoding="utf-8")
+    ]
+    return whole_page(f"{title} · trainmark", body, language=contents.language, trainmark=contents.trainmark)
 
 
 def _title(contents: ReportInputs, say: Say) -> str:
@@ -107,7 +75,7 @@ def _header(title: str, contents: ReportInputs, say: Say) -> Markup:
         "header",
         el(
             "div",
-            el("p", "trainmark", class_="brand"),
+            el("p", el("a", say("All results"), href=contents.home) if contents.home else "trainmark", class_="brand"),
             el("h1", title),
             el("p", [el("span", fact) for fact in (*facts, made) if fact], class_="facts"),
         ),

@@ -28,6 +28,8 @@ class ReportInputs:
     """When the page was made, for people."""
     trainmark: str = ""
     language: str = "en"
+    home: str = ""
+    """Where a page of a site leads back to."""
 
 
 @dataclass(frozen=True, kw_only=True)
