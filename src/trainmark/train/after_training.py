@@ -71,7 +71,7 @@ def peak(device: Device, precision: Precision) -> DevicePeak:
 def _artifacts(job: Job, folder: Path) -> tuple[Artifact, ...]:
     model = job.stepper.bare_model
     model.eval()
-    with job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
+    with job.stepper.judged_weights(), job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
         artifacts = job.workload.leave_artifacts(model, job.recipe, job.data, folder)
     for artifact in artifacts:
         if not (folder / artifact.file).is_file():
