@@ -47,7 +47,7 @@ class WaveNetOnLJSpeech:
         return SoundData(recipe, folder, share, skip_bad, sizes_of(recipe))
 
     def build(self, recipe: WaveNetRecipe) -> WaveNet:
-        return WaveNet(sizes_of(recipe))
+        return WaveNet(sizes_of(recipe), for_speech=recipe.initial == "speech")
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: WaveNetRecipe) -> torch.optim.Optimizer:
         return torch.optim.Adam(
@@ -55,10 +55,8 @@ class WaveNetOnLJSpeech:
         )
 
     def learning_rate(self, recipe: WaveNetRecipe, progress: Progress) -> float:
-        every = Span.parse(recipe.halve_every)
-        done = {"steps": float(progress.step), "epochs": progress.epoch, "items": progress.items}[every.unit]
         rising = min(1.0, (progress.step + 1) / recipe.warmup_steps) if recipe.warmup_steps else 1.0
-        return recipe.learning_rate * rising * 0.5 ** int(done / every.count)
+        return recipe.learning_rate * rising * _fallen(recipe, progress)
 
     def scaled_learning_rate(self, recipe: WaveNetRecipe, batch_per_device: int) -> float:
         """Fixed: public recipes keep Adam's rate at every batch."""
@@ -105,6 +103,15 @@ def speak_again(model: WaveNet, recipe: WaveNetRecipe, data: SoundData, folder: 
     said = f"{frames * HOP / audio.RATE:.1f} s of clip {clip.name}, made again from its mel"
     rate = frames * HOP / made.seconds
     return (Artifact(file="sample.wav", caption=f"{said} ({rate:,.0f} samples a second, {made.way})"),)
+
+
+def _fallen(recipe: WaveNetRecipe, progress: Progress) -> float:
+    """The share of the learning rate that is left."""
+    if recipe.decay == "cosine":
+        return (1 + math.cos(math.pi * min(1.0, progress.fraction))) / 2
+    every = Span.parse(recipe.halve_every)
+    done = {"steps": float(progress.step), "epochs": progress.epoch, "items": progress.items}[every.unit]
+    return float(0.5 ** int(done / every.count))
 
 
 def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
