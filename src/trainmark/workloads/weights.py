@@ -76,7 +76,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
     """Raises NotReadyError with the names that do not fit. Looks at shapes only, so the model may be on `meta`."""
-    weights, wanted = _own_names(model, weights), model.state_dict()
+    weights, wanted = _own_weights(model, weights), model.state_dict()
     missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in weights if name not in wanted]
     shapes = [
@@ -96,13 +96,14 @@ def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> N
 def load_into(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
     """Copies the weights into a model; counts of batches that norms have seen may be missing, nothing else."""
     check_fit(model, weights, source)
-    model.load_state_dict(_own_names(model, weights), strict=False)
+    model.load_state_dict(_own_weights(model, weights), strict=False)
 
 
-def _own_names(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by the model's names; it may know others that public files of its kind have."""
-    own_name = getattr(model, "own_name", str)
-    return {own_name(name): tensor for name, tensor in weights.items()}
+def _own_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights as the model has them; it may know other names and shapes, in which public files keep them."""
+    own_weights = getattr(model, "own_weights", dict)
+    found: dict[str, Tensor] = own_weights(weights)
+    return found
 
 
 def _state_dict(document: Any) -> dict[str, Tensor]:
