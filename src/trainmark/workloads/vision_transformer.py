@@ -99,7 +99,7 @@ class TransformerEncoder(nn.Module):
 
 
 class PatchEncoder(nn.Module):
-    """Pictures to tokens: what classifier and segmenter share. A subclass adds its head, then calls `draw_patches`."""
+    """Pictures to tokens, for any network. A subclass adds its head, then calls `draw_patches`."""
 
     def __init__(
         self, *, image_px: int, patch_px: int, layers: int, heads: int, hidden: int, mlp: int, drop_path: float = 0.0
