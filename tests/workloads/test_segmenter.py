@@ -95,8 +95,7 @@ def golden_scores() -> Tensor:
     assert len(names) == 33
     given: dict[str, Tensor] = {}
     for tensor, name in enumerate(names):
-        [ours] = [found for found in network.own_weights({f"decoder.{name}": torch.zeros(1)}) if found in own]
-        given[f"decoder.{name}"] = golden(tuple(own[ours].shape), tensor)
+        given[f"decoder.{name}"] = golden(tuple(own[network.own_name(f"decoder.{name}")].shape), tensor)
     encoder = {name: value for name, value in own.items() if not name.startswith("decoder.")}
     weights.load_into(network, {**encoder, **given}, "golden values")
     scores: Tensor = network.decoder.eval()(golden((1, 16, 8), 1000), 4)
@@ -183,7 +182,7 @@ def test_a_file_of_the_originals_loads_by_its_names(tmp_path: Path) -> None:
     assert "encoder.blocks.0.attn.qkv.weight" in named and "decoder.blocks.0.norm1.bias" in named
     named["encoder.head.weight"] = torch.zeros(10, 16)
     torch.save({"model": named, "n_cls": 5, "epoch": 63}, tmp_path / "checkpoint.pth")
-    weights.load_into(network, weights.read_weights(tmp_path / "checkpoint.pth"), "it")
+    weights.load_into(network, weights.read_weights(tmp_path / "checkpoint.pth"), "it", to_begin=True)
     image = torch.randn(1, 3, 32, 32)
     assert torch.equal(network.eval()(image), wanted(image))
 
@@ -192,7 +191,7 @@ def test_a_classifier_lends_its_encoder_with_positions_moved_and_the_head_left_o
     classifier = VisionTransformer(image_px=24, patch_px=8, layers=2, heads=2, hidden=16, mlp=24, classes=7)
     network = tiny()
     decoder = {name: value.clone() for name, value in network.decoder.state_dict().items()}
-    weights.load_into(network, classifier.state_dict(), "vit.pt")
+    weights.load_into(network, classifier.state_dict(), "vit.pt", to_begin=True)
     assert all(torch.equal(value, decoder[name]) for name, value in network.decoder.state_dict().items())
     ours, theirs = network.encoder.pos_embedding, classifier.encoder.pos_embedding
     assert torch.equal(ours[:, 0], theirs[:, 0]) and ours.shape == (1, 17, 16)
@@ -209,7 +208,12 @@ def test_a_classifier_lends_its_encoder_with_positions_moved_and_the_head_left_o
 def test_weights_of_another_network_are_refused_by_name(change: dict[str, int]) -> None:
     other = VisionTransformer(**_vit_sizes(change))
     with pytest.raises(NotReadyError, match="does not fit the model"):
-        weights.load_into(tiny(), other.state_dict(), "other.pt")
+        weights.load_into(tiny(), other.state_dict(), "other.pt", to_begin=True)
+
+
+def test_a_classifier_is_a_beginning_and_no_trained_segmenter() -> None:
+    with pytest.raises(NotReadyError, match=r"missing \(decoder.cls_emb"):
+        weights.load_into(tiny(), VisionTransformer(**_vit_sizes({})).state_dict(), "vit.pt")
 
 
 def _vit_sizes(change: dict[str, int]) -> dict[str, int]:

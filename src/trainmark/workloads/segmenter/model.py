@@ -100,11 +100,17 @@ class Segmenter(PatchEncoder):
         scores = self.decoder(self.encode(padded)[:, 1:], padded.shape[3] // self.patch_px).float()
         return upsampled(scores, (padded.shape[2], padded.shape[3]))[:, :, :height, :width]
 
-    def own_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of a segmenter, by our names or the original's; or of a classifier, whose head is left out, so that the
-        decoder stays as it is. Positions of another grid are interpolated."""
-        found = {_own_name(name): tensor for name, tensor in weights.items()}
-        found = {name: tensor for name, tensor in found.items() if not name.startswith(_HEADS)}
+    @staticmethod
+    def own_name(name: str) -> str:
+        """Ours for a parameter's name in the original's files, and in those of classifiers."""
+        for public, ours in _PUBLIC_NAMES:
+            name = re.sub(public, ours, name)
+        return torchvision_name(name)
+
+    def begin_with(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of a segmenter or of a classifier by our names, as ours: positions of another grid are
+        interpolated, a classifier's head is left out, and where there is no decoder, ours stays as it is."""
+        found = {name: tensor for name, tensor in weights.items() if not name.startswith(_HEADS)}
         places, wanted = found.get(_PLACES), self.encoder.pos_embedding
         if places is not None and places.ndim == 3 and places.shape[1] != wanted.shape[1] and _is_square(places):
             found[_PLACES] = moved_places(places, self.grid, self.grid)
@@ -133,12 +139,6 @@ _PUBLIC_NAMES = (
     (r"\.mlp\.fc2\.", ".mlp.3."),
 )
 """Those of the original's files and of the ImageNet weights it starts from, and ours."""
-
-
-def _own_name(name: str) -> str:
-    for public, ours in _PUBLIC_NAMES:
-        name = re.sub(public, ours, name)
-    return torchvision_name(name)
 
 
 def _is_square(places: Tensor) -> bool:

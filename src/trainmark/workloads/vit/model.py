@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 
 from torch import Tensor, nn
 
@@ -31,9 +30,7 @@ class VisionTransformer(PatchEncoder):
         for zeros in (head.weight, head.bias):
             nn.init.zeros_(zeros)
 
-    @staticmethod
-    def own_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {torchvision_name(name): tensor for name, tensor in weights.items()}
+    own_name = staticmethod(torchvision_name)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.heads(self.encode(images)[:, 0])  # type: ignore[no-any-return]
