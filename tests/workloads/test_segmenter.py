@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import Cli
 from PIL import Image
 from torch import Tensor
 
@@ -450,3 +452,23 @@ def test_a_picture_without_truth_has_two_panels() -> None:
         middle = image.convert("RGB").getpixel((14 + show.WIDTH_PX + 10 + 20, 60))
     assert middle == pytest.approx(show.colour(1), abs=12), "a palette may move a colour a little"
     assert len({show.colour(label) for label in range(150)}) == 150
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_is_judged_as_the_same_weights_are_alone(cli: Cli, scenes: Path, tmp_path: Path) -> None:
+    small = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+    more = ("--set", "evaluate_first=true", "--set", "window_stride=24", "--set", "begins_with=trained")
+    words = ("--data", scenes, "--platform", "cpu", "--topology", "1x2", "--steps", "2", "--json")
+    ended = cli("run", "segmenter", "--recipe", "smoke", *small, *more, *words)
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    [first] = document["quality"]["history"]
+    torch.manual_seed(SMOKE.seed)
+    network, data = WORKLOAD.build(TINY_RECIPE).eval(), open_tiny(scenes)
+    alone = WORKLOAD.quality(total_sums(SingleRank(), sums_of(data, network)))
+    data.close()
+    assert first["samples"] == 5 and first["values"] == alone
+    assert {"random-start", "generated-data"} <= {doubt["code"] for doubt in document["doubts"]}
+    assert [artifact["caption"] for artifact in document["artifacts"]] == [
+        "3 validation pictures, what they show, and what the network took it for"
+    ]

@@ -14,7 +14,7 @@ DATA_SET = DataSet(
     make_options=(
         Option(word="--train", help="scenes to train on (default: 960)"),
         Option(word="--val", help="scenes to evaluate on (default: 80)"),
-        Option(word="--classes", help="with background and ground (default: 8)"),
+        Option(word="--classes", help="with background and ground (default: 6)"),
     ),
     prepare_options=(Option(word="--zip", kind=str, metavar="FILE", required=True, help="ADEChallengeData2016.zip"),),
 )

@@ -15,7 +15,7 @@ from trainmark.datasets.imagenet import renderer, shapes
 VOID, BACKGROUND, GROUND, FIRST_FORM = 0, 1, 2, 3
 """What masks say, as ADE20K's do: 0 is not judged, and classes count from 1."""
 OBJECTS = (3, 6)
-RADIUS = (0.14, 0.30)
+RADIUS = (0.18, 0.36)
 """Of an object, as a share of the picture's short side, least and most."""
 COVERED = (32, 224)
 """A pixel is the object's from the second on, of 255; between the two it is neither's, and not judged."""

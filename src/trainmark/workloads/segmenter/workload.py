@@ -32,7 +32,14 @@ class SegmenterOnScenes:
     target = FACTS.quality.target
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = {"quick": {"evaluate_after_limit": True}}
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
+        "quick": {
+            "batch_per_device": 4,
+            "image_px": REFERENCE.image_px,
+            "window_stride": REFERENCE.window_stride,
+            "evaluate_after_limit": True,
+        }
+    }
     reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = scoring.SUMS
 
