@@ -1,6 +1,6 @@
 """What Segmenter is to those who never train it."""
 
-from trainmark.spec.workload_facts import QualityFacts, ReferenceFacts, WorkloadFacts
+from trainmark.spec.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 PUBLISHED = ReferenceFacts(
     batch_per_device=1,
@@ -74,5 +74,6 @@ FACTS = WorkloadFacts(
         ),
     ),
     reference=PUBLISHED,
+    shows=ShowFacts(takes="image", gives="image", does="colours a picture by its classes"),
     on_pages=(r"segmenter", r"seg[\s_-]*b[\s_-]*mask"),
 )

@@ -55,6 +55,7 @@ REFERENCE = SegmenterRecipe(
     evaluate_every="16000 steps",
     evaluate_in="fp32",
     checkpoint_every="16000 steps",
+    leave_sample=True,
     seed=0,
     memory_format="contiguous",
 )
@@ -67,6 +68,7 @@ QUICK = replace(
     learning_rate=1e-4,
     least_rate=1e-5,
     checkpoint_every="never",
+    leave_sample=False,
 )
 """Smaller crops on a CPU, where one of 512 pixels takes ten seconds; and no evaluation there, which would take longer
 than all the rest."""

@@ -7,17 +7,25 @@ from statistics import fmean
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainmark.datasets.ade20k.layouts import IGNORED
 from trainmark.datasets.ade20k.views import windows
-from trainmark.workloads.segmenter.batches import one_class_miou
+from trainmark.workloads.normalise import normalise
+from trainmark.workloads.segmenter.batches import HowSeen, one_class_miou
 from trainmark.workloads.segmenter.model import upsampled
 
 SUMS = ("right", "taken", "judged", "ceiling_right", "ceiling_taken")
 """Pixels of each class: of it and taken for it, taken for it, of it; and the first two as they could be at best."""
 _MOST_VALUES = 64 << 20
 """Scores of pixels that are held at once; a large picture's are looked at some classes at a time."""
+
+
+def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: HowSeen) -> Tensor:
+    """The class of each pixel (height, width) of a picture that the network sees as `image` (3, height, width)."""
+    weight = next(model.parameters())
+    pixels = normalise(image.to(weight.device)[None], weight.dtype, centring=how.centring)[0]
+    return best_class(slide(model, pixels, how.size, how.stride, how.classes), size)
 
 
 def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride: int, classes: int) -> Tensor:

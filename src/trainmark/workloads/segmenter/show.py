@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
 
+from trainmark.datasets.ade20k import layouts, reader
 from trainmark.datasets.ade20k.layouts import IGNORED
-from trainmark.spec.artifact import Artifact
-from trainmark.spec.whole_files import write_named
-from trainmark.workloads.segmenter.batches import SceneData
+from trainmark.datasets.ade20k.reader import SceneSet
+from trainmark.datasets.ade20k.views import SceneReader
+from trainmark.datasets.jpeg import BadImage, JpegDecoder
+from trainmark.spec.errors import NotReadyError
+from trainmark.spec.recipe import knob
+from trainmark.spec.sample import ImagePart, Sample, SampleSettings
+from trainmark.workloads.sampling import SampleRequest, Trained
+from trainmark.workloads.segmenter import scoring
+from trainmark.workloads.segmenter.batches import HowSeen, fitted_image
 
-FILE = "scenes.png"
-SCENES = 3
-"""Validation pictures that are drawn after training."""
 WIDTH_PX, HIGHEST_PX = 300, 360
 """Of a panel: as wide as that unless it would be higher than this."""
 _GAP_PX, _HEAD_PX, _LINE_PX, _MARGIN_PX = 10, 24, 20, 14
@@ -33,8 +36,14 @@ _COLOURS = 255
 
 Pixels = npt.NDArray[np.uint8]
 Classes = npt.NDArray[np.int64]
-Predict = Callable[[Tensor, tuple[int, int]], Tensor]
-"""The class of each pixel, from a picture as the network sees it and the size of the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneSettings(SampleSettings):
+    """The seed chooses validation pictures where none is given."""
+
+    scenes: int = knob(3, least=1, most=12)
+    """How many of them are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +52,72 @@ class ShownScene:
     """(height, width, 3)."""
     predicted: Classes
     truth: Classes | None = None
-    caption: str = ""
+
+    @property
+    def right(self) -> float | None:
+        """The share of the judged pixels that got their class."""
+        if self.truth is None or not (judged := self.truth != IGNORED).any():
+            return None
+        return float((self.predicted == self.truth)[judged].mean())
 
 
-def leave(folder: Path, data: SceneData, predict: Predict) -> tuple[Artifact, ...]:
-    """The first validation pictures, in the run's folder."""
-    shown = []
-    for index in range(min(SCENES, len(data.val))):
-        image, labels = data.scene(index)
-        truth = labels.numpy().astype(np.int64)
-        predicted = predict(image, (truth.shape[0], truth.shape[1])).cpu().numpy()
-        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
-        shown.append(ShownScene(pixels=pixels, predicted=predicted, truth=truth, caption=_judged(predicted, truth)))
-    write_named(folder / FILE, png(shown, data.val.names))
-    count = "a validation picture" if len(shown) == 1 else f"{len(shown)} validation pictures"
-    return (Artifact(file=FILE, caption=f"{count.capitalize()}, what they show, and what the network took it for"),)
+def sample(trained: Trained, asked: SampleRequest) -> Sample:
+    """A picture that was given, or some of the validation set; with the truth where the run's data has it."""
+    settings, recipe = asked.settings(SceneSettings), trained.recipe
+    names, known = _known(asked.data)
+    names += tuple(f"class {number}" for number in range(len(names), recipe.classes))
+    if asked.given is None:
+        val = reader.open_split(asked.data_folder, "val")
+        chosen = np.random.default_rng(settings.seed).permutation(len(val))[: settings.scenes]
+        paths = [Path(val.path(int(index))) for index in chosen]
+    else:
+        paths = [Path(asked.given)]
+    scenes = [_scene(trained, path, known) for path in paths]
+    what = paths[0].name if len(paths) == 1 else f"{len(paths)} validation pictures"
+    truth = ", the true classes of the pixels," if scenes[0].truth is not None else ""
+    return Sample(
+        parts=(ImagePart(png=png(scenes, names), caption=f"{what}{truth} and what the network took them for"),),
+        shown=", ".join(map(str, paths)),
+        facts={"scenes": [_facts(scene, path, names) for scene, path in zip(scenes, paths, strict=True)]},
+    )
+
+
+def _known(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
+    """The names of the classes, and of each picture that has a mask where that is; nothing without data."""
+    if folder is None:
+        return (), {}
+    splits = [reader.open_split(folder, split) for split in layouts.SPLITS]
+    places = {Path(scenes.path(index)).resolve(): (scenes, index) for scenes in splits for index in range(len(scenes))}
+    return splits[0].names, places
+
+
+def _scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
+    """What the network takes a picture for, and the truth if the picture is one of the set's."""
+    how, scene_reader = HowSeen.of(trained.recipe), SceneReader()
+    truth: Classes | None = None
+    try:
+        if path.resolve() in known:
+            pixels, labels = scene_reader.read(*known[path.resolve()])
+            truth = labels.astype(np.int64)
+        else:
+            pixels = JpegDecoder().whole(path.read_bytes())
+    except BadImage as error:
+        raise NotReadyError(f"{path} is no picture that can be read: {error}; give a JPEG or a PNG file") from error
+    except OSError as error:
+        raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
+    pixels = pixels.copy()
+    image = fitted_image(pixels, how.size)
+    predicted = scoring.predict(trained.model, image, (pixels.shape[0], pixels.shape[1]), how).cpu().numpy()
+    return ShownScene(pixels=pixels, predicted=predicted, truth=truth)
+
+
+def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Of each class that was found, the share of the pixels; and how many got theirs."""
+    counts = np.bincount(scene.predicted.reshape(-1), minlength=len(names))
+    found = {
+        names[label]: round(float(counts[label] / counts.sum()), 4) for label in np.argsort(-counts) if counts[label]
+    }
+    return {"picture": str(path), "shares": found, "right": scene.right}
 
 
 def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
@@ -97,7 +157,8 @@ def _panels(scene: ShownScene, names: Sequence[str]) -> list[tuple[str, Image.Im
     panels = [("picture", picture)]
     if scene.truth is not None:
         panels.append(("truth", _painted(scene.truth, size, names)))
-    panels.append((f"prediction{scene.caption}", _painted(scene.predicted, size, names)))
+    judged = "" if scene.right is None else f": {100 * scene.right:.0f} % of the pixels are right"
+    panels.append((f"prediction{judged}", _painted(scene.predicted, size, names)))
     return panels
 
 
@@ -159,12 +220,6 @@ def _legend(labels: Sequence[int], names: Sequence[str], width: int) -> Image.Im
 def _present(scene: ShownScene) -> Classes:
     both = [scene.predicted, *([scene.truth] if scene.truth is not None else [])]
     return np.unique(np.concatenate([np.unique(labels) for labels in both]))
-
-
-def _judged(predicted: Classes, truth: Classes) -> str:
-    judged = truth != IGNORED
-    right = float((predicted == truth)[judged].mean()) if judged.any() else 0.0
-    return f": {100 * right:.0f} % of its pixels are right"
 
 
 def _fitting(text: str, width_px: int, size_px: int) -> str:

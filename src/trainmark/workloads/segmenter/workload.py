@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.datasets.ade20k.layouts import IGNORED
-from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.sample import Sample
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.plain import optimizer_kwargs
+from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import CropBatch, HowSeen, SceneBatch, SceneData, check_folder
+from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, check_folder
 from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
 from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE, SegmenterRecipe
@@ -127,7 +128,7 @@ class SegmenterOnScenes:
             self.sums, torch.zeros(how.classes, dtype=torch.long, device=next(model.parameters()).device)
         )
         for image, labels in zip(batch.images, batch.labels, strict=True):
-            found = predict(model, image, (labels.shape[0], labels.shape[1]), how)
+            found = scoring.predict(model, image, (labels.shape[0], labels.shape[1]), how)
             best = scoring.ceiling(labels, (image.shape[1], image.shape[2]), how.patch_px)
             right, taken, judged = scoring.count(found, labels, how.classes)
             best_right, best_taken, _ = scoring.count(best, labels, how.classes)
@@ -138,24 +139,14 @@ class SegmenterOnScenes:
     def quality(self, sums: Mapping[str, Any]) -> dict[str, float]:
         return scoring.qualities(sums)
 
-    def leave_artifacts(
-        self, model: Segmenter, recipe: SegmenterRecipe, data: SceneData, folder: Path
-    ) -> tuple[Artifact, ...]:
-        """A few validation pictures beside what they show and what the network took it for."""
-        return show.leave(folder, data, lambda image, size: predict(model, image, size, data.how))
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        return show.sample(trained, asked)
 
 
 def pixel_loss(scores: Tensor, labels: Tensor, judged_mean: bool) -> Tensor:
     """Cross-entropy of scores (N, classes, height, width), over all pixels, or over those that are judged."""
     total = F.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
     return total / ((labels != IGNORED).sum().clamp(min=1) if judged_mean else labels.numel())
-
-
-def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: HowSeen) -> Tensor:
-    """The class of each pixel (height, width) of a picture that the network sees as `image` (3, height, width)."""
-    weight = next(model.parameters())
-    pixels = normalise(image.to(weight.device)[None], weight.dtype, centring=how.centring)[0]
-    return scoring.best_class(scoring.slide(model, pixels, how.size, how.stride, how.classes), size)
 
 
 WORKLOAD = SegmenterOnScenes()
