@@ -32,9 +32,11 @@ from trainmark.spec.precision import Precision
 from trainmark.train.setup import build_stepper
 from trainmark.workloads.mixing import Mixing
 from trainmark.workloads.normalise import normalise
+from trainmark.workloads.segmenter.batches import CropBatch, HowSeen
+from trainmark.workloads.segmenter.recipes import SegmenterRecipe
 from trainmark.workloads.vision import SoftBatch
 
-WORKLOADS = ("resnet50", "vit")
+WORKLOADS = ("resnet50", "vit", "segmenter")
 
 
 def reference(name: str) -> Any:
@@ -42,7 +44,21 @@ def reference(name: str) -> Any:
     return replace(workloads.load(name).recipes["reference"], accumulate=1)
 
 
-def images(batch: int, recipe: Any) -> ImageBatch:
+def scenes(batch: int, recipe: SegmenterRecipe) -> CropBatch:
+    size = recipe.image_px
+    return CropBatch(
+        images=torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8).permute(0, 3, 1, 2),
+        labels=torch.randint(0, recipe.classes, (batch, size, size), dtype=torch.uint8),
+        extents=((size, size),) * batch,
+        how=HowSeen.of(recipe),
+        count=batch,
+        global_count=batch,
+    )
+
+
+def images(batch: int, recipe: Any) -> ImageBatch | CropBatch:
+    if isinstance(recipe, SegmenterRecipe):
+        return scenes(batch, recipe)
     size = recipe.image_px
     mixing = Mixing(
         classes=recipe.classes,
@@ -62,7 +78,13 @@ def images(batch: int, recipe: Any) -> ImageBatch:
     )
 
 
-def plain_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[], None]:
+def plain_loss(model: torch.nn.Module, x: torch.Tensor, batch: Any, recipe: Any) -> torch.Tensor:
+    if isinstance(recipe, SegmenterRecipe):
+        return F.cross_entropy(model(x).float(), batch.labels.long(), ignore_index=255)
+    return F.cross_entropy(model(x).float(), batch.labels, label_smoothing=recipe.label_smoothing)
+
+
+def plain_step(name: str, precision: Precision, batch: Any) -> Callable[[], None]:
     """What the first page of a tutorial does."""
     workload, recipe = workloads.load(name), reference(name)
     weights = getattr(torch, precision.weights)
@@ -74,7 +96,7 @@ def plain_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[
     def step() -> None:
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=autocast, enabled=precision.autocast is not None):
-            loss = F.cross_entropy(model(x).float(), batch.labels, label_smoothing=recipe.label_smoothing)
+            loss = plain_loss(model, x, batch, recipe)
         loss.backward()  # type: ignore[no-untyped-call]
         if recipe.clip_gradient_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_gradient_norm)
@@ -83,7 +105,7 @@ def plain_step(name: str, precision: Precision, batch: ImageBatch) -> Callable[[
     return step
 
 
-def our_step(name: str, precision: Precision, batch: ImageBatch, compiled: str = "no") -> Callable[[], None]:
+def our_step(name: str, precision: Precision, batch: Any, compiled: str = "no") -> Callable[[], None]:
     """What a trainmark worker does."""
     device = Platform(files.load("cpu")).open(0)
     device.set_precision(precision)
@@ -96,7 +118,7 @@ def our_step(name: str, precision: Precision, batch: ImageBatch, compiled: str =
     return step
 
 
-STEPS: dict[str, Callable[[str, Precision, ImageBatch], Callable[[], None]]] = {
+STEPS: dict[str, Callable[[str, Precision, Any], Callable[[], None]]] = {
     "plain": plain_step,
     "ours": our_step,
     "compiled": partial(our_step, compiled="yes"),

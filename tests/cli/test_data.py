@@ -140,7 +140,10 @@ def test_a_made_speech_set_verifies(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["make", "ljspeech", "--out", "x", "--classes", "3"], "--classes belongs to 'trainmark data make imagenet'"),
+        (
+            ["make", "ljspeech", "--out", "x", "--classes", "3"],
+            "--classes belongs to 'trainmark data make ade20k' and 'trainmark data make imagenet'",
+        ),
         (["make", "imagenet", "--clips", "3", "--out", "x"], "--clips belongs to 'trainmark data make ljspeech'"),
         (["prepare", "ljspeech", "--devkit", "x"], "--devkit belongs to 'trainmark data prepare imagenet'"),
         (["prepare", "imagenet", "--tar=x", "--out", "x"], "--tar belongs to 'trainmark data prepare ljspeech'"),

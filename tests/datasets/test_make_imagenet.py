@@ -237,7 +237,7 @@ def test_every_kind_of_thing_can_be_drawn(index: int) -> None:
 
 @pytest.mark.parametrize("name", shapes.OUTLINES)
 def test_an_outline_is_neither_a_speck_nor_larger_than_its_box(name: str) -> None:
-    pose = renderer._Pose(x=50, y=50, radius=40, a=40, b=0, c=0, d=40)
+    pose = renderer.Pose(x=50, y=50, radius=40, a=40, b=0, c=0, d=40)
     mask = np.asarray(renderer._mask(shapes.OUTLINES[name], pose, (100, 100)))
     assert 0.12 < (mask > 127).mean() < 0.6
     assert not mask[:3].any()
@@ -279,7 +279,7 @@ Features = NDArray[np.float64]
 def test_backdrop_light_noise_and_pose_do_not_depend_on_the_class(chance: int, monkeypatch: pytest.MonkeyPatch) -> None:
     poses, draw_mask = [], renderer._mask
 
-    def noted(outline: shapes.Outline, pose: renderer._Pose, size: tuple[int, int]) -> Image.Image:
+    def noted(outline: shapes.Outline, pose: renderer.Pose, size: tuple[int, int]) -> Image.Image:
         poses.append(pose)
         return draw_mask(outline, pose, size)
 

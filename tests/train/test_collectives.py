@@ -13,6 +13,7 @@ from torch import distributed
 from trainmark.spec.errors import NotReadyError
 from trainmark.train import checkpoint, collectives
 from trainmark.train.collectives import RankGroup, SingleRank
+from trainmark.train.loop import total_sums
 from trainmark.train.setup import newest_checkpoint
 
 MESSAGES = (b"", b"x", bytes(range(256)) * 4)
@@ -33,12 +34,18 @@ def _agree() -> dict[str, Any]:
         "heard": [list(together.broadcast(message if together.rank == 0 else None)) for message in MESSAGES],
         "largest": together.largest(together.rank, -together.rank),
         "total": together.total({"b": together.rank, "a": 1}),
+        "sums": total_sums(together, {"seen": torch.tensor([1, 2]) if together.rank else 0, "loss": torch.tensor(0.5)}),
     }
 
 
 @pytest.mark.slow
 def test_every_rank_gets_the_bytes_of_rank_0_the_largest_and_the_total() -> None:
-    expected = {"heard": [list(message) for message in MESSAGES], "largest": [2, 0], "total": {"a": 3, "b": 3}}
+    expected = {
+        "heard": [list(message) for message in MESSAGES],
+        "largest": [2, 0],
+        "total": {"a": 3, "b": 3},
+        "sums": {"seen": [2, 4], "loss": 1.5},
+    }
     assert on_ranks(3, _agree) == [expected] * 3
 
 

@@ -18,7 +18,8 @@ from trainmark.spec.errors import NotReadyError
 from trainmark.spec.precision import Precision
 from trainmark.train.stepper import Stepper
 from trainmark.workloads import weights
-from trainmark.workloads.vit.model import EncoderBlock, Norm, SelfAttention, VisionTransformer
+from trainmark.workloads.vision_transformer import EncoderBlock, Norm, SelfAttention
+from trainmark.workloads.vit.model import VisionTransformer
 
 Shape = tuple[int, ...]
 TINY = {"image_px": 32, "patch_px": 8, "layers": 2, "heads": 4, "hidden": 16, "mlp": 24, "classes": 5}

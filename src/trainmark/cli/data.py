@@ -127,10 +127,10 @@ class _WordOfAnotherSet(argparse.Action):
 def _refuse_words_of_other_sets(sets: Sets) -> None:
     words = {name: list(parser._option_string_actions) for name, parser in sets.items()}
     for name, parser in sets.items():
-        for other in sets.keys() - {name}:
-            for word in words[other]:
-                if word not in words[name]:
-                    parser.add_argument(word, action=_WordOfAnotherSet, home=sets[other].prog)
+        strange = {word for known in words.values() for word in known} - set(words[name])
+        for word in sorted(strange):
+            homes = [sets[other].prog for other in sorted(sets) if word in words[other]]
+            parser.add_argument(word, action=_WordOfAnotherSet, home="' and '".join(homes))
 
 
 # What they do

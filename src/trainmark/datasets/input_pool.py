@@ -1,30 +1,11 @@
-"""Decodes pictures in worker processes that write straight into batches of memory shared with the trainer."""
+"""Decodes pictures in worker processes, cropped and augmented, into batches of memory shared with the trainer."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import fcntl
 import functools
-import json
-import math
-import mmap
-import multiprocessing
-import os
-import selectors
-import signal
-import struct
-import traceback
-import warnings
-import weakref
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkProcess
-from types import TracebackType
-from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,30 +13,14 @@ import torch
 
 from trainmark.datasets.augment import Augmenter
 from trainmark.datasets.crops import LEAST_AREA, Crop, eval_crop, train_crop
-from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.datasets.image_folder import ImageSet
-from trainmark.datasets.jpeg import BadImage, JpegDecoder
-from trainmark.datasets.order import BatchShare
-from trainmark.spec import cores
-from trainmark.spec.errors import NotReadyError, WorkloadError
-
-Transform = Literal["train", "eval"]
-
-_TASK = struct.Struct("<iiii")  # generation, slot, first row, last row; 16 bytes, so a pipe never tears one
-_TASKS_A_WRITE = 4096 // _TASK.size  # a pipe takes this much whole or not at all
-_MAX_CHUNK = 16
-_JOIN_TIMEOUT_S = 5.0
-_TRAINERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def default_workers(local_ranks: int) -> int:
-    """Decoding processes for each of `local_ranks` trainers of this machine: its share of the cores less its own."""
-    return max(1, min(16, cores.usable() // local_ranks - 1))
+from trainmark.datasets.jpeg import JpegDecoder
+from trainmark.datasets.sample_pool import Row, SamplePool, WantedSample, read_bytes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageBatch:
-    """Decoded pictures and their classes. The pictures lie in a slot that is used again: see `InputPool.batches`."""
+    """Decoded pictures and their classes. The pictures lie in a slot that is used again: see `SamplePool.batches`."""
 
     images: torch.Tensor
     """uint8, (count, 3, size, size), channels_last."""
@@ -77,12 +42,8 @@ class ImageBatch:
         ]
 
 
-class InputPool:
-    """Worker processes and a ring of shared batch slots, for one rank and for as long as the run lasts.
-
-    Make it early and in the main thread: the workers are forked, so no device may be open yet, and they end with the
-    thread that made them. Memory is (depth + 1 + hold) batches, whatever the size of the data set.
-    """
+class InputPool(SamplePool[ImageBatch]):
+    """A pool of pictures that each have one class."""
 
     def __init__(
         self,
@@ -100,442 +61,60 @@ class InputPool:
         augment_magnitude: int = 9,
         turn_by_exif: bool = False,
     ) -> None:
-        """Forks `workers` processes (0: decode in this one).
-
-        depth: batches decoded ahead of the one in use.
-        hold: batches that stay valid after the next one is asked for, for copies to a device still under way.
-        skip_bad: files that may be left out over the pool's life because they cannot be read.
-        augment_ops: random operations on each training picture after its crop, as strong as augment_magnitude.
-        turn_by_exif: make every picture upright first, by its camera's note.
-        """
-        if min(workers, hold, skip_bad, augment_ops) < 0 or min(batch_capacity, depth) < 1:
-            raise ValueError(
-                "an input pool needs workers, hold, skip_bad and augment_ops >= 0, batch_capacity and depth >= 1"
-            )
-        self.skipped: list[tuple[str, str]] = []
-        """(path, reason) of every file left out so far."""
-        self._sets = dict(sets)
-        self._workers = workers
-        self._hold = hold
-        self._skip_bad = skip_bad
-        self._ring = _Ring(depth + 1 + hold, batch_capacity, image_px)
-        self._slots = [_Slot(number) for number in range(depth + 1 + hold)]
-        self._job = _Job(
-            sets=tuple(self._sets.values()),
-            ring=self._ring,
+        """augment_ops: random operations on each training picture after its crop, as strong as augment_magnitude.
+        turn_by_exif: make every picture upright first, by its camera's note."""
+        if augment_ops < 0:
+            raise ValueError("an input pool needs augment_ops >= 0")
+        maker = _Pictures(
+            sets=tuple(sets.values()),
+            size=image_px,
             resize_to=eval_resize_px,
             least_area=crop_area_least,
             augmenter=Augmenter(size_px=image_px, operations=augment_ops, magnitude=augment_magnitude)
             if augment_ops
             else None,
-            turn_by_exif=turn_by_exif,
+            decoder=JpegDecoder(turn_by_exif=turn_by_exif),
         )
-        self._lent: deque[_Slot] = deque()
-        self._generation = 0
-        self._decoder = JpegDecoder(turn_by_exif=turn_by_exif)
-        self._decoders: _DecodeWorkers | None = None
-        if workers:
-            self._decoders = _DecodeWorkers(self._job, workers)
-            # for a pool that is dropped or left to the interpreter's end; multiprocessing's own hook, which would wait
-            # for ever on workers that ignore SIGTERM, was registered before and so runs after
-            self._shut_down = weakref.finalize(self, self._decoders.stop)
-            self._shut_down.atexit = False
-            atexit.register(self._shut_down)
-
-    def batches(
-        self, set_name: str, shares: Iterable[BatchShare], *, transform: Transform, seed: int = 0, epoch: int = 0
-    ) -> Iterator[ImageBatch]:
-        """The shares as decoded batches, in order; decoding starts now and runs `depth` batches ahead.
-
-        A batch's pictures are valid until the next batch is asked for (`hold` batches longer), be it of this iterator
-        or by starting another. Only one is alive at a time: another abandons the one before, wherever it was.
-        """
-        if self._ring.closed:
-            raise ValueError("this input pool is closed")
-        if set_name not in self._sets:
-            raise ValueError(f"no set named {set_name!r} in this input pool; it has {', '.join(self._sets)}")
-        if transform not in ("train", "eval"):
-            raise ValueError(f"no transform named {transform!r}; there are 'train' and 'eval'")
-        self._cancel()
-        self._drain()
-        self._take_back()
-        number = list(self._sets).index(set_name)
-        batches = _Batches(self, self._sets[set_name], iter(shares), (number, transform == "train", seed, epoch))
-        batches.post()
-        return batches
-
-    def close(self) -> None:
-        """Ends the workers and gives the memory back once no batch uses it; doing so twice is harmless."""
-        self._cancel()
-        if self._decoders is not None:
-            self._shut_down()
-            atexit.unregister(self._shut_down)
-        self._ring.drop()
-
-    def __enter__(self) -> InputPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _cancel(self) -> None:
-        """Ends the iterator that is alive, if any: workers drop the tasks of an older generation."""
-        self._generation += 1
-        self._ring.generation[0] = self._generation
-
-    def _drain(self) -> None:
-        """Makes every slot free, waiting for the workers to have dropped what was cancelled."""
-        while self._decoders is not None and any(slot.pending for slot in self._slots):
-            self._hear(self._decoders)
-        for slot in self._slots:
-            slot.clear()
-
-    def _take_back(self) -> list[_Slot]:
-        """Ends the loan of every batch but the `hold` latest; gives the slots that are free by that."""
-        return [self._lent.popleft() for _ in range(len(self._lent) - self._hold)]
-
-    def _post(self, slot: _Slot, share: BatchShare, how: tuple[int, int, int, int]) -> None:
-        """Hands a share to the workers, to be decoded into a free slot."""
-        count = len(share.indices)
-        if count > self._ring.capacity:
-            raise ValueError(f"a batch of {count} does not fit the pool's batch_capacity of {self._ring.capacity}")
-        slot.clear()
-        slot.share = share
-        self._ring.write_request(slot.number, share, how)
-        chunk = max(1, min(_MAX_CHUNK, math.ceil(count / (4 * max(1, self._workers)))))
-        tasks = [(self._generation, slot.number, first, min(first + chunk, count)) for first in range(0, count, chunk)]
-        slot.pending = len(tasks)
-        if self._decoders is not None:
-            self._decoders.give(tasks)
-
-    def _finish(self, slot: _Slot) -> None:
-        """Returns when every picture of the slot is decoded or known to be bad."""
-        if self._decoders is None:
-            rows = len(slot.share.indices)
-            slot.bad = _decode_rows(self._job, self._decoder, slot.number, 0, rows, self._generation)
-            return
-        while slot.pending:
-            self._hear(self._decoders)
-
-    def _hear(self, decoders: _DecodeWorkers) -> None:
-        """Takes in what the workers have to say, waiting for at least one of them."""
-        crashes = []
-        for number, bad, crash in decoders.hear():
-            self._slots[number].pending -= 1
-            self._slots[number].bad.extend((row, reason) for row, reason in bad)
-            if crash:
-                crashes.append(crash)
-        if crashes:
-            raise RuntimeError(f"a decode worker failed:\n{crashes[0]}")
-
-    def _judge(self, image_set: ImageSet, slot: _Slot) -> npt.NDArray[np.int64]:
-        """The sample numbers left after bad files; raises once there are more than the run allows."""
-        indices: npt.NDArray[np.int64] = slot.share.indices
-        if not slot.bad:
-            return indices
-        known = {path for path, _ in self.skipped}
-        for row, reason in sorted(slot.bad):
-            path = image_set.path(int(indices[row]))
-            if path in known:
-                continue
-            if len(known) >= self._skip_bad:
-                allowed = f" (skip-bad allows {self._skip_bad} and all are used up)" if self._skip_bad else ""
-                raise WorkloadError(f"picture {path} cannot be read: {reason}{allowed}")
-            known.add(path)
-            self.skipped.append((path, reason))
-        good = np.setdiff1d(np.arange(len(indices)), [row for row, _ in slot.bad])
-        if not len(good):
-            raise WorkloadError(f"no picture of a batch of {len(indices)} can be read, the last is {path}: {reason}")
-        rows = self._ring.pixels[slot.number]
-        rows[: len(good)] = rows[good]
-        kept: npt.NDArray[np.int64] = indices[good]
-        return kept
-
-
-class _Batches(Iterator[ImageBatch]):
-    """One pass over some shares, with the slots it decodes into."""
-
-    def __init__(
-        self, pool: InputPool, image_set: ImageSet, shares: Iterator[BatchShare], how: tuple[int, int, int, int]
-    ) -> None:
-        self._pool = pool
-        self._set = image_set
-        self._shares = shares
-        self._how = how
-        self._generation = pool._generation
-        self._free = deque(slot for slot in pool._slots if slot not in pool._lent)
-        self._ahead: deque[_Slot] = deque()
-
-    def post(self) -> None:
-        """Starts decoding into every free slot."""
-        while self._free:
-            share = next(self._shares, None)
-            if share is None:
-                return
-            slot = self._free.popleft()
-            self._pool._post(slot, share, self._how)
-            self._ahead.append(slot)
-
-    def __next__(self) -> ImageBatch:
-        pool = self._pool
-        if pool._generation != self._generation:
-            raise RuntimeError("these batches were abandoned when the pool was closed or asked for others")
-        self._free.extend(pool._take_back())
-        self.post()
-        if not self._ahead:
-            raise StopIteration
-        slot = self._ahead.popleft()
-        try:
-            pool._finish(slot)
-            indices = pool._judge(self._set, slot)
-        except BaseException:
-            pool._cancel()  # going on after a failure would silently leave out a batch
-            raise
-        pool._lent.append(slot)
-        return ImageBatch(
-            images=pool._ring.images[slot.number][: len(indices)],
-            labels=torch.from_numpy(self._set.labels[indices]),
-            count=len(indices),
-            global_count=slot.share.global_count,
+        super().__init__(
+            sets, maker, workers=workers, batch_capacity=batch_capacity, depth=depth, hold=hold, skip_bad=skip_bad
         )
-
-
-_NOTHING = BatchShare(indices=np.empty(0, np.int64), global_count=0)
-
-
-class _Slot:
-    """What the trainer knows of one batch of shared memory."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.clear()
-
-    def clear(self) -> None:
-        self.share = _NOTHING
-        self.pending = 0
-        """Chunks handed to the workers and not yet answered."""
-        self.bad: list[tuple[int, str]] = []
-
-
-class _Ring:
-    """The shared memory: pixels, and beside them what is to be decoded where.
-
-    It is mapped without a name, so nothing can stay behind however the processes end.
-    """
-
-    def __init__(self, slots: int, capacity: int, image_px: int) -> None:
-        self.capacity = capacity
-        self.closed = False
-        self.generation = _shared((1,), np.int64)
-        """Tasks of another generation are dropped; one aligned word, so no lock is needed."""
-        self.how = _shared((slots, 4), np.int64)
-        """For each slot: number of the set, whether to crop at random, seed, epoch."""
-        self.indices = _shared((slots, capacity), np.int64)
-        self.views = _shared((slots, capacity), np.int64)
-        self.pixels = _shared((slots, capacity, image_px, image_px, 3), np.uint8)
-        self.images = [torch.from_numpy(slot).permute(0, 3, 1, 2) for slot in self.pixels]
-
-    def drop(self) -> None:
-        """Lets go of the pixels; the memory is gone once no batch looks at it either."""
-        self.closed = True
-        self.pixels = self.pixels[:0].copy()
-        self.images = []
-
-    def write_request(self, slot: int, share: BatchShare, how: tuple[int, int, int, int]) -> None:
-        self.how[slot] = how
-        self.indices[slot, : len(share.indices)] = share.indices
-        self.views[slot, : len(share.indices)] = 0 if share.views is None else share.views
-
-
-def _shared(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-    return np.frombuffer(mmap.mmap(-1, size_bytes), dtype=dtype).reshape(shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Job:
-    """What a worker inherits."""
-
-    sets: tuple[ImageSet, ...]
-    ring: _Ring
+class _Pictures:
+    sets: Sequence[ImageSet]
+    size: int
     resize_to: int
     least_area: float
     augmenter: Augmenter | None
-    """Its buffers become each worker's own when the worker first writes to them."""
-    turn_by_exif: bool
+    decoder: JpegDecoder
 
+    @property
+    def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
+        return {"pixels": ((self.size, self.size, 3), np.uint8)}
 
-def _decode_rows(
-    job: _Job, decoder: JpegDecoder, slot: int, first: int, last: int, generation: int
-) -> list[tuple[int, str]]:
-    """Makes the pictures of rows [first, last) of a slot in place; returns the rows that could not be read, and why."""
-    ring = job.ring
-    set_number, at_random, seed, epoch = (int(word) for word in ring.how[slot])
-    image_set = job.sets[set_number]
-    size = ring.pixels.shape[2]
-    bad: list[tuple[int, str]] = []
-    choose: functools.partial[Crop] = functools.partial(eval_crop, size=size, resize_to=job.resize_to)
-    for row in range(first, last):
-        if ring.generation[0] != generation:
-            break  # nobody waits for this batch any more
-        index = int(ring.indices[slot, row])
-        view = int(ring.views[slot, row])
-        if at_random:
+    def make(self, sample: WantedSample, row: Row) -> None:
+        choose: functools.partial[Crop]
+        seed, epoch, index, view = sample.seed, sample.epoch, sample.index, sample.view
+        if sample.at_random:
             choose = functools.partial(
-                train_crop, size=size, seed=seed, epoch=epoch, index=index, view=view, least_area=job.least_area
+                train_crop, size=self.size, seed=seed, epoch=epoch, index=index, view=view, least_area=self.least_area
             )
-        pixels = ring.pixels[slot, row]
-        try:
-            # what is scored is scored on the pixels of the usual definition, however large the photograph
-            decoder.decode(_read(image_set.path(index)), choose, pixels, may_reduce=bool(at_random))
-        except BadImage as error:
-            bad.append((row, str(error)))
-        except OSError as error:
-            bad.append((row, error.strerror or str(error)))
         else:
-            if at_random and job.augmenter is not None:
-                job.augmenter.augment(pixels, seed=seed, epoch=epoch, index=index, view=view)
-    return bad
+            choose = functools.partial(eval_crop, size=self.size, resize_to=self.resize_to)
+        pixels = row["pixels"]
+        # what is scored is scored on the pixels of the usual definition, however large the photograph
+        data = read_bytes(self.sets[sample.set_number].path(index))
+        self.decoder.decode(data, choose, pixels, may_reduce=sample.at_random)
+        if sample.at_random and self.augmenter is not None:
+            self.augmenter.augment(pixels, seed=seed, epoch=epoch, index=index, view=view)
 
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path object for each picture costs as much as reading it
-        return file.readall()
-
-
-class _DecodeWorkers:
-    """The worker processes and the pipes to them.
-
-    All workers read tasks from one pipe, so that a slow one simply takes fewer; each answers on its own, so that its
-    end is noticed as the end of that pipe.
-    """
-
-    def __init__(self, job: _Job, workers: int) -> None:
-        self._owner_pid = os.getpid()
-        self._task_reader, self._task_writer = _pipe()
-        os.set_blocking(self._task_writer, False)
-        self._backlog: deque[bytes] = deque()
-        self._answers: dict[int, tuple[int, Connection]] = {}
-        self._processes: list[ForkProcess] = []
-        self._selector = selectors.DefaultSelector()
-        context = multiprocessing.get_context("fork")
-        for number in range(workers):
-            reader, writer = _pipe()
-            self._answers[reader] = (number, Connection(reader, writable=False))
-            self._selector.register(reader, selectors.EVENT_READ)
-            ours = [self._task_writer, *self._answers]
-            process = context.Process(
-                target=_work,
-                args=(job, self._task_reader, writer, ours, self._owner_pid),
-                name=f"trainmark-decode-{number}",
-                daemon=True,
-            )
-            try:
-                _start(process)
-            except OSError as error:
-                self.stop()
-                raise NotReadyError(f"decode worker {number} cannot be started: {error.strerror}") from error
-            finally:
-                os.close(writer)
-            self._processes.append(process)
-
-    def give(self, tasks: list[tuple[int, int, int, int]]) -> None:
-        self._backlog.extend(_TASK.pack(*task) for task in tasks)
-        self._flush()
-
-    def hear(self) -> list[tuple[int, list[tuple[int, str]], str]]:
-        """Waits until a worker answers; gives (slot, bad rows, crash) of each answer."""
-        self._flush()
-        answers = []
-        for key, _ in self._selector.select():
-            number, connection = self._answers[key.fd]
-            try:
-                answers.append(json.loads(connection.recv_bytes()))
-            except (EOFError, OSError) as error:
-                raise WorkloadError(self._obituary(number)) from error
-        return answers
-
-    def stop(self) -> None:
-        """Ends every worker at once (it holds nothing that could be lost) and waits for it, so that no zombie stays."""
-        if os.getpid() != self._owner_pid:
-            return  # a forked child drops its copy of the pool: the workers are not its own
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.join(_JOIN_TIMEOUT_S)
-        self._processes.clear()
-        self._selector.close()
-        for _, connection in self._answers.values():
-            connection.close()
-        self._answers.clear()
-        for end in (self._task_reader, self._task_writer):
-            os.close(end)
-
-    def _flush(self) -> None:
-        # never blocks: the trainer must stay free to hear answers, or both sides could wait for each other
-        while self._backlog:
-            some = [self._backlog[i] for i in range(min(len(self._backlog), _TASKS_A_WRITE))]
-            try:
-                os.write(self._task_writer, b"".join(some))
-            except BlockingIOError:
-                return
-            for _ in some:
-                self._backlog.popleft()
-
-    def _obituary(self, number: int) -> str:
-        process = self._processes[number]
-        process.join(_JOIN_TIMEOUT_S)
-        code = process.exitcode
-        if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-            if -code == signal.SIGKILL:
-                how += " (the machine may be out of memory)"
-        else:
-            how = f"ended with exit code {code}"
-        return f"decode worker {number} (pid {process.pid}) {how}; no further batches can be made"
-
-
-def _start(process: ForkProcess) -> None:
-    # an interrupt that comes before the child has decided what to do with it waits until then
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TRAINERS_SIGNALS)
-    try:
-        with warnings.catch_warnings():
-            # newer Pythons warn of fork beside threads: the child uses no lock a thread of ours could hold
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _pipe() -> tuple[int, int]:
-    """A pipe whose ends are not 0, 1 or 2, even in a process that was started with those closed."""
-    ends = []
-    for end in os.pipe():
-        ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
-        os.close(end)
-    return ends[0], ends[1]
-
-
-def _work(job: _Job, tasks: int, answers: int, not_mine: list[int], parent_pid: int) -> None:
-    """A worker's life: take a task, decode it into place, say so; ends when the trainer does."""
-    end_with_parent(parent_pid)
-    # the trainer decides what these mean, and may want one more batch to finish its step; it ends us with SIGKILL
-    for number in _TRAINERS_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TRAINERS_SIGNALS)
-    for end in not_mine:
-        os.close(end)
-    torch.set_num_threads(1)
-    decoder = JpegDecoder(turn_by_exif=job.turn_by_exif)
-    with contextlib.suppress(BrokenPipeError), Connection(answers, readable=False) as answer:
-        while task := os.read(tasks, _TASK.size):
-            generation, slot, first, last = _TASK.unpack(task)
-            bad: list[tuple[int, str]] = []
-            crash = ""
-            try:
-                bad = _decode_rows(job, decoder, slot, first, last, generation)
-            except Exception:
-                crash = traceback.format_exc()
-            answer.send_bytes(json.dumps([slot, bad, crash]).encode())
+    def batch(
+        self, set_number: int, rows: Mapping[str, torch.Tensor], indices: npt.NDArray[np.int64], global_count: int
+    ) -> ImageBatch:
+        return ImageBatch(
+            images=rows["pixels"].permute(0, 3, 1, 2),
+            labels=torch.from_numpy(self.sets[set_number].labels[indices]),
+            count=len(indices),
+            global_count=global_count,
+        )

@@ -116,6 +116,14 @@ class JpegDecoder:
         crop = choose_crop(whole.shape[1], whole.shape[0])
         _place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
 
+    def whole(self, data: bytes) -> Pixels:
+        """The picture as it is stored (height, width, 3), valid until the next is decoded; or raises `BadImage`."""
+        header = _read_header(data, turn_by_exif=False)
+        if header is not None:
+            with contextlib.suppress(ValueError):
+                return self._decode_jpeg(data, header, header.height, 1)
+        return _decode_with_pillow(data, turn_by_exif=False)
+
     def check(self, data: bytes) -> str:
         """Raises `BadImage` where `decode` would for some crop; else what libjpeg complained of, most often nothing."""
         header = _read_header(data, turn_by_exif=False)

@@ -1,8 +1,9 @@
-"""Takes files out of tar archives that nobody vouches for: only plain files, only inside the folder, only so many.
+"""Takes files out of archives that nobody vouches for: only plain files, only inside the folder, only so many.
 
-The archive is read front to back, block by block, so it may be a pipe, a compressed file or a member of another
+A tar is read front to back, block by block, so it may be a pipe, a compressed file or a member of another
 archive; `tarfile` reads single headers, the walk is ours, because `tarfile` takes damage in the middle of an archive
-for its end. Nothing is executed, no link is made or followed, and every refusal names the archive and the member.
+for its end. A zip is read by its own list of contents. Nothing is executed, no link is made or followed, and every
+refusal names the archive and the member.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import lzma
 import os
 import stat
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -142,6 +144,49 @@ def members(source: Readable, archive: str, limits: ArchiveLimits) -> Iterator[M
         member = Member(archive, name, size, source)
         yield member
         member.finish()
+
+
+def zip_members(archive: Path, limits: ArchiveLimits) -> Iterator[Member]:
+    """The plain files of a zip archive in its order, each held to its checksum once it is read to its end; folders are
+    passed over, and all that `members` refuses is refused here."""
+    try:
+        file = zipfile.ZipFile(archive)
+    except (OSError, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise NotReadyError(f"{archive} is no zip archive, or it is cut short ({reason}); fetch it again") from error
+    seen: set[str] = set()
+    total_bytes = 0
+    with file:
+        for info in file.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise NotReadyError(
+                    f"{archive.name}: member {info.filename!r} is a link or a device; only plain files are taken"
+                )
+            if info.is_dir():
+                continue
+            if info.flag_bits & 1:
+                raise NotReadyError(
+                    f"{archive.name}: member {info.filename!r} is encrypted; only plain files are taken"
+                )
+            name = str(safe_path(info.filename, archive.name))
+            if name in seen:
+                raise NotReadyError(f"{archive.name}: member {name!r} occurs twice; which one is meant cannot be known")
+            seen.add(name)
+            total_bytes += info.file_size
+            if len(seen) > limits.files or total_bytes > limits.total_bytes:
+                raise NotReadyError(
+                    f"{archive.name}: more than {limits.files} files or {limits.total_bytes} bytes, at member "
+                    f"{name!r}; refused as too many"
+                )
+            try:
+                source = file.open(info)
+            except (NotImplementedError, RuntimeError, zipfile.BadZipFile, OSError) as error:
+                raise NotReadyError(
+                    f"{archive.name}: member {name!r} cannot be read ({error}); fetch it again"
+                ) from error
+            with source:
+                yield Member(archive.name, name, info.file_size, source)
 
 
 def safe_path(name: str, archive: str) -> PurePosixPath:
@@ -304,7 +349,7 @@ def open_archive(path: Path) -> Archive:
 def _read(source: Readable, size: int, archive: str) -> bytes:
     try:
         return source.read(min(size, _CHUNK))
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise NotReadyError(f"{archive} cannot be read to its end ({error}); fetch it again") from error
 
 

@@ -130,7 +130,7 @@ def initial_weights(plan: Plan) -> CheckResult:
     from trainmark.workloads import weights
 
     if (given := setup.initial_weights(plan)) is not None:
-        weights.check_fit(meta_model.model(plan), given, str(plan.init_from))
+        weights.check_fit(meta_model.model(plan), given, str(plan.init_from), to_begin=True)
     return ok("the model begins as the plan says")
 
 

@@ -144,8 +144,22 @@ def target_missed(f: Facts) -> Found:
         yield "target-missed", f"target missed: {f.quality.name} {sign} {f.quality.goal:g}{unit} asked, {reached}"
 
 
+def begins_trained(plan: Plan) -> bool:
+    """Whether the recipe is meant to begin with weights that were trained before, as some workloads' published runs."""
+    return plan.recipe.get("begins_with") == "trained"
+
+
+def random_start(f: Facts) -> Found:
+    if begins_trained(f.plan) and not f.plan.init_from and not f.plan.resume_from:
+        yield (
+            "random-start",
+            "training began with random weights where the published run began with trained ones: its quality will stay "
+            "far below; give a file with --init-from",
+        )
+
+
 def given_weights(f: Facts) -> Found:
-    if f.plan.init_from:
+    if f.plan.init_from and not begins_trained(f.plan):
         yield (
             "init-from",
             f"training began with the weights of {Path(f.plan.init_from).name}, so its time to target is not that of "
@@ -426,6 +440,7 @@ CHECKS = (
     stand_in,
     synthetic_data,
     given_weights,
+    random_start,
     target_missed,
     loss_rose,
     at_chance,

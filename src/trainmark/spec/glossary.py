@@ -90,6 +90,8 @@ DOUBTS = {
     "stand-in": "It ran on the stand-in, which is no device but shows how a run would fare on one: its speed, memory "
     "and power mean nothing.",
     "init-from": "Training began with given weights, not random ones: its time to target is not that from scratch.",
+    "random-start": "The recipe is meant to begin with weights that were trained before, and none were given: speed is "
+    "real, but its quality cannot be held to the published one.",
     "target-missed": "A full run ended without the quality its recipe asks for.",
     "loss-rose": "The training loss was certainly higher at the end than at the beginning, by more than 2 %: with this "
     "recipe the network does not learn, whatever its speed.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,7 @@ def evaluate(job: Job, position: Position) -> bool:
             sums = {name: sums[name] + scores[name] for name in sums}
             samples += batch.count
             job.monitor.alive("evaluate", samples)
-        totals = job.collectives.total({**{name: float(value) for name, value in sums.items()}, "samples": samples})
+        totals = total_sums(job.collectives, {**sums, "samples": samples})
     samples = int(totals["samples"])
     values = workload.quality(totals) if samples else {}
     per_epoch = job.schedule.steps_per_epoch
@@ -129,6 +129,23 @@ def evaluate(job: Job, position: Position) -> bool:
     job.events.write(Evaluated(step=position.step, epoch=epoch, values=values, samples=samples, elapsed_ns=elapsed_ns))
     goal = values.get(workload.target.name)
     return goal is not None and workload.target.reached(goal, job.recipe.target)
+
+
+def total_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all ranks, by name: a number, or a list where any rank added up a vector; a rank without a sample has 0."""
+    own = {name: torch.as_tensor(value).flatten().tolist() for name, value in sums.items()}
+    lengths = {name: len(own[name]) if getattr(value, "ndim", 0) else 0 for name, value in sums.items()}
+    lengths = dict(zip(lengths, map(int, collectives.largest(*lengths.values())), strict=True))
+    numbers = {
+        f"{name}/{place}": float(own[name][place]) if place < len(own[name]) else 0.0
+        for name, length in lengths.items()
+        for place in range(length or 1)
+    }
+    totals = collectives.total(numbers)
+    return {
+        name: [totals[f"{name}/{place}"] for place in range(length)] if length else totals[f"{name}/0"]
+        for name, length in lengths.items()
+    }
 
 
 def evaluation_precision(recipe: Recipe, training: Precision) -> Precision:

@@ -158,7 +158,7 @@ def build_stepper(
     torch.manual_seed(recipe.seed)
     model = workload.build(recipe)
     if initial is not None:
-        weights.load_into(model, initial, "the file of --init-from")
+        weights.load_into(model, initial, "the file of --init-from", to_begin=True)
     model = model.to(device.torch)
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
     model = model.to(memory_format=form)  # type: ignore[call-overload]

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import torch
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
+
+
+class Centring(NamedTuple):
+    """What is subtracted from red, green and blue, from 0 to 1, and what the rest is divided by."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+IMAGENET, HALVES = Centring(MEAN, STD), Centring((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _PIECE_VALUES = (
     2_000_000  # floats of a half-precision batch made at once; all at once would need fresh memory each time
 )
 
 
-def normalise(images: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None = None) -> torch.Tensor:
+def normalise(
+    images: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None = None, centring: Centring = IMAGENET
+) -> torch.Tensor:
     """(pixel / 255 - mean) / std of a uint8 (n, 3, height, width) channels_last batch, channels_last in `dtype`.
 
     Computed in fp32 and rounded once. `out`, a channels_last tensor of the same shape, spares fresh memory each batch.
@@ -29,7 +42,7 @@ def normalise(images: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None
     # innermost place would run in loops of three
     pixels = images.permute(0, 2, 3, 1).reshape(n, height, width * 3)
     floats = out.permute(0, 2, 3, 1).view(n, height, width * 3)
-    scale, shift = _row_constants(width, images.device)
+    scale, shift = _row_constants(width, images.device, centring)
     # few large operations: where cores are shared with the decoding processes, every parallel region waits for its
     # slowest thread
     if out.dtype == torch.float32:
@@ -43,8 +56,8 @@ def normalise(images: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None
 
 
 @functools.lru_cache(maxsize=8)
-def _row_constants(width: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _row_constants(width: int, device: torch.device, centring: Centring) -> tuple[torch.Tensor, torch.Tensor]:
     """Per value of a row: what to multiply a byte by, and what to add."""
-    scale = torch.tensor([1 / (255 * std) for std in STD], dtype=torch.float32)
-    shift = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)], dtype=torch.float32)
+    scale = torch.tensor([1 / (255 * std) for std in centring.std], dtype=torch.float32)
+    shift = torch.tensor([-mean / std for mean, std in zip(*centring, strict=True)], dtype=torch.float32)
     return scale.repeat(width).to(device), shift.repeat(width).to(device)

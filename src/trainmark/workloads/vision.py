@@ -16,7 +16,8 @@ from trainmark.datasets import image_folder, order
 from trainmark.datasets.counter_rng import Draws
 from trainmark.datasets.imagenet import counts
 from trainmark.datasets.imagenet.counts import Counts
-from trainmark.datasets.input_pool import ImageBatch, InputPool, default_workers
+from trainmark.datasets.input_pool import ImageBatch, InputPool
+from trainmark.datasets.sample_pool import default_workers
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.learning import CHANCE, CLASSES
 from trainmark.spec.recipe import Limits, Recipe, knob

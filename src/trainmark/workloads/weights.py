@@ -74,9 +74,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Raises NotReadyError with the names that do not fit. Looks at shapes only, so the model may be on `meta`."""
-    weights, wanted = _own_names(model, weights), model.state_dict()
+def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, to_begin: bool = False) -> None:
+    """Raises NotReadyError with the names that do not fit. Looks at shapes only, so the model may be on `meta`.
+
+    `to_begin`: the weights are there to be trained on, and may be as little as the model can begin with.
+    """
+    weights, wanted = _own_weights(model, weights, to_begin), model.state_dict()
     missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in weights if name not in wanted]
     shapes = [
@@ -93,16 +96,19 @@ def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> N
         )
 
 
-def load_into(model: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+def load_into(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, to_begin: bool = False) -> None:
     """Copies the weights into a model; counts of batches that norms have seen may be missing, nothing else."""
-    check_fit(model, weights, source)
-    model.load_state_dict(_own_names(model, weights), strict=False)
+    check_fit(model, weights, source, to_begin=to_begin)
+    model.load_state_dict(_own_weights(model, weights, to_begin), strict=False)
 
 
-def _own_names(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by the model's names; it may know others that public files of its kind have."""
+def _own_weights(model: nn.Module, weights: Mapping[str, Tensor], to_begin: bool) -> dict[str, Tensor]:
+    """The weights by the model's names; it may know others that public files of its kind have (`own_name`), and make
+    the weights of another network its own where they are to begin with (`begin_with`)."""
     own_name = getattr(model, "own_name", str)
-    return {own_name(name): tensor for name, tensor in weights.items()}
+    found = {own_name(name): tensor for name, tensor in weights.items()}
+    begin_with = getattr(model, "begin_with", None)
+    return begin_with(found) if to_begin and begin_with else found
 
 
 def _state_dict(document: Any) -> dict[str, Tensor]:

@@ -137,10 +137,10 @@ class Workload(Protocol):
     """What `score` adds up, so that a rank without a sample can add nothing."""
 
     def score(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        """Sums over the batch's samples; the loop adds them up over batches and ranks."""
+        """Sums over the batch's samples, numbers or vectors; the loop adds them up over batches and ranks."""
 
-    def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """From those sums, the numbers reported; one has the target's name."""
+    def quality(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """From those sums, a list where there was a vector, the numbers reported; one has the target's name."""
 
     def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
         """What a trained network makes of an input, for people to judge it by: asked by `trainmark sample`, and after

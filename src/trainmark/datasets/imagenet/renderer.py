@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from trainmark.datasets.imagenet.shapes import Floats, Outline, Points, Surface, form
+from trainmark.datasets.imagenet.shapes import Floats, Outline, Points, form
 
 Pixels = NDArray[np.uint8]
 Rng = np.random.Generator
 Colour = tuple[float, float, float]
 """Red, green and blue, 0 to 255."""
+Corners = list[tuple[float, float]]
+"""Of a polygon, in pixels."""
 
 ASPECTS = ((1.0, 0.75, 0.60), (0.75, 1.0, 0.16), (1.0, 0.667, 0.12), (1.0, 1.0, 0.06), (0.667, 1.0, 0.06))
 """Width and height as shares of the long side, and the share of pictures shaped so; most are landscape 4:3."""
@@ -40,27 +42,35 @@ POOL_SIDE = 1024
 
 def draw(index: int, rng: Rng, *, long_side: int = 500) -> Pixels:
     """One picture (height, width, RGB) of class `index`; everything but the class comes from `rng`."""
-    _, outline, surface = form(index)
+    width, height = random_size(long_side, rng)
+    image, _ = backdrop(width, height, rng)
+    short = min(width, height)
+    x, y = (side / 2 + short * rng.uniform(-OFF_CENTRE, OFF_CENTRE) for side in (width, height))
+    add_object(image, index, Pose.at(x, y, short * rng.uniform(*RADIUS), rng), rng)
+    return develop(image, rng)
+
+
+def random_size(long_side: int, rng: Rng) -> tuple[int, int]:
+    """Width and height of a picture."""
     width_share, height_share, _ = ASPECTS[rng.choice(len(ASPECTS), p=[share for *_, share in ASPECTS])]
-    width, height = round(long_side * width_share), round(long_side * height_share)
-    image = _backdrop(width, height, rng)
-    _add_object(image, outline, surface, rng)
-    return _develop(image, rng)
+    return round(long_side * width_share), round(long_side * height_share)
 
 
 # The picture's three layers; until developed, a picture is (RGB, height, width)
 
 
-def _backdrop(width: int, height: int, rng: Rng) -> Floats:
-    """What lies behind the object, out of focus: uneven colour, perhaps a horizon, clutter of no particular form."""
+def backdrop(width: int, height: int, rng: Rng) -> tuple[Floats, Corners]:
+    """What lies behind objects, out of focus: uneven colour, perhaps a horizon, clutter of no particular form; and the
+    corners of the ground below the horizon, none where there is none."""
     small = (max(8, width // 3), max(8, height // 3))
     uneven = rng.uniform(0.08, 0.3)
     patches = rng.integers(0, 256, (4, 5, 3)) * uneven + np.array(_colour(rng, vivid=0.5)) * (1 - uneven)
     canvas = Image.fromarray(patches.astype(np.uint8)).resize(small, Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(canvas, "RGBA")
+    ground: Corners = []
     if rng.random() < 0.5:
         line, tilt = small[1] * rng.uniform(0.35, 0.75), small[1] * rng.uniform(-0.08, 0.08)
-        ground = [(0, line - tilt), (small[0], line + tilt), small, (0, small[1])]
+        ground = [(0.0, line - tilt), (small[0], line + tilt), small, (0.0, small[1])]
         pen.polygon(ground, fill=_ink(_colour(rng, vivid=0.5), rng.uniform(0.5, 0.85)))
     for _ in range(int(rng.integers(3, 9))):
         pen.polygon(_pebble(small, rng), fill=_ink(_colour(rng, vivid=0.6), rng.uniform(0.25, 0.7)))
@@ -70,12 +80,13 @@ def _backdrop(width: int, height: int, rng: Rng) -> Floats:
     image = np.empty((3, height, width), np.float32)
     for plane, channel in zip(image, canvas.split(), strict=True):
         np.multiply(_floats(channel), relief, out=plane)
-    return image
+    return image, [(x * width / small[0], y * height / small[1]) for x, y in ground]
 
 
-def _add_object(image: Floats, outline: Outline, surface: Surface, rng: Rng) -> None:
+def add_object(image: Floats, index: int, pose: Pose, rng: Rng) -> tuple[tuple[slice, slice], Pixels]:
+    """Paints an object of class `index`; says in which rows and columns, and how much of each pixel there it covers."""
+    _, outline, surface = form(index)
     height, width = image.shape[1:]
-    pose = _pose(width, height, rng)
     across, down = _box(pose, width, height)
     window = image[:, down, across]
     size = (across.stop - across.start, down.stop - down.start)
@@ -111,9 +122,10 @@ def _add_object(image: Floats, outline: Outline, surface: Surface, rng: Rng) -> 
     for plane, first, second in zip(window, *_two_colours(rng), strict=True):
         paint = (mixture * np.float32(second - first) + np.float32(first)) * shade
         plane += (paint - plane) * cover
+    return (down, across), np.asarray(mask)
 
 
-def _develop(image: Floats, rng: Rng) -> Pixels:
+def develop(image: Floats, rng: Rng) -> Pixels:
     """The camera: light falling off to one side and to the corners, white balance, sensor noise, eight bits."""
     height, width = image.shape[1:]
     corner = rng.uniform(0, 0.15)
@@ -137,7 +149,7 @@ def _develop(image: Floats, rng: Rng) -> Pixels:
 
 
 @dataclass(frozen=True)
-class _Pose:
+class Pose:
     """Where an object lies: (u, v) of its own coordinates is the pixel (x + a u + b v, y + c u + d v)."""
 
     x: float
@@ -148,8 +160,26 @@ class _Pose:
     c: float
     d: float
 
-    def moved(self, right: float, down: float) -> _Pose:
-        return _Pose(self.x + right, self.y + down, self.radius, self.a, self.b, self.c, self.d)
+    @classmethod
+    def at(cls, x: float, y: float, radius: float, rng: Rng) -> Pose:
+        """Perhaps mirrored, then turned, then squashed along any direction."""
+        mirror = 1 if rng.random() < 0.5 else -1
+        turn, lean = rng.uniform(-TURN, TURN), rng.uniform(0, math.pi)
+        cos_turn, sin_turn, cos_lean, sin_lean = math.cos(turn), math.sin(turn), math.cos(lean), math.sin(lean)
+        lost = rng.uniform(0, SQUASH)
+        xx, xy, yy = 1 - lost * cos_lean * cos_lean, -lost * cos_lean * sin_lean, 1 - lost * sin_lean * sin_lean
+        return cls(
+            x,
+            y,
+            radius,
+            a=radius * mirror * (xx * cos_turn + xy * sin_turn),
+            b=radius * (xy * cos_turn - xx * sin_turn),
+            c=radius * mirror * (xy * cos_turn + yy * sin_turn),
+            d=radius * (yy * cos_turn - xy * sin_turn),
+        )
+
+    def moved(self, right: float, down: float) -> Pose:
+        return Pose(self.x + right, self.y + down, self.radius, self.a, self.b, self.c, self.d)
 
     def placed(self, points: Points, scale: int) -> list[tuple[float, float]]:
         return [
@@ -166,28 +196,7 @@ class _Pose:
         return u, v
 
 
-def _pose(width: int, height: int, rng: Rng) -> _Pose:
-    """Somewhere about the middle; perhaps mirrored, then turned, then squashed along any direction."""
-    short = min(width, height)
-    x, y = (side / 2 + short * rng.uniform(-OFF_CENTRE, OFF_CENTRE) for side in (width, height))
-    radius = short * rng.uniform(*RADIUS)
-    mirror = 1 if rng.random() < 0.5 else -1
-    turn, lean = rng.uniform(-TURN, TURN), rng.uniform(0, math.pi)
-    cos_turn, sin_turn, cos_lean, sin_lean = math.cos(turn), math.sin(turn), math.cos(lean), math.sin(lean)
-    lost = rng.uniform(0, SQUASH)
-    xx, xy, yy = 1 - lost * cos_lean * cos_lean, -lost * cos_lean * sin_lean, 1 - lost * sin_lean * sin_lean
-    return _Pose(
-        x,
-        y,
-        radius,
-        a=radius * mirror * (xx * cos_turn + xy * sin_turn),
-        b=radius * (xy * cos_turn - xx * sin_turn),
-        c=radius * mirror * (xy * cos_turn + yy * sin_turn),
-        d=radius * (yy * cos_turn - xy * sin_turn),
-    )
-
-
-def _box(pose: _Pose, width: int, height: int) -> tuple[slice, slice]:
+def _box(pose: Pose, width: int, height: int) -> tuple[slice, slice]:
     """The columns and rows an object and its shadow can touch."""
     reach = pose.radius * 1.3
     across = slice(max(0, int(pose.x - reach)), min(width, int(pose.x + reach)))
@@ -195,7 +204,7 @@ def _box(pose: _Pose, width: int, height: int) -> tuple[slice, slice]:
     return across, down
 
 
-def _mask(outline: Outline, pose: _Pose, size: tuple[int, int]) -> Image.Image:
+def _mask(outline: Outline, pose: Pose, size: tuple[int, int]) -> Image.Image:
     """Where the object is, 0 to 255, drawn at twice the size for smooth edges."""
     canvas = Image.new("L", (size[0] * 2, size[1] * 2))
     pen = ImageDraw.Draw(canvas)

@@ -1,0 +1,1 @@
+"""Segmenter: a class for every pixel, by a Vision Transformer and a decoder of masks."""

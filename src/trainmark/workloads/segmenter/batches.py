@@ -1,0 +1,265 @@
+"""Crops with their masks for training, and whole pictures with theirs for evaluation, read ahead of the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trainmark.datasets import order
+from trainmark.datasets.ade20k import layouts, photometric, reader, views
+from trainmark.datasets.ade20k.layouts import SceneCounts
+from trainmark.datasets.ade20k.reader import SceneSet
+from trainmark.datasets.ade20k.views import SceneReader, ViewSettings
+from trainmark.datasets.ahead import ahead
+from trainmark.datasets.counter_rng import Draws
+from trainmark.datasets.jpeg import BadImage
+from trainmark.datasets.sample_pool import Row, SamplePool, WantedSample, default_workers
+from trainmark.spec.errors import NotReadyError, WorkloadError
+from trainmark.spec.learning import CHANCE, CLASSES
+from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
+from trainmark.workloads.segmenter.facts import FACTS
+from trainmark.workloads.segmenter.recipes import SegmenterRecipe
+from trainmark.workloads.workload import Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowSeen:
+    """What loss and score have to know of the recipe."""
+
+    size: int
+    stride: int
+    """Of the windows that slide over a picture."""
+    patch_px: int
+    classes: int
+    centring: Centring
+    judged_mean: bool
+
+    @classmethod
+    def of(cls, recipe: SegmenterRecipe) -> HowSeen:
+        return cls(
+            size=recipe.image_px,
+            stride=recipe.window_stride,
+            patch_px=recipe.patch_px,
+            classes=recipe.classes,
+            centring=IMAGENET if recipe.pixels == "imagenet" else HALVES,
+            judged_mean=recipe.loss_mean == "judged",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CropBatch:
+    """What a step trains on. Pictures and masks lie in a slot of the pool that is used again."""
+
+    images: Tensor
+    """uint8, (count, 3, size, size), channels_last."""
+    labels: Tensor
+    """uint8, (count, size, size): classes, and 255 where a pixel is not judged."""
+    extents: tuple[tuple[int, int], ...]
+    """Rows and columns of each that are a picture's; what lies beyond is padding."""
+    how: HowSeen
+    count: int
+    global_count: int
+
+    def parts(self, count: int) -> list[CropBatch]:
+        count = min(count, self.count)
+        edges = [self.count * number // count for number in range(count + 1)]
+        return [
+            replace(
+                self,
+                images=self.images[first:last],
+                labels=self.labels[first:last],
+                extents=self.extents[first:last],
+                count=last - first,
+            )
+            for first, last in pairwise(edges)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SceneBatch:
+    """Whole pictures, each of a size of its own, that are scored one by one."""
+
+    images: tuple[Tensor, ...]
+    """uint8, each (3, height, width), brought to the size that the network sees."""
+    labels: tuple[Tensor, ...]
+    """uint8, each (height, width) of the picture as it is stored."""
+    how: HowSeen
+    count: int
+    global_count: int
+
+    def parts(self, count: int) -> list[SceneBatch]:
+        count = min(count, self.count)
+        edges = [self.count * number // count for number in range(count + 1)]
+        return [
+            replace(self, images=self.images[first:last], labels=self.labels[first:last], count=last - first)
+            for first, last in pairwise(edges)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Crops:
+    """What the pool's workers make."""
+
+    scenes: SceneSet
+    settings: ViewSettings
+    reader: SceneReader
+    how: HowSeen
+
+    @property
+    def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
+        size = self.settings.size
+        return {"pixels": ((size, size, 3), np.uint8), "labels": ((size, size), np.uint8), "extent": ((2,), np.int32)}
+
+    def make(self, sample: WantedSample, row: Row) -> None:
+        pixels, labels = self.reader.read(self.scenes, sample.index)
+        draw = Draws(sample.seed, sample.epoch, sample.index, sample.view)
+        row["extent"][:] = views.random_view(pixels, labels, draw, self.settings, (row["pixels"], row["labels"]))
+
+    def batch(self, _: int, rows: Mapping[str, Tensor], indices: npt.NDArray[np.int64], global_count: int) -> CropBatch:
+        return CropBatch(
+            images=rows["pixels"].permute(0, 3, 1, 2),
+            labels=rows["labels"],
+            extents=tuple((int(height), int(width)) for height, width in rows["extent"].tolist()),
+            how=self.how,
+            count=len(indices),
+            global_count=global_count,
+        )
+
+
+class SceneData:
+    """A folder of pictures with masks, open for one rank."""
+
+    def __init__(self, recipe: SegmenterRecipe, folder: Path, share: Share, skip_bad: int) -> None:
+        self._recipe, self._share, self._skip_bad = recipe, share, skip_bad
+        check_folder(recipe, folder)
+        self.how = HowSeen.of(recipe)
+        self._train, self.val = (reader.open_split(folder, split) for split in layouts.SPLITS)
+        self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
+        self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        self.items_per_step = len(self._train) / self.steps_per_epoch
+        self._reader = SceneReader()
+        self._counts = np.zeros(len(self.val.names), np.int64)
+        self._left_out: dict[str, str] = {}
+        settings = ViewSettings(
+            size=recipe.image_px,
+            least_scale=recipe.least_scale,
+            most_scale=recipe.most_scale,
+            distorts=recipe.photometric,
+        )
+        if recipe.photometric:
+            photometric.prepare()
+        self._pool: SamplePool[CropBatch] = SamplePool(
+            {"train": self._train},
+            _Crops(scenes=self._train, settings=settings, reader=SceneReader(), how=self.how),
+            workers=default_workers(share.local_ranks) if recipe.input_workers < 0 else recipe.input_workers,
+            batch_capacity=order.largest_share(len(self._train), **self._batching),
+            skip_bad=skip_bad,
+        )
+
+    @property
+    def skipped(self) -> list[tuple[str, str]]:
+        return [*self._pool.skipped, *self._left_out.items()]
+
+    @property
+    def facts(self) -> dict[str, float]:
+        """With what guessing the commonest class would give, of the pictures that were evaluated here."""
+        counted: dict[str, float] = {"train_samples": len(self._train), "val_samples": len(self.val)}
+        chance = one_class_miou(self._counts.tolist())
+        return {**counted, CLASSES: len(self.val.names), **({CHANCE: round(chance, 3)} if chance else {})}
+
+    def train(self, epoch: int, start_step: int) -> Iterator[CropBatch]:
+        seed = self._recipe.seed
+        shares = order.rank_batches(
+            len(self._train),
+            batch_per_device=self._recipe.step_batch_per_device,
+            world=self._share.world,
+            rank=self._share.rank,
+            seed=seed,
+            epoch=epoch,
+            shuffle=True,
+            start_step=start_step,
+        )
+        # reading starts here, before the first batch is waited for
+        return self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
+
+    def evaluation(self) -> Iterator[SceneBatch]:
+        """Each picture once over all ranks."""
+        shares = order.rank_share(
+            len(self.val),
+            batch_per_device=self._recipe.eval_batch_per_device,
+            world=self._share.world,
+            rank=self._share.rank,
+        )
+        self._counts[:] = 0
+        return ahead(self._scenes(share.indices.tolist(), share.global_count) for share in shares)
+
+    def scene(self, index: int) -> tuple[Tensor, Tensor]:
+        """A validation picture as the network sees it, and its classes."""
+        pixels, labels = self._reader.read(self.val, index)
+        seen = fitted_image(pixels, self._recipe.image_px)
+        return seen, torch.from_numpy(labels)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _scenes(self, indices: Sequence[int], global_count: int) -> SceneBatch:
+        read = []
+        for index in indices:
+            try:
+                read.append(self.scene(index))
+            except (BadImage, OSError) as error:
+                self._leave_out(self.val.path(index), str(error))
+                continue
+            self._counts += reader.shares(read[-1][1].numpy(), len(self._counts))
+        return SceneBatch(
+            images=tuple(image for image, _ in read),
+            labels=tuple(labels for _, labels in read),
+            how=self.how,
+            count=len(read),
+            global_count=global_count,
+        )
+
+    def _leave_out(self, path: str, reason: str) -> None:
+        if path in self._left_out:
+            return
+        if len(self.skipped) >= self._skip_bad:
+            allowed = f" (skip-bad allows {self._skip_bad} and all are used up)" if self._skip_bad else ""
+            raise WorkloadError(f"picture {path} cannot be read: {reason}{allowed}")
+        self._left_out[path] = reason
+
+
+def fitted_image(pixels: npt.NDArray[np.uint8], size: int) -> Tensor:
+    """A stored picture (height, width, 3) as (3, height, width) of the size that the network sees."""
+    width, height = views.fitted(pixels.shape[1], pixels.shape[0], size)
+    seen = views.resized(pixels, width, height)
+    # what was not resized still lies in a buffer that is used again
+    return torch.from_numpy(seen.copy() if seen is pixels else seen).permute(2, 0, 1)
+
+
+def one_class_miou(judged: Sequence[float]) -> float:
+    """What taking every pixel for the commonest class gives, in percent, by the pixels of each class."""
+    present = [count for count in judged if count]
+    return 100 * max(present) / sum(present) / len(present) if present else 0.0
+
+
+def check_folder(recipe: SegmenterRecipe, folder: Path) -> None:
+    """Raises NotReadyError where a folder has more classes than the network, or is not whole."""
+    train, val = (reader.open_split(folder, split) for split in layouts.SPLITS)
+    if len(train.names) > recipe.classes:
+        raise NotReadyError(
+            f"{folder} has {len(train.names)} classes, the recipe's network {recipe.classes}; "
+            f"try --set classes={len(train.names)}"
+        )
+    found, wanted = SceneCounts(train=len(train), val=len(val)), reader.expected(folder)
+    if recipe.whole_set and wanted not in (None, found):
+        raise NotReadyError(
+            f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify {FACTS.data_set}` says "
+            "more, --set whole_set=false trains on it as it is"
+        )

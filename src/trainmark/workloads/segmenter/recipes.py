@@ -1,0 +1,102 @@
+"""The numbers Segmenter is trained with: the published ones, and smaller ones for a first look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trainmark.spec.recipe import Recipe, knob
+from trainmark.workloads.segmenter.facts import PUBLISHED
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmenterRecipe(Recipe):
+    image_px: int = knob(512, least=32)
+    """Side of a training crop, and of the windows that evaluation slides over a picture."""
+    window_stride: int = knob(480, least=1)
+    """Pixels from one window to the next; where they overlap, scores are averaged."""
+    least_scale: float = knob(0.5, least=0.1, most=10)
+    most_scale: float = knob(2.0, least=0.1, most=10)
+    """A training picture's shorter side is brought to `image_px` times a random number between these two."""
+    photometric: bool = knob(True)
+    """Change brightness, contrast, saturation and hue of training pictures at random."""
+    pixels: str = knob("imagenet", words=("imagenet", "half"))
+    """How pixels are centred, which follows the weights a run begins with: by ImageNet's mean and deviation, or by a
+    half and a half."""
+    begins_with: str = knob("trained", words=("trained", "random"))
+    """What the recipe is meant to begin with: weights trained on ImageNet (`--init-from`), or none; where the first are
+    missing, the record doubts its quality."""
+    classes: int = knob(150, least=2, most=254)
+    layers: int = knob(12, least=1)
+    decoder_layers: int = knob(2, least=1)
+    heads: int = knob(12, least=1)
+    hidden: int = knob(768, least=1)
+    mlp: int = knob(3072, least=1)
+    patch_px: int = knob(16, least=1)
+    drop_path: float = knob(0.1, least=0, most=0.9)
+    """The chance of the last layer of encoder and decoder to be left out for a sample, rising from 0 for the first."""
+    loss_mean: str = knob("all", words=("all", "judged"))
+    """What the loss is divided by: all pixels of a crop, as the recipe's authors do, or those that are judged."""
+    optimizer: str = knob("sgd", words=("sgd", "adamw"))
+    momentum: float = knob(0.9, least=0, most=1)
+    least_rate: float = knob(1e-4, least=0)
+    """What the learning rate falls to."""
+    power: float = knob(0.9, least=0)
+    """Of the part of training that is left, by which the learning rate falls."""
+    warmup_steps: int = knob(0, least=0)
+    """The learning rate rises from nothing over these."""
+    whole_set: bool = knob(True)
+    """Refuse a data set that is not whole, by its manifest or by the counts of the published one."""
+
+
+REFERENCE = SegmenterRecipe(
+    **PUBLISHED.recipe,
+    steps=160_000,
+    eval_batch_per_device=1,
+    evaluate_every="16000 steps",
+    evaluate_in="fp32",
+    checkpoint_every="16000 steps",
+    leave_sample=True,
+    seed=0,
+    memory_format="contiguous",
+)
+FILL = REFERENCE
+QUICK = replace(
+    REFERENCE,
+    begins_with="random",
+    image_px=256,
+    window_stride=240,
+    learning_rate=1e-4,
+    least_rate=1e-5,
+    checkpoint_every="never",
+    leave_sample=False,
+)
+"""Smaller crops on a CPU, where one of 512 pixels takes ten seconds; and no evaluation there, which would take longer
+than all the rest."""
+SMOKE = replace(
+    REFERENCE,
+    begins_with="random",
+    batch_per_device=16,
+    learning_rate=2e-3,
+    least_rate=1e-5,
+    optimizer="adamw",
+    weight_decay=0.01,
+    warmup_steps=50,
+    epochs=0,
+    steps=900,
+    target=45.0,
+    evaluate_every="150 steps",
+    checkpoint_every="end",
+    classes=6,
+    image_px=96,
+    window_stride=72,
+    least_scale=0.75,
+    most_scale=1.5,
+    photometric=False,
+    patch_px=8,
+    layers=4,
+    decoder_layers=1,
+    heads=4,
+    hidden=64,
+    mlp=128,
+    drop_path=0.0,
+)

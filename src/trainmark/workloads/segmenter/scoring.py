@@ -1,0 +1,109 @@
+"""Classes of a whole picture's pixels by sliding a window over it, and the counts by which they are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainmark.datasets.ade20k.layouts import IGNORED
+from trainmark.datasets.ade20k.views import windows
+from trainmark.workloads.normalise import normalise
+from trainmark.workloads.segmenter.batches import HowSeen, one_class_miou
+from trainmark.workloads.segmenter.model import upsampled
+
+SUMS = ("right", "taken", "judged", "ceiling_right", "ceiling_taken")
+"""Pixels of each class: of it and taken for it, taken for it, of it; and the first two as they could be at best."""
+_MOST_VALUES = 64 << 20
+"""Scores of pixels that are held at once; a large picture's are looked at some classes at a time."""
+
+
+def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: HowSeen) -> Tensor:
+    """The class of each pixel (height, width) of a picture that the network sees as `image` (3, height, width)."""
+    weight = next(model.parameters())
+    pixels = normalise(image.to(weight.device)[None], weight.dtype, centring=how.centring)[0]
+    return best_class(slide(model, pixels, how.size, how.stride, how.classes), size)
+
+
+def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride: int, classes: int) -> Tensor:
+    """Scores (classes, height, width) of a picture (3, height, width) from windows, averaged where these overlap."""
+    height, width = image.shape[1:]
+    places = [(top, left) for top in windows(height, size, stride) for left in windows(width, size, stride)]
+    crops = torch.stack([image[:, top : top + size, left : left + size] for top, left in places])
+    scores = network(crops)
+    if len(places) == 1:
+        return scores[0]
+    total = scores.new_zeros(classes, height, width)
+    times = scores.new_zeros(height, width)
+    for (top, left), scored in zip(places, scores, strict=True):
+        total[:, top : top + size, left : left + size] += scored
+        times[top : top + size, left : left + size] += 1
+    return total / times
+
+
+def best_class(scores: Tensor, size: tuple[int, int]) -> Tensor:
+    """The class (height, width) with the most score at each pixel, once scores (classes, rows, columns) are brought to
+    that size; the first of equals."""
+    step = max(1, _MOST_VALUES // (size[0] * size[1]))
+    best, found = None, scores.new_zeros(size, dtype=torch.long)
+    for first in range(0, len(scores), step):
+        values, places = upsampled(scores[None, first : first + step], size)[0].max(0)
+        if best is None:
+            best, found = values, places
+        else:
+            better = values > best
+            best, found = torch.where(better, values, best), torch.where(better, places + first, found)
+    return found
+
+
+def ceiling(labels: Tensor, seen: tuple[int, int], patch_px: int) -> Tensor:
+    """The classes that interpolation would give if every patch knew what share of it each class covers.
+
+    `seen` is the height and width at which the network sees the picture.
+    """
+    present = torch.bincount(labels.flatten(), minlength=IGNORED)[:IGNORED].nonzero()[:, 0]
+    if not len(present):
+        return torch.zeros_like(labels, dtype=torch.long)
+    rows, columns = (max(1, round(side / patch_px)) for side in seen)
+    # a class at a time: others have no part in a patch of theirs
+    shares = torch.stack(
+        [F.interpolate((labels == one)[None, None].float(), (rows, columns), mode="area")[0, 0] for one in present]
+    )
+    return present.take(best_class(shares, (labels.shape[0], labels.shape[1])))
+
+
+def count(found: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """By class, the judged pixels that are it and were taken for it, that were taken for it, and that are it."""
+    judged = labels != IGNORED
+    truth = labels.long()
+    # one more place for what is not judged
+    places = (
+        torch.where(judged & (found == truth), truth, classes),
+        torch.where(judged, found, classes),
+        torch.where(judged, truth, classes),
+    )
+    right, taken, of_it = (torch.bincount(one.flatten(), minlength=classes + 1)[:classes] for one in places)
+    return right, taken, of_it
+
+
+def qualities(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The numbers reported, in percent, from sums over all pictures of all ranks."""
+    right, judged = sums["right"], sums["judged"]
+    of_each = [found / there for found, there in zip(right, judged, strict=True) if there]
+    return {
+        "mIoU": mean_iou(right, sums["taken"], judged),
+        "aAcc": 100 * sum(right) / max(1, sum(judged)),
+        "mAcc": 100 * fmean(of_each) if of_each else 0.0,
+        "one_class_mIoU": one_class_miou(judged),
+        "ceiling_mIoU": mean_iou(sums["ceiling_right"], sums["ceiling_taken"], judged),
+    }
+
+
+def mean_iou(right: Sequence[float], taken: Sequence[float], judged: Sequence[float]) -> float:
+    """In percent, over the classes that occur or were taken to."""
+    either = [one + other - both for both, one, other in zip(right, taken, judged, strict=True)]
+    shares = [both / any_ for both, any_ in zip(right, either, strict=True) if any_]
+    return 100 * fmean(shares) if shares else 0.0

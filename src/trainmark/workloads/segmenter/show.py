@@ -1,0 +1,233 @@
+"""Draws pictures beside their masks, true and predicted, with the names of the classes on them."""
+
+from __future__ import annotations
+
+import colorsys
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from trainmark.datasets.ade20k import layouts, reader
+from trainmark.datasets.ade20k.layouts import IGNORED
+from trainmark.datasets.ade20k.reader import SceneSet
+from trainmark.datasets.ade20k.views import SceneReader
+from trainmark.datasets.jpeg import BadImage, JpegDecoder
+from trainmark.spec.errors import NotReadyError
+from trainmark.spec.recipe import knob
+from trainmark.spec.sample import ImagePart, Sample, SampleSettings
+from trainmark.workloads.sampling import SampleRequest, Trained
+from trainmark.workloads.segmenter import scoring
+from trainmark.workloads.segmenter.batches import HowSeen, fitted_image
+
+WIDTH_PX, HIGHEST_PX = 300, 360
+"""Of a panel: as wide as that unless it would be higher than this."""
+_GAP_PX, _HEAD_PX, _LINE_PX, _MARGIN_PX = 10, 24, 20, 14
+_PAPER, _INK, _UNJUDGED = (255, 255, 255), (40, 44, 52), (236, 236, 236)
+_NAMED_SHARE = 0.012
+"""A class is named on a mask where a region of it has so much of the picture."""
+_COLOURS = 255
+"""Of the whole drawing: a palette keeps it small enough for a page."""
+
+Pixels = npt.NDArray[np.uint8]
+Classes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneSettings(SampleSettings):
+    """The seed chooses validation pictures where none is given."""
+
+    scenes: int = knob(3, least=1, most=12)
+    """How many of them are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownScene:
+    pixels: Pixels
+    """(height, width, 3)."""
+    predicted: Classes
+    truth: Classes | None = None
+
+    @property
+    def right(self) -> float | None:
+        """The share of the judged pixels that got their class."""
+        if self.truth is None or not (judged := self.truth != IGNORED).any():
+            return None
+        return float((self.predicted == self.truth)[judged].mean())
+
+
+def sample(trained: Trained, asked: SampleRequest) -> Sample:
+    """A picture that was given, or some of the validation set; with the truth where the run's data has it."""
+    settings, recipe = asked.settings(SceneSettings), trained.recipe
+    names, known = _known(asked.data)
+    names += tuple(f"class {number}" for number in range(len(names), recipe.classes))
+    if asked.given is None:
+        val = reader.open_split(asked.data_folder, "val")
+        chosen = np.random.default_rng(settings.seed).permutation(len(val))[: settings.scenes]
+        paths = [Path(val.path(int(index))) for index in chosen]
+    else:
+        paths = [Path(asked.given)]
+    scenes = [_scene(trained, path, known) for path in paths]
+    what = paths[0].name if len(paths) == 1 else f"{len(paths)} validation pictures"
+    truth = ", the true classes of the pixels," if scenes[0].truth is not None else ""
+    return Sample(
+        parts=(ImagePart(png=png(scenes, names), caption=f"{what}{truth} and what the network took them for"),),
+        shown=", ".join(map(str, paths)),
+        facts={"scenes": [_facts(scene, path, names) for scene, path in zip(scenes, paths, strict=True)]},
+    )
+
+
+def _known(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
+    """The names of the classes, and of each picture that has a mask where that is; nothing without data."""
+    if folder is None:
+        return (), {}
+    splits = [reader.open_split(folder, split) for split in layouts.SPLITS]
+    places = {Path(scenes.path(index)).resolve(): (scenes, index) for scenes in splits for index in range(len(scenes))}
+    return splits[0].names, places
+
+
+def _scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
+    """What the network takes a picture for, and the truth if the picture is one of the set's."""
+    how, scene_reader = HowSeen.of(trained.recipe), SceneReader()
+    truth: Classes | None = None
+    try:
+        if path.resolve() in known:
+            pixels, labels = scene_reader.read(*known[path.resolve()])
+            truth = labels.astype(np.int64)
+        else:
+            pixels = JpegDecoder().whole(path.read_bytes())
+    except BadImage as error:
+        raise NotReadyError(f"{path} is no picture that can be read: {error}; give a JPEG or a PNG file") from error
+    except OSError as error:
+        raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
+    pixels = pixels.copy()
+    image = fitted_image(pixels, how.size)
+    predicted = scoring.predict(trained.model, image, (pixels.shape[0], pixels.shape[1]), how).cpu().numpy()
+    return ShownScene(pixels=pixels, predicted=predicted, truth=truth)
+
+
+def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Of each class that was found, the share of the pixels; and how many got theirs."""
+    counts = np.bincount(scene.predicted.reshape(-1), minlength=len(names))
+    found = {
+        names[label]: round(float(counts[label] / counts.sum()), 4) for label in np.argsort(-counts) if counts[label]
+    }
+    return {"picture": str(path), "shares": found, "right": scene.right}
+
+
+def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
+    """One row a scene - picture, truth where it is known, prediction - and below them the colours of the classes."""
+    rows = [_panels(scene, names) for scene in scenes]
+    columns = max(len(row) for row in rows)
+    width = 2 * _MARGIN_PX + columns * WIDTH_PX + (columns - 1) * _GAP_PX
+    seen = sorted({int(one) for scene in scenes for one in _present(scene) if one < len(names)})
+    legend = _legend(seen, names, width - 2 * _MARGIN_PX)
+    heights = [max(panel.height for _, panel in row) + _HEAD_PX + _GAP_PX for row in rows]
+    sheet = Image.new("RGB", (width, _MARGIN_PX + sum(heights) + legend.height + _MARGIN_PX), _PAPER)
+    pen, top = ImageDraw.Draw(sheet), _MARGIN_PX
+    for row, height in zip(rows, heights, strict=True):
+        for number, (title, panel) in enumerate(row):
+            left = _MARGIN_PX + number * (WIDTH_PX + _GAP_PX)
+            pen.text((left, top + 4), _fitting(title, WIDTH_PX, 13), fill=_INK, font=_font(13))
+            sheet.paste(panel, (left, top + _HEAD_PX))
+        top += height
+    sheet.paste(legend, (_MARGIN_PX, top))
+    file = io.BytesIO()
+    sheet.quantize(_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def colour(label: int) -> tuple[int, int, int]:
+    """Of a class: hues far apart for classes that follow each other, and three lightnesses."""
+    hue, lightness = (0.58 + label * 0.381966) % 1, (0.46, 0.64, 0.34)[label % 3]
+    red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.62)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _panels(scene: ShownScene, names: Sequence[str]) -> list[tuple[str, Image.Image]]:
+    height, width = scene.pixels.shape[:2]
+    scale = min(WIDTH_PX / width, HIGHEST_PX / height)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    picture = Image.fromarray(scene.pixels).resize(size, Image.Resampling.LANCZOS)
+    panels = [("picture", picture)]
+    if scene.truth is not None:
+        panels.append(("truth", _painted(scene.truth, size, names)))
+    judged = "" if scene.right is None else f": {100 * scene.right:.0f} % of the pixels are right"
+    panels.append((f"prediction{judged}", _painted(scene.predicted, size, names)))
+    return panels
+
+
+def _painted(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Image.Image:
+    """A mask in the colours of its classes, with their names where there is room."""
+    palette = np.full((IGNORED + 1, 3), _UNJUDGED, np.uint8)
+    for label in range(len(names)):
+        palette[label] = colour(label)
+    mask = Image.fromarray(labels.astype(np.uint8)).resize(size, Image.Resampling.NEAREST)
+    small = np.asarray(mask)
+    image = Image.fromarray(palette[small])
+    pen = ImageDraw.Draw(image)
+    for label in np.unique(small):
+        if label < len(names):
+            for x, y in _middles(small == label):
+                _name(pen, (x, y), names[label], image.width)
+    return image
+
+
+def _name(pen: ImageDraw.ImageDraw, at: tuple[int, int], name: str, width: int) -> None:
+    font = _font(11)
+    half = font.getlength(name) / 2
+    x = min(max(at[0], half + 2), max(half + 2, width - half - 2))
+    pen.text((x, at[1]), name, fill=_PAPER, font=font, anchor="mm", stroke_width=1, stroke_fill=_INK)
+
+
+def _middles(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """A place well inside each large connected part of a region: as far as any from its edge."""
+    from scipy import ndimage  # late: it takes longer to import than to draw
+
+    numbered, count = ndimage.label(region)
+    sizes = np.bincount(numbered.reshape(-1), minlength=count + 1)
+    middles = []
+    for number in np.flatnonzero(sizes[1:] >= _NAMED_SHARE * region.size) + 1:
+        inside = ndimage.distance_transform_edt(np.pad(numbered == number, 1))[1:-1, 1:-1]
+        row, column = np.unravel_index(int(inside.argmax()), inside.shape)
+        middles.append((int(column), int(row)))
+    return middles
+
+
+def _legend(labels: Sequence[int], names: Sequence[str], width: int) -> Image.Image:
+    """A swatch and a name a class, in as many lines as it takes."""
+    font = _font(12)
+    places, x, y = [], 0.0, 0
+    for label in labels:
+        needed = _LINE_PX + font.getlength(names[label]) + 16
+        if x and x + needed > width:
+            x, y = 0.0, y + _LINE_PX
+        places.append((label, x, y))
+        x += needed
+    image = Image.new("RGB", (width, y + _LINE_PX), _PAPER)
+    pen = ImageDraw.Draw(image)
+    for label, left, top in places:
+        pen.rectangle((left, top + 3, left + 13, top + 16), fill=colour(label))
+        pen.text((left + _LINE_PX, top + 3), names[label], fill=_INK, font=font)
+    return image
+
+
+def _present(scene: ShownScene) -> Classes:
+    both = [scene.predicted, *([scene.truth] if scene.truth is not None else [])]
+    return np.unique(np.concatenate([np.unique(labels) for labels in both]))
+
+
+def _fitting(text: str, width_px: int, size_px: int) -> str:
+    font = _font(size_px)
+    while text and font.getlength(text) > width_px:
+        text = text[:-1]
+    return text
+
+
+def _font(size_px: int) -> Any:
+    return ImageFont.load_default(size_px)

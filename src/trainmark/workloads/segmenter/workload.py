@@ -1,0 +1,152 @@
+"""Segmenter on ADE20K: a class for every pixel, by ViT-B/16 and a decoder of masks, with the published recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainmark.datasets.ade20k.layouts import IGNORED
+from trainmark.spec.errors import UsageError
+from trainmark.spec.recipe import Limits, Recipe
+from trainmark.spec.sample import Sample
+from trainmark.workloads.normalise import normalise
+from trainmark.workloads.plain import optimizer_kwargs
+from trainmark.workloads.sampling import SampleRequest, Trained
+from trainmark.workloads.segmenter import scoring, show
+from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, check_folder
+from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
+from trainmark.workloads.segmenter.model import Segmenter
+from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE, SegmenterRecipe
+from trainmark.workloads.vision import sgd
+from trainmark.workloads.workload import Progress, Share
+
+
+class SegmenterOnScenes:
+    facts, name, item, data_set = FACTS, FACTS.name, FACTS.item, FACTS.data_set
+    target = FACTS.quality.target
+    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
+    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
+        "quick": {
+            "batch_per_device": 4,
+            "image_px": REFERENCE.image_px,
+            "window_stride": REFERENCE.window_stride,
+            "evaluate_after_limit": True,
+        }
+    }
+    reference_global_batch = PUBLISHED.global_batch
+    sums: tuple[str, ...] = scoring.SUMS
+
+    def check_data(self, recipe: SegmenterRecipe, folder: Path, world: int) -> None:
+        check_folder(recipe, folder)
+
+    def open_data(self, recipe: SegmenterRecipe, folder: Path, share: Share, skip_bad: int) -> SceneData:
+        return SceneData(recipe, folder, share, skip_bad)
+
+    def build(self, recipe: SegmenterRecipe) -> Segmenter:
+        if recipe.image_px % recipe.patch_px:
+            raise UsageError(
+                f"crops of {recipe.image_px} pixels do not divide into patches of {recipe.patch_px}; "
+                "change image_px or patch_px so that they do"
+            )
+        if recipe.hidden % recipe.heads:
+            raise UsageError(
+                f"a hidden size of {recipe.hidden} does not divide among {recipe.heads} heads; "
+                "change hidden or heads so that it does"
+            )
+        if recipe.window_stride > recipe.image_px:
+            raise UsageError(
+                f"windows of {recipe.image_px} pixels every {recipe.window_stride} leave gaps; "
+                "set window_stride to image_px or less"
+            )
+        if recipe.least_scale > recipe.most_scale:
+            raise UsageError(
+                f"least_scale {recipe.least_scale:g} is above most_scale {recipe.most_scale:g}; change one of them"
+            )
+        return Segmenter(
+            image_px=recipe.image_px,
+            patch_px=recipe.patch_px,
+            layers=recipe.layers,
+            decoder_layers=recipe.decoder_layers,
+            heads=recipe.heads,
+            hidden=recipe.hidden,
+            mlp=recipe.mlp,
+            classes=recipe.classes,
+            drop_path=recipe.drop_path,
+        )
+
+    def optimizer(self, parameters: Iterable[Tensor], recipe: SegmenterRecipe) -> torch.optim.Optimizer:
+        if recipe.optimizer == "sgd":
+            return sgd(parameters, recipe, recipe.momentum)
+        return torch.optim.AdamW(
+            parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **optimizer_kwargs(recipe)
+        )
+
+    def learning_rate(self, recipe: SegmenterRecipe, progress: Progress) -> float:
+        """Falls step by step, by a power of the part of training that is left."""
+        left = max(0.0, 1 - progress.fraction)
+        falling = (recipe.learning_rate - recipe.least_rate) * math.pow(left, recipe.power) + recipe.least_rate
+        return falling * min(1.0, (progress.step + 1) / recipe.warmup_steps) if recipe.warmup_steps else falling
+
+    def scaled_learning_rate(self, recipe: SegmenterRecipe, batch_per_device: int) -> float:
+        """Linear, as is usual; its authors published one batch."""
+        return recipe.learning_rate * batch_per_device / recipe.batch_per_device
+
+    def items(self, batch: CropBatch) -> int:
+        return batch.count
+
+    def flops_per_item(self, recipe: SegmenterRecipe) -> float:
+        """Of a crop, counted on tensors without memory."""
+        with torch.device("meta"):
+            model = self.build(recipe)
+            images = torch.empty(1, 3, recipe.image_px, recipe.image_px)
+        with FlopCounterMode(display=False) as counter:
+            model(images).sum().backward()
+        return float(counter.get_total_flops())
+
+    def loss(self, model: nn.Module, batch: CropBatch) -> Tensor:
+        """Cross-entropy of every pixel, over all of them or over those that are judged."""
+        size, labels = batch.how.size, batch.labels.long()
+        images = normalise(batch.images, next(model.parameters()).dtype, centring=batch.how.centring)
+        for image, (rows, columns) in zip(images, batch.extents, strict=True):
+            if (rows, columns) != (size, size):  # padding is zero to the network, not black
+                image[:, rows:] = 0
+                image[:, :, columns:] = 0
+        return pixel_loss(model(images), labels, batch.how.judged_mean)
+
+    def score(self, model: nn.Module, batch: SceneBatch) -> dict[str, Tensor]:
+        """One picture after the other, so that what it gets does not depend on which others a rank has."""
+        how = batch.how
+        sums = dict.fromkeys(
+            self.sums, torch.zeros(how.classes, dtype=torch.long, device=next(model.parameters()).device)
+        )
+        for image, labels in zip(batch.images, batch.labels, strict=True):
+            found = scoring.predict(model, image, (labels.shape[0], labels.shape[1]), how)
+            best = scoring.ceiling(labels, (image.shape[1], image.shape[2]), how.patch_px)
+            right, taken, judged = scoring.count(found, labels, how.classes)
+            best_right, best_taken, _ = scoring.count(best, labels, how.classes)
+            counted = zip(self.sums, (right, taken, judged, best_right, best_taken), strict=True)
+            sums = {name: sums[name] + number for name, number in counted}
+        return sums
+
+    def quality(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        return scoring.qualities(sums)
+
+    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+        return show.sample(trained, asked)
+
+
+def pixel_loss(scores: Tensor, labels: Tensor, judged_mean: bool) -> Tensor:
+    """Cross-entropy of scores (N, classes, height, width), over all pixels, or over those that are judged."""
+    total = F.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
+    return total / ((labels != IGNORED).sum().clamp(min=1) if judged_mean else labels.numel())
+
+
+WORKLOAD = SegmenterOnScenes()
