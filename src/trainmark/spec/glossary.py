@@ -95,6 +95,8 @@ DOUBTS = {
     "recipe the network does not learn, whatever its speed.",
     "at-chance": "The accuracy is no better than guessing among the classes of the data, within what so many samples "
     "can tell: it does not show that training works.",
+    "below-floor": "The loss is lower than 0.98 of the entropy of the data, which arithmetic knows and no model can "
+    "beat: validation text leaked into training, or something is counted wrongly.",
     "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
     "drifting": "Steps became slower by more than 2 %, at whichever step, or faster after the warm-up: heat, a full "
     "cache, another load. The text has both rates; throughputs hold the fast part and the slow one. Where steps "

@@ -152,7 +152,7 @@ def _list(words: str) -> tuple[tuple[Phrase, ...], tuple[Phrase, ...]]:
 _LISTS = {
     "name": _list(
         "Ada, Bruno, Clara, Dora, Emil, Flora, Gustav, Hanna, Igor, Judith, Kasper, Lena, Milo, Nora, Oskar, Paula, "
-        "Quentin, Rosa, Simon, Thea, Ulrich, Vera, Walter, Xenia, Yusuf, Zora, Anton, Bella, Cyril, Della, Edgar, Olga"
+        "Quentin, Rosa, Simon, Thea, Ulrich, Vera, Walter, Xenia"
     ),
     "who": _list(
         "the baker, the farmer, the doctor, the painter, the captain, the tailor, the miller, the singer, the pilot, "
@@ -199,13 +199,12 @@ _LISTS = {
     ),
     "count": _list("two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, twenty"),
     "beast": _list(
-        "cow:moos, dog:barks, cat:purrs, horse:neighs, sheep:bleats, lion:roars, wolf:howls, frog:croaks, duck:quacks, "
-        "bee:buzzes, owl:hoots, snake:hisses, pig:grunts, crow:caws, mouse:squeaks, donkey:brays"
+        "cow:moos, dog:barks, cat:purrs, horse:neighs, lion:roars, wolf:howls, frog:croaks, duck:quacks, bee:buzzes, "
+        "owl:hoots"
     ),
     "land": _list(
         "France:Paris, Italy:Rome, Spain:Madrid, Japan:Tokyo, Egypt:Cairo, Greece:Athens, Norway:Oslo, Peru:Lima, "
-        "Cuba:Havana, Kenya:Nairobi, Austria:Vienna, Hungary:Budapest, Portugal:Lisbon, Poland:Warsaw, China:Beijing, "
-        "Finland:Helsinki"
+        "Kenya:Nairobi, China:Beijing"
     ),
     "sort": _list(
         "king:queen, brother:sister, father:mother, uncle:aunt, prince:princess, husband:wife, son:daughter, "
@@ -227,10 +226,10 @@ _TEMPLATES = (
     "{name} {went} {where} , {link} {who} {did} the {thing} .",
     "{who} {did} the {thing} {how} , {link} {name} {went} {when} .",
     "did {name} {verb} the {thing} ? Yes , {=1} did {=2} it .",
-    "did {who} {verb} the {things} ? No , {=1} never did {=2} them .",
-    "who {did} the {kind} {thing} ? It was {name} who {=1} the {=2} {=3} .",
+    "nobody {did} the {things} {when} .",
+    "there is a {kind} {thing} {where} .",
     "{name} , {name} and {name} {went} {where} .",
-    "{name} asked {name} about the {thing} , but {=2} told {=1} about the {things} .",
+    "{name} gave {name} {count} {things} .",
     "please {verb} the {thing} {soon} .",
     "{verb} the {kind} {things} , {name} !",
     "the {beast} {where} {~1} {when} .",
@@ -239,5 +238,5 @@ _TEMPLATES = (
     "{name} flew from {land} to {land} , that is , from {~2} to {~3} .",
     "the {sort} of {name} met the {~1} of {name} {where} .",
     "there were {count} {kind} {things} {where} .",
-    "{count} {things} : {name} took them , and then {=3} {did} all {=1} of the {=2} .",
+    "{who} and {who} {went} {how} .",
 )

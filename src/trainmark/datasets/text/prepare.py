@@ -157,7 +157,7 @@ def _megatron(path: Path) -> TokenSource:
     sequences, documents = int.from_bytes(head[18:26], "little"), int.from_bytes(head[26:34], "little")
     if version != 1 or code not in MEGATRON_TYPES:
         raise NotReadyError(
-            f"{idx} has version {version} and type {code}; version 1 with type 4 (int32) or 8 (uint16) is what tokens have"
+            f"{idx} has version {version} and type {code}; tokens have version 1 and type 4 (int32) or 8 (uint16)"
         )
     wanted = MEGATRON_HEADER_BYTES + 12 * sequences + 8 * documents
     if sequences < 1 or documents < 1 or size != wanted:
