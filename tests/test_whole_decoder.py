@@ -58,7 +58,7 @@ def test_a_sharded_run_is_that_of_one_device_and_goes_on_where_it_was_left(
     assert first["environment"]["exchange"]["kind"] == "reduce-scatter and all-gather"
     assert first["environment"]["precision"]["ran"] == "fp32"
     assert first["plan"]["recipe"]["parallel"] == "fsdp"
-    assert [artifact["file"] for artifact in first["artifacts"]] == ["continuations.txt"]
+    assert [artifact["file"] for artifact in first["artifacts"]] == ["sample.txt"]
     ended = cli("audit", "last")
     assert ended.returncode == 0, ended.stdout
 

@@ -16,15 +16,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import workloads
 from trainmark.datasets.text import language, make
-from trainmark.datasets.text.token_files import read_index
+from trainmark.datasets.text.token_files import INDEX, read_index
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
 from trainmark.spec.doubts import below_floor
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.recipe import with_settings
+from trainmark.spec.sample import NetworkUsed
 from trainmark.workloads.decoder import continuation, flops
 from trainmark.workloads.decoder.batches import TextBatch, TextData
 from trainmark.workloads.decoder.chunked_loss import nll_sum
 from trainmark.workloads.decoder.model import TextDecoder, frequencies
 from trainmark.workloads.decoder.recipes import DecoderRecipe
+from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.weights import check_fit, load_into
 from trainmark.workloads.workload import Progress, Share
 
@@ -347,7 +351,7 @@ def test_a_loss_below_the_floor_is_a_doubt() -> None:
 
 def test_continuations_are_text_and_the_same_for_the_same_seed(text: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model, source = TextDecoder(TINY), data(text, 1, 0)
+    model = TextDecoder(TINY)
     said = continuation.continued(model, [3, 4, 5], 20, seed=1, known=300)
     assert said[:3] == [3, 4, 5]
     assert len(said) == 23
@@ -355,7 +359,21 @@ def test_continuations_are_text_and_the_same_for_the_same_seed(text: Path, tmp_p
     assert continuation.continued(model, [3, 4, 5], 20, seed=1, known=300) == said
     greedy = continuation.continued(model, [3], 2, seed=1, known=300, temperature=0)
     assert greedy == continuation.continued(model, [3], 2, seed=9, known=300, temperature=0)
-    [artifact] = continuation.leave(model, TINY, source, tmp_path)
-    lines = (tmp_path / artifact.file).read_text(encoding="utf-8").splitlines()
+    trained = Trained(
+        workload=workloads.load("gpt124m"),
+        model=model.eval(),
+        recipe=TINY,
+        device=Platform(files.load("cpu")).open(0),
+        source=NetworkUsed(workload="gpt124m", file="", sha256=""),
+    )
+    shown = continuation.sample(trained, SampleRequest(data=text))
+    lines = shown.facts["continuations"]
     assert len(lines) == 3
     assert all(" |" in line for line in lines)
+    asked = SampleRequest(data=text, given="Ada sang", said=("continuations=2", "tokens=5", "temperature=0"))
+    assert continuation.sample(trained, asked).facts["continuations"][0].startswith("Ada sang |")
+    with pytest.raises(UsageError, match="an empty text"):
+        continuation.sample(trained, SampleRequest(data=text, given=" "))
+    (tmp_path / INDEX).write_bytes((text / INDEX).read_bytes())
+    with pytest.raises(NotReadyError, match="holds tokens alone"):
+        continuation.sample(trained, SampleRequest(data=tmp_path))
