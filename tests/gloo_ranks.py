@@ -14,7 +14,14 @@ from torch.multiprocessing import start_processes
 
 # ranks are forked off one process that has imported what they need, which takes longer than what most of them do
 multiprocessing.set_forkserver_preload(
-    ["pytest", "torch._dynamo", "torch.multiprocessing", "trainmark.train.setup", "trainmark.train.stepper"]
+    [
+        "pytest",
+        "torch._dynamo",
+        "torch.multiprocessing",
+        "trainmark.train.sharded",
+        "trainmark.train.setup",
+        "trainmark.train.stepper",
+    ]
 )
 
 

@@ -17,6 +17,8 @@ from conftest import TINY_RUN, Cli
 from hosts import Host, Hosts, missing, missing_shaper
 from warm_start import WarmStart
 
+from trainmark.datasets.text import make as make_text
+
 SECRET = "what all nodes of a test know"
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -270,3 +272,20 @@ def test_no_process_outlives_a_leader_that_is_killed(machines: Hosts, tmp_path: 
     _, (follower_code, _, follower_err) = nodes.end()
     assert follower_code == 4, follower_err
     wait_until_gone([*pids, *machines[0].processes(), *machines[1].processes()])
+
+
+def test_two_nodes_shard_a_network_that_one_machine_would_hold(
+    machines: Hosts, tmp_path: Path, cli: Cli, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = tmp_path_factory.mktemp("text") / "set"
+    make_text.make(text, lines=400)
+    shape = ("layers=2", "width=32", "heads=4", "kv_heads=2", "ffn=48", "context=32", "learning_rate=0.002")
+    run = ("run", "llama8b", "--recipe", "smoke", "--platform", "cpu", "--data", text, "--steps", "4")
+    words = (*run, *(word for setting in shape for word in ("--set", setting)))
+    alone = cli(*words, "--set", "batch_per_device=8", "--json", OMP_NUM_THREADS="1")
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *words, "--set", "batch_per_device=4")
+    ends = nodes.end()
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    one, two = json.loads(alone.stdout), nodes.record()
+    assert two["environment"]["exchange"]["kind"] == "reduce-scatter and all-gather"
+    assert two["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=2e-4)

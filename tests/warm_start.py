@@ -287,7 +287,7 @@ def _warm_up() -> None:
     from trainmark.cli import main, progress, report  # noqa: F401
     from trainmark.report import describe, table  # noqa: F401
     from trainmark.report.html import document  # noqa: F401
-    from trainmark.train import after_training, loop, monitor, setup  # noqa: F401
+    from trainmark.train import after_training, loop, monitor, setup, sharded  # noqa: F401
 
     for name in workloads.names():
         workloads.load(name)

@@ -28,7 +28,7 @@ def test_one_workload_is_shown_with_its_pages(capsys: pytest.CaptureFixture[str]
 def test_programs_get_null_for_what_was_not_published(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--json") == 0
     rows = json.loads(capsys.readouterr().out)
-    assert len(rows) == 28
+    assert len(rows) == 61
     silent = next(row for row in rows if row["name"] == "published:flagperf-c500-vit-1x8-fp32-bs256")
     assert silent["p_core"] is None
     assert silent["quality"] == 79.822

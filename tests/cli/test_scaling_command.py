@@ -99,7 +99,7 @@ def test_published_rows_can_be_asked_for_by_one_metric_as_json(
 ) -> None:
     assert call(store, "--published", "--metric", "compute_throughput", "--json") == 0
     found = json.loads(capsys.readouterr().out)["scalings"]
-    assert {group["workload"] for group in found} == {"resnet50", "vit", "tacotron2"}
+    assert {group["workload"] for group in found} == {"resnet50", "vit", "tacotron2", "gpt124m", "llama8b"}
     vit = next(group for group in found if group["workload"] == "vit")
     assert vit["points"][1]["throughput"] == {"p_core": 5441}
 

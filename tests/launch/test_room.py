@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmark import workloads
-from trainmark.launch import planning, room
+from trainmark.launch import planning, preflight, room
 from trainmark.launch.options import RunOptions
 from trainmark.spec.plan import WorkloadSource
 
@@ -20,7 +20,11 @@ def plan() -> planning.Plan:
     return planning.decide("vit", RunOptions(platform="cpu"))
 
 
-@pytest.mark.parametrize("workload", workloads.names())
+SHARDED = "llama8b"
+"""No machine of one device has room for it."""
+
+
+@pytest.mark.parametrize("workload", [name for name in workloads.names() if name != SHARDED])
 def test_every_quick_run_has_room_on_a_small_machine(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 << 30))
     assert room.lacking(planning.decide(workload, RunOptions(platform="cpu")), 40.0, 1e11) is None
@@ -58,3 +62,26 @@ def test_a_cpu_is_measured_where_nobody_says_what_it_reaches(plan: planning.Plan
 def test_of_a_workload_from_outside_nothing_is_guessed(plan: planning.Plan) -> None:
     outside = dataclasses.replace(plan, workload_source=WorkloadSource(sha256="0" * 64, file="x.py"))
     assert room.lacking(outside, 1e-9, 1.0) is None
+
+
+def large(topology: str, *settings: str) -> planning.Plan:
+    return planning.decide(SHARDED, RunOptions(platform="cpu", topology=topology, settings=settings))
+
+
+def test_a_network_too_large_for_its_devices_is_refused_with_what_would_fit() -> None:
+    assert room.too_large(large("1x1"), 80e9) == (
+        "Llama 3.1 8B on 1x1 does not fit: weights, gradients and optimizer alone take 89.7 GiB a device, and one has "
+        "74.5; shard it over 2 devices or more (--set parallel=fsdp), or give it fewer layers (--set layers=16)"
+    )
+    assert room.too_large(large("1x8"), 80e9) is None
+    assert room.too_large(large("2x8", "parallel=hsdp"), 10e9) is not None
+    assert room.too_large(large("2x8", "parallel=fsdp"), 10e9) is None
+    assert "layers=1)" in str(room.too_large(large("1x2", "parallel=ddp"), 16e9))
+
+
+def test_the_refusal_comes_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 << 30, total=4 << 30))
+    result = preflight.memory(large("1x1"))
+    assert result.verdict == "failed"
+    assert "does not fit" in str(result)
+    assert preflight.memory(planning.decide("gpt124m", RunOptions(platform="cpu", recipe="smoke"))).verdict == "ok"

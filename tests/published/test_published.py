@@ -32,6 +32,10 @@ def test_the_figures_are_those_of_the_pages() -> None:
     assert (speech.p_whole, speech.p_train, speech.p_core, speech.item) == (484402, 512004, 558171, "mel frames")
     assert named("deepspark-bi-v100-tacotron2-1x8-amp-bs128").quality == 4.46
     assert named("dle-a100-resnet50-1x8-amp").p_train == 16621
+    a800 = named("flagperf-a800-llama8b-1x8-bf16")
+    assert (a800.p_train, a800.item, a800.mem_used_gib, a800.better) == (8 * 3698.7, "tokens", 76.0, "lower")
+    race = named("modded-nanogpt-h100-record2-gpt124m-1x8-amp-bf16")
+    assert (race.e2e_time_s, race.quality, race.target, race.fix_hp) == (1884, 3.276, 3.28, "/")
 
 
 def test_what_a_page_leaves_out_is_none_and_never_0() -> None:
@@ -45,8 +49,8 @@ def test_what_a_page_leaves_out_is_none_and_never_0() -> None:
 
 
 def test_every_row_is_whole_enough_to_stand_beside_a_run() -> None:
-    assert len(rows()) == 28
-    assert len({row.name for row in rows()}) == 28
+    assert len(rows()) == 61
+    assert len({row.name for row in rows()}) == 61
     for row in rows():
         assert row.name.startswith("published:")
         assert row.topology == str(Topology.parse(row.topology))

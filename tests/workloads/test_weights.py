@@ -30,7 +30,7 @@ from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import with_settings
 from trainmark.spec.whole_files import sha256
 from trainmark.train import checkpoint, setup
-from trainmark.workloads.weights import load_into, read_weights, weights_file
+from trainmark.workloads.weights import load_into, read_weights, weights_file, weights_sha256
 
 
 def network() -> nn.Module:
@@ -157,14 +157,11 @@ def test_what_is_no_weights_is_said_in_a_sentence(tmp_path: Path, content: Any, 
         read_weights(path)
 
 
-def test_files_that_are_not_there_and_safetensors_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="nowhere is not there; give a file of weights"):
         read_weights(tmp_path / "nowhere")
     with pytest.raises(NotReadyError, match="holds no checkpoint"):
         read_weights(tmp_path)
-    (tmp_path / "w.safetensors").write_bytes(b"x")
-    with pytest.raises(NotReadyError, match="is a safetensors file, which is not read"):
-        read_weights(tmp_path / "w.safetensors")
 
 
 def test_weights_are_copied_and_counts_of_batches_may_be_missing() -> None:
@@ -261,3 +258,79 @@ def test_a_run_begins_with_the_file_and_its_record_says_so(cli: Cli, pictures: P
     assert [doubt["text"] for doubt in document["doubts"] if doubt["code"] == "init-from"] == [
         "training began with the weights of w.pt, so its time to target is not that of training from scratch"
     ]
+
+
+# safetensors
+
+
+def safetensors_file(path: Path, tensors: dict[str, Tensor], **change: Any) -> Path:
+    words = {torch.float32: "F32", torch.bfloat16: "BF16"}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, tensor in tensors.items():
+        held = tensor.contiguous().view(torch.uint8).numpy().tobytes()
+        place = [len(data), len(data) + len(held)]
+        header[name] = {"dtype": words[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place, **change}
+        data += held
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def test_safetensors_are_read_from_a_file_and_from_a_folder_with_an_index(tmp_path: Path) -> None:
+    one, other = {"a": torch.arange(6.0).view(2, 3)}, {"b": torch.tensor([1.5, -2.0], dtype=torch.bfloat16)}
+    safetensors_file(tmp_path / "1.safetensors", one)
+    safetensors_file(tmp_path / "2.safetensors", other)
+    assert torch.equal(read_weights(tmp_path / "1.safetensors")["a"], one["a"])
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
+    read = read_weights(tmp_path)
+    assert torch.equal(read["a"], one["a"])
+    assert torch.equal(read["b"], other["b"])
+    before = weights_sha256(weights_file(tmp_path))
+    safetensors_file(tmp_path / "2.safetensors", {"b": torch.zeros(2)})
+    assert weights_sha256(weights_file(tmp_path)) != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "F99"},
+        {"shape": [2, 4]},
+        {"shape": [-1, -6]},
+        {"data_offsets": [0, 2**60]},
+        {"data_offsets": [24, 0]},
+        {"data_offsets": "x"},
+    ],
+)
+def test_a_safetensors_file_is_not_trusted(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = safetensors_file(tmp_path / "w.safetensors", {"a": torch.zeros(2, 3)}, **change)
+    with pytest.raises(NotReadyError, match="is damaged"):
+        read_weights(path)
+
+
+def test_a_torn_safetensors_file_and_a_wandering_index_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "w.safetensors").write_bytes(b"x" * 20)
+    with pytest.raises(NotReadyError, match="its header would have"):
+        read_weights(tmp_path / "w.safetensors")
+    (tmp_path / "v.safetensors").write_bytes((5).to_bytes(8, "little") + b"[1,2]")
+    with pytest.raises(NotReadyError, match="names no tensors"):
+        read_weights(tmp_path / "v.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../w.safetensors"}}))
+    with pytest.raises(NotReadyError, match="no safetensors file beside it"):
+        read_weights(tmp_path)
+
+
+def test_weights_with_two_names_need_one_of_them(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.read, self.head = nn.Embedding(3, 2), nn.Linear(2, 3, bias=False)
+            self.head.weight = self.read.weight
+
+    model = Tied()
+    load_into(model, {"read.weight": torch.ones(3, 2)}, "the file")
+    assert torch.equal(model.head.weight, torch.ones(3, 2))
+    with pytest.raises(NotReadyError, match="2 missing"):
+        load_into(model, {"other": torch.ones(1)}, "the file")

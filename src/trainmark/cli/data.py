@@ -25,6 +25,7 @@ EXAMPLES = """\
   trainmark data prepare imagenet --train-tar ILSVRC2012_img_train.tar --val-tar ILSVRC2012_img_val.tar \\
       --devkit ILSVRC2012_devkit_t12.tar.gz --out /data/imagenet
   trainmark data prepare ljspeech --tar LJSpeech-1.1.tar.bz2 --out /data/ljspeech
+  trainmark data prepare text --train fineweb10B/train --val fineweb10B/val --out /data/fineweb
   trainmark data verify imagenet /data/imagenet --decode full
   trainmark data verify ljspeech /data/ljspeech --decode full"""
 

@@ -125,12 +125,11 @@ def _initial(word: str | None) -> tuple[str, str] | tuple[None, None]:
     """The file of weights meant, and the hash of what it holds."""
     if word is None:
         return None, None
-    from trainmark.spec.whole_files import sha256
     from trainmark.workloads import weights
 
     file = weights.weights_file(Path(word).expanduser().absolute())
     try:
-        return str(file), sha256(file)
+        return str(file), weights.weights_sha256(file)
     except OSError as error:
         raise NotReadyError(f"--init-from {file} cannot be read: {error.strerror or error}") from error
 

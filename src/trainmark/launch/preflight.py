@@ -33,6 +33,7 @@ def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
     yield precision(plan, platform)
     yield collectives(plan, platform)
     yield compiler(plan, platform)
+    yield memory(plan)
     yield data_folder(plan)
     yield disk(plan, store)
     yield initial_weights(plan)
@@ -87,15 +88,23 @@ def collectives(plan: Plan, platform: Platform) -> CheckResult:
 
 def compiler(plan: Plan, platform: Platform) -> CheckResult:
     """torch.compile writes C++ for a CPU, and would fail in the first step without somebody to translate it."""
-    if plan.recipe.get("compiled") != "yes":
+    if plan.recipe.get("compiled", "no") == "no":
         return ok("nothing is compiled")
     if platform.is_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++")):
-        return failed("compiled=yes needs a C++ compiler here and neither g++ nor clang++ is found; install one")
+        return failed("torch.compile needs a C++ compiler here and neither g++ nor clang++ is found; install one")
     if platform.open(0).emulates(Precision.parse(plan.precision)):
         return failed(
-            f"compiled=yes does not go with {plan.precision} here: this CPU emulates it, unseen by torch.compile"
+            f"torch.compile does not go with {plan.precision} here: this CPU emulates it, unseen by torch.compile"
         )
     return ok("torch.compile has what it needs")
+
+
+def memory(plan: Plan) -> CheckResult:
+    """What is certain beforehand: activations come on top, and only a step tells how many."""
+    from trainmark.launch import room
+
+    too_large = room.too_large(plan)
+    return failed(too_large) if too_large else ok("weights, gradients and optimizer fit the devices")
 
 
 def data_folder(plan: Plan) -> CheckResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from functools import cache
 
 import psutil
@@ -14,6 +16,7 @@ from trainmark.spec.duration import shown
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import from_values
+from trainmark.spec.topology import Topology
 from trainmark.spec.workload_facts import derive
 from trainmark.train import meta_model
 
@@ -34,7 +37,7 @@ def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str
         return None  # of what comes from outside too little is known
     device = Platform(files.load(plan.platform)).open(0)
     title = workloads.title(plan.workload)
-    need = BYTES_A_WEIGHT * sum(parameter.numel() for parameter in meta_model.model(plan).parameters())
+    need = BYTES_A_WEIGHT * meta_model.weights_of(meta_model.model(plan)) / shards(plan)
     there = psutil.virtual_memory().available if device.is_cpu else device.memory_capacity_bytes()
     if there is not None and need > there:
         return (
@@ -50,6 +53,45 @@ def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str
     return (
         f"{title} was left out: one step takes about {shown(step_s)} here, and its share of the time is "
         f"{shown(share_s)}; a longer --budget has room for it."
+    )
+
+
+def shards(plan: Plan) -> int:
+    """Over how many devices a network is spread."""
+    topology = Topology.parse(plan.topology)
+    ways = {"fsdp": topology.devices, "hsdp": topology.devices_per_node}
+    return ways.get(str(plan.recipe.get("parallel", "")), 1)
+
+
+def too_large(plan: Plan, capacity_bytes: float | None = None) -> str | None:
+    """Why a network cannot be trained on the devices of a plan, and what would fit; None where it may.
+
+    `capacity_bytes` is what a device has; where nothing is said, it is asked, and the ranks of a CPU share one memory.
+    """
+    weights = meta_model.weights_of(meta_model.model(plan))
+    topology = Topology.parse(plan.topology)
+    if capacity_bytes is None:
+        device = Platform(files.load(plan.platform)).open(0)
+        found = device.memory_capacity_bytes()
+        if found is None:
+            return None
+        capacity_bytes = found / (topology.devices_per_node if device.is_cpu else 1)
+    need = BYTES_A_WEIGHT * weights / shards(plan)
+    if need <= capacity_bytes:
+        return None
+    fits = [
+        f"shard it over {math.ceil(BYTES_A_WEIGHT * weights / capacity_bytes)} devices or more (--set parallel=fsdp)"
+    ]
+    layers = int(plan.recipe.get("layers", 0))
+    while layers > 1:
+        layers //= 2
+        smaller = replace(plan, recipe={**plan.recipe, "layers": layers})
+        if BYTES_A_WEIGHT * meta_model.weights_of(meta_model.model(smaller)) / shards(plan) <= capacity_bytes:
+            fits.append(f"give it fewer layers (--set layers={layers})")
+            break
+    return (
+        f"{workloads.title(plan.workload)} on {topology} does not fit: weights, gradients and optimizer alone take "
+        f"{need / 2**30:.3g} GiB a device, and one has {capacity_bytes / 2**30:.3g}; {', or '.join(fits)}"
     )
 
 

@@ -100,7 +100,7 @@ def metrics(record: Record, say: Say) -> FactSection:
             rows.append((alias, NOTHING, "", around, say(reason)))
             continue
         formula = METRICS[alias].formula if alias in METRICS else ""
-        peak = _peak(record.environment.flops, say) if alias == "mfu" else ""
+        peak = _peak(record.environment.flops, quantity.value, say) if alias == "mfu" else ""
         rows.append((alias, number(quantity.value), quantity.unit, around, say(formula) + peak))
     return FactSection(
         title=say("Metrics"),
@@ -111,12 +111,18 @@ def metrics(record: Record, say: Say) -> FactSection:
     )
 
 
-def _peak(flops: FlopsFacts | None, say: Say) -> str:
+def _peak(flops: FlopsFacts | None, used: float, say: Say) -> str:
+    """Where the peak is from, and what share of it others would say was used, who count FLOPs otherwise."""
     if flops is None or not flops.peak_tflops:
         return ""
-    return say("; the peak is {peak} TFLOP/s, {source}").format(
+    peak = say("; the peak is {peak} TFLOP/s, {source}").format(
         peak=number(flops.peak_tflops), source=flops.peak_source
     )
+    others = (
+        say("; {share} % by the count {name}").format(share=number(used * count / flops.per_item), name=name)
+        for name, count in flops.otherwise.items()
+    )
+    return peak + "".join(others)
 
 
 def precision(record: Record, say: Say) -> FactSection | None:
@@ -183,7 +189,18 @@ def network(record: Record, say: Say) -> FactSection | None:
         return None
     topology = Topology.parse(record.plan.topology)
     said = links.summary(measured, ranks=topology.devices, hosts=topology.nodes)
-    return replace(link_table(measured, say), sentence=retold(said, say))
+    return replace(link_table(measured, say), sentence=retold(said, say), facts=_exchange(record, say))
+
+
+def _exchange(record: Record, say: Say) -> list[RecordFact]:
+    """What a step sends over the links."""
+    found = record.environment.exchange
+    if found is None:
+        return []
+    sent = say("{kind}: {messages} messages, {size} together").format(
+        kind=found.kind, messages=found.messages, size=links.size(found.size_bytes)
+    )
+    return [RecordFact(say("a step exchanges"), sent)]
 
 
 def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:

@@ -132,7 +132,7 @@ KEPT: Mapping[str, Any] = {
         "cpu": _CPU,
         "variables": {ANY: _setting},
         **dict.fromkeys(("threads", "optimised_python", "emulated_precision", "foreign_load"), _keep),
-        **dict.fromkeys(("precision", "flops", "link", "fill", "clock", "step_check"), _data),
+        **dict.fromkeys(("precision", "flops", "exchange", "link", "fill", "clock", "step_check"), _data),
     },
     "skipped_files": _skipped,
     "artifacts": {"file": _file, "caption": _text},

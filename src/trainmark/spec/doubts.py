@@ -33,6 +33,8 @@ MOST_SKIPPED = 0.01
 LEAST_POWER_SAMPLES = 60
 LONGEST_POWER_GAP_S = 2.0
 """MLPerf's rule for power is sixty samples, one a second at least; a pause of two seconds is a gap."""
+LEAST_OF_FLOOR = 0.98
+"""Of the least loss that data makes possible: what a part of the validation text may be easier than all of it."""
 WANTED_HALF_WIDTH = 0.01
 MOST_MORE = 50
 """Times as many steps as were made: beyond that, more steps are no advice."""
@@ -126,6 +128,16 @@ def below_bar(f: Facts) -> Found:
             "below-bar",
             f"has not learnt: {_called(f.quality)} of {f.quality.value:.2f}{unit} is {side} {f.judged.bar_word}, which "
             f"gives {bar:.2f} on the same samples",
+        )
+
+
+def below_floor(f: Facts) -> Found:
+    floor, value = f.data_facts.get("loss_floor"), f.quality.value
+    if floor is not None and value is not None and value < LEAST_OF_FLOOR * floor:
+        yield (
+            "below-floor",
+            f"{f.quality.name} of {value:.4g} is below what the data makes possible, {floor:.4g}: validation text was "
+            "trained on, or something is counted wrongly",
         )
 
 
@@ -445,6 +457,7 @@ CHECKS = (
     loss_rose,
     at_chance,
     below_bar,
+    below_floor,
     few_steps,
     drifting,
     rank_skew,

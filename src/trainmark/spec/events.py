@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.links import AllReduce
-from trainmark.spec.machine import FillSearch, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
+from trainmark.spec.machine import ExchangeShape, FillSearch, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
 from trainmark.spec.numbers import Count, Finite, Whole
 
 
@@ -154,6 +154,10 @@ class FlopsCounted(Event, FlopsFacts, tag="flops", frozen=True, kw_only=True):
     """What the run's speed is held to, found by rank 0 after the clock has stopped."""
 
 
+class ExchangeCounted(Event, ExchangeShape, tag="exchange", frozen=True, kw_only=True):
+    """What ranks exchange in a step, written by rank 0 when the clock has stopped."""
+
+
 class ArtifactsLeft(Event, tag="artifacts", frozen=True, kw_only=True):
     """Files of the trained model's work lie in the run's folder."""
 
@@ -191,7 +195,7 @@ class Failed(Event, tag="failed", frozen=True, kw_only=True):
 
 RankEvent = (
     Begin | EnvironmentSeen | LinksMeasured | StepCompared | Resumed | Ready | PrecisionSeen | Steps | StretchTimed
-    | Alive | Evaluated | Saved | Phases | FlopsCounted | ArtifactsLeft | NoSample | End | Failed
+    | Alive | Evaluated | Saved | Phases | ExchangeCounted | FlopsCounted | ArtifactsLeft | NoSample | End | Failed
 )  # fmt: skip
 
 

@@ -146,12 +146,25 @@ class FlopsFacts(Struct, frozen=True, kw_only=True):
     """What a run's speed is held to."""
 
     per_item: Finite
+    otherwise: Mapping[str, Finite] = msgspec.field(default_factory=dict)
+    """The same as others count it, by what they leave out or put in."""
     peak_tflops: Finite | None = None
     peak_source: str | None = None
     """Where the peak of a device is from, or why there is none."""
     peak_error: float | None = None
     """How far measurements of it lie apart: the standard deviation of their logarithm; None where it is no measured
     one, or there is only one."""
+
+
+class ExchangeShape(Struct, frozen=True, kw_only=True):
+    """What ranks exchange in one step, as rank 0 saw it in the last one."""
+
+    kind: str
+    """`all-reduce`, or `reduce-scatter and all-gather` where the network is sharded."""
+    messages: Whole
+    """Buckets of gradients, and of weights where these are gathered."""
+    size_bytes: Whole = msgspec.field(name="bytes")
+    """Of all messages, each as long as what the ranks hold together of it."""
 
 
 class BatchTry(Struct, frozen=True, kw_only=True):
@@ -180,6 +193,8 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
 
     link: Sequence[AllReduce] = ()
     """What the links between the ranks were measured to carry, smallest message first."""
+    exchange: ExchangeShape | None = None
+    """None where nothing is exchanged, or this torch does not let it be counted."""
     flops: FlopsFacts | None = None
     precision: PrecisionProof | None = None
     fill: FillSearch | None = None

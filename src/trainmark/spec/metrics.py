@@ -302,6 +302,11 @@ def model_flops_utilisation(m: Measured) -> float | None:
     it is the best that large matrix products reached after this run or an earlier one, and the interval holds how far
     these measurements lay apart; where others used more than 10 % of the CPU meanwhile, or where the run itself was
     faster than those products, there is no figure. Above 100 % of a sheet's peak the label or the peak is wrong.
+
+    Of language models, every weight that multiplies counts and attention over the whole window, as in PaLM's and
+    torchtitan's tables. FlagPerf's count 6 for each parameter and no attention; flash kernels compute attention over
+    the half of the window that a token can see. The record holds all three counts, and `trainmark show` all three
+    shares.
     """
     used = _utilisation(m)
     # a peak that was measured and lies below what the run reached was disturbed

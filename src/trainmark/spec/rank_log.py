@@ -9,7 +9,7 @@ from trainmark.spec import events
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.events import AnyEvent, Unknown
 from trainmark.spec.links import AllReduce
-from trainmark.spec.machine import DeviceClock, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
+from trainmark.spec.machine import DeviceClock, ExchangeShape, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
 from trainmark.spec.record import Restart
 from trainmark.spec.timeline import RankTrace
 
@@ -59,6 +59,7 @@ class RankLog:
     restarts: list[Restart] = field(default_factory=list)
     link: tuple[AllReduce, ...] = ()
     """What the links between the ranks were measured to carry."""
+    exchange: ExchangeShape | None = None
     flops: FlopsFacts | None = None
     saved: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """For each checkpoint its step and the phases until then."""
@@ -144,6 +145,8 @@ class RankLog:
                 self.phase = "train"
             case events.LinksMeasured():
                 self.link = tuple(event.results)
+            case events.ExchangeCounted():
+                self.exchange = event
             case events.FlopsCounted():
                 self.flops = event
             case events.Saved():

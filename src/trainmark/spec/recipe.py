@@ -184,8 +184,12 @@ class Recipe:
     batch_norm: str = knob("per-device", words=("per-device", "all-devices"))
     """Whose samples a batch norm takes its mean and variance from in training: each device's own, as published runs do,
     or all devices' together, which makes a step the same however many share its batch."""
-    compiled: str = knob("no", words=("no", "yes"))
-    """`yes` trains the network through torch.compile; the first steps, in which it compiles, are warm-up."""
+    compiled: str = knob("no", words=("no", "yes", "blocks"))
+    """`yes` trains the network through torch.compile, `blocks` each block of a network that names them; the first
+    steps, in which it compiles, are warm-up."""
+    parallel: str = knob("ddp", words=("ddp", "fsdp", "hsdp"))
+    """How ranks share a network: `ddp` gives each all of it, `fsdp` shards it over all of them, `hsdp` over those of a
+    node, and nodes average gradients."""
     evaluate_in: str = knob("same", words=("same", "fp32"))
     """Precision of evaluation where training runs under autocast: `same` as training, or without autocast."""
     host_settings: str = knob("tuned", words=("tuned", "default"))

@@ -16,7 +16,15 @@ from trainmark.spec import endings, series
 from trainmark.spec.doubts import CLOCKS_FAR_APART, Facts, collect
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.events import Failed, FaultFound
-from trainmark.spec.machine import DeviceClock, Environment, FillSearch, FlopsFacts, PrecisionProof, StepCheck
+from trainmark.spec.machine import (
+    DeviceClock,
+    Environment,
+    ExchangeShape,
+    FillSearch,
+    FlopsFacts,
+    PrecisionProof,
+    StepCheck,
+)
 from trainmark.spec.metrics import Measured, measure, withhold
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
@@ -27,7 +35,7 @@ from trainmark.spec.topology import Topology
 from trainmark.spec.workload_facts import WorkloadFacts
 from trainmark.store import reduction, telemetry as samplers
 
-AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck)
+AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck, ExchangeShape)
 
 
 def record(path: Path) -> Record:
@@ -149,6 +157,7 @@ def _environment(
     return Environment(
         **told,
         link=list(first.link),
+        exchange=_plain(first.exchange, ExchangeShape),
         flops=_plain(first.flops, FlopsFacts),
         precision=_plain(first.precision, PrecisionProof),
         fill=_plain(folder.fill, FillSearch),

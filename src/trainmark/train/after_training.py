@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from trainmark.platforms.platform import Device
 from trainmark.spec import endings
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import TrainmarkError
-from trainmark.spec.events import ArtifactsLeft, FlopsCounted, NoSample
+from trainmark.spec.events import ArtifactsLeft, ExchangeCounted, FlopsCounted, NoSample
 from trainmark.spec.precision import Precision
 from trainmark.spec.sample import NetworkUsed
 from trainmark.train import cpu_peak, sampling
@@ -33,21 +34,38 @@ def write_flops(job: Job, ended: str) -> None:
     try:
         with _ending_at_signals():
             per_item = float(job.workload.flops_per_item(job.recipe))
+            otherwise: dict[str, float] = getattr(job.workload, "flops_otherwise", lambda recipe: {})(job.recipe)
             found = peak(job.device, job.stepper.precision)
     except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
         traceback.print_exc()
         return
     job.events.write(
-        FlopsCounted(per_item=per_item, peak_tflops=found.tflops, peak_source=found.source, peak_error=found.error)
+        FlopsCounted(
+            per_item=per_item,
+            otherwise=otherwise,
+            peak_tflops=found.tflops,
+            peak_source=found.source,
+            peak_error=found.error,
+        )
     )
+
+
+def write_exchange(job: Job) -> None:
+    """Rank 0 writes down what a step exchanged, in how many messages."""
+    counted = job.stepper.parallel.exchanged
+    if job.collectives.rank == 0 and counted is not None and counted.messages:
+        job.events.write(ExchangeCounted(kind=counted.kind, messages=counted.messages, size_bytes=counted.bytes))
 
 
 def leave_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:
     """Rank 0 has its network show what it learnt while the others wait, so that all end together; what it shows lies in
-    the run's folder."""
+    the run's folder. Where no rank can compute alone, the others go along, and what they make is thrown away."""
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or not job.recipe.leave_sample:
         return
     job.monitor.alive("sample", 0)
+    if job.collectives.rank and job.stepper.parallel.together:
+        with tempfile.TemporaryDirectory() as aside, _ending_at_signals():
+            _sample(job, Path(aside), data)
     if job.collectives.rank == 0:
         try:
             with _ending_at_signals():

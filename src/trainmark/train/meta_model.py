@@ -11,16 +11,25 @@ from torch.overrides import TorchFunctionMode
 
 from trainmark import workloads
 from trainmark.spec.plan import Plan
-from trainmark.spec.recipe import from_values
+from trainmark.spec.recipe import Recipe, from_values
+from trainmark.workloads.workload import Workload
 
 DRAWS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
 
 
 def model(plan: Plan) -> nn.Module:
     workload = workloads.of_plan(plan)
-    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+    return network(workload, from_values(type(workload.recipes["reference"]), plan.recipe))
+
+
+def network(workload: Workload, recipe: Recipe) -> nn.Module:
     with torch.device("meta"), _NoDraws():
         return workload.build(recipe)
+
+
+def weights_of(model: nn.Module) -> int:
+    """How many numbers are trained."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 class _NoDraws(TorchFunctionMode):

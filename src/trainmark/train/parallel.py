@@ -1,4 +1,7 @@
-"""How the ranks of a run share the work of a step: one device alone, or replicas that average their gradients."""
+"""How the ranks of a run share the work of a step: one device alone, or replicas that average their gradients.
+
+A network too large for one device is sharded: `train/sharded.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmark.platforms.platform import Device
+from trainmark.spec.errors import UsageError
+
+_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+"""Layers whose statistics need float32 whatever the rest computes in."""
 
 
 class ExchangeTimer(Protocol):
@@ -20,6 +27,27 @@ class ExchangeTimer(Protocol):
     def exchange_begins(self) -> None: ...
 
     def exchange_ends(self) -> None: ...
+
+    def exchange(self) -> AbstractContextManager[None]: ...
+
+
+class ExchangeTally:
+    """Counts what a step exchanges, as one rank sees it: messages and the bytes that all of them hold together."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.messages = self.bytes = 0
+        """Of the last step that ended."""
+        self._messages = self._bytes = 0
+
+    def add(self, size: int) -> None:
+        self._messages += 1
+        self._bytes += size
+
+    def step_ends(self) -> None:
+        if self._messages:
+            self.messages, self.bytes = self._messages, self._bytes
+            self._messages = self._bytes = 0
 
 
 class Parallel(Protocol):
@@ -30,6 +58,13 @@ class Parallel(Protocol):
     """
 
     world: int
+    together: bool
+    """True where no rank can compute without the others, not even forward."""
+    exchanged: ExchangeTally | None
+    """What a step exchanges; None where there is nobody to exchange with."""
+
+    def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
+        """Holds the weights of all layers but norms in a narrower type; called before `wrap`, unless it is float32."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """What the model is trained through: compiled where that is asked for, its gradients exchanged."""
@@ -57,12 +92,30 @@ class OneDevice:
     """Nothing is shared."""
 
     world = 1
+    together = False
+    exchanged: ExchangeTally | None = None
 
-    def __init__(self, *, compiled: bool = False) -> None:
+    def __init__(self, *, compiled: str = "no") -> None:
         self._compiled = compiled
 
+    def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
+        for module in model.modules():
+            if not isinstance(module, _NORMS):
+                for parameter in module.parameters(recurse=False):
+                    parameter.data = parameter.data.to(dtype)
+
     def wrap(self, model: nn.Module) -> nn.Module:
-        return cast("nn.Module", torch.compile(model)) if self._compiled else model
+        self._compile_blocks(model)
+        return cast("nn.Module", torch.compile(model)) if self._compiled == "yes" else model
+
+    def _compile_blocks(self, model: nn.Module) -> None:
+        """Blocks that are alike are compiled once, and a network of many takes no longer than one of few."""
+        if self._compiled != "blocks":
+            return
+        if not (blocks := getattr(model, "blocks", ())):
+            raise UsageError("compiled=blocks needs a network that names its blocks, and this does not; set it to yes")
+        for block in blocks:
+            block.compile()
 
     def no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -88,8 +141,9 @@ class OneDevice:
 class DataParallel(OneDevice):
     """Every rank holds all weights, and the gradients of all ranks are averaged while backward still computes."""
 
-    def __init__(self, device: Device, timer: ExchangeTimer | None = None, *, compiled: bool = False) -> None:
+    def __init__(self, device: Device, timer: ExchangeTimer | None = None, *, compiled: str = "no") -> None:
         super().__init__(compiled=compiled)
+        self.exchanged = self._tally = ExchangeTally(kind="all-reduce")
         self.world = distributed.get_world_size()
         self._device, self._timer = device, timer
 
@@ -114,6 +168,7 @@ class DataParallel(OneDevice):
     def after_backward(self) -> None:
         if self._timer:
             self._timer.exchange_ends()
+        self._tally.step_ends()
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         floating = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -127,6 +182,7 @@ class DataParallel(OneDevice):
             buffer.copy_(values.view_as(buffer))
 
     def _announce(self, bucket: Any) -> Any:
+        self._tally.add(bucket.buffer().nbytes)
         if self._timer and bucket.is_last():
             self._timer.exchange_begins()
         return bucket

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from trainmark import workloads
 from trainmark.platforms import files
@@ -26,7 +26,6 @@ from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Recipe, from_values
 from trainmark.spec.record import Evaluation
 from trainmark.spec.topology import Topology
-from trainmark.spec.whole_files import sha256
 from trainmark.train import checkpoint, environment, link_probe, loop, rank_store, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
@@ -72,7 +71,9 @@ def build_job(
     if compare:
         build = partial(build_stepper, workload, replace(recipe, compiled="no"))
         step_check.write_down(workload, recipe, precision, device, data, build, events, ranks.rank)
-    stepper = build_stepper(workload, recipe, precision, device, collectives.world, initial, clock)
+    stepper = build_stepper(
+        workload, recipe, precision, device, collectives.world, initial, clock, local_ranks=ranks.local_ranks
+    )
     position = starting_point(plan, folder / "checkpoints", stepper, events, collectives)
     monitor = Monitor(
         clock=clock,
@@ -140,7 +141,7 @@ def initial_weights(plan: Plan) -> dict[str, Tensor] | None:
         return None
     path = Path(plan.init_from)
     found = weights.read_weights(path)
-    if sha256(weights.weights_file(path)) != plan.init_sha256:
+    if weights.weights_sha256(weights.weights_file(path)) != plan.init_sha256:
         raise NotReadyError(f"{path} was changed after the run was planned; plan it again")
     return found
 
@@ -153,9 +154,13 @@ def build_stepper(
     world: int,
     initial: Mapping[str, Tensor] | None = None,
     clock: Clock | None = None,
+    *,
+    local_ranks: int = 1,
 ) -> Stepper:
     """The model with its optimizer; all ranks draw the same weights from the seed, or take the same given ones."""
     torch.manual_seed(recipe.seed)
+    if recipe.parallel != "ddp" and world > 1:
+        return sharded_stepper(workload, recipe, precision, device, initial, clock, local_ranks)
     model = workload.build(recipe)
     if initial is not None:
         weights.load_into(model, initial, "the file of --init-from", to_begin=True)
@@ -169,8 +174,49 @@ def build_stepper(
                 "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
             )
         model = over_all_ranks(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
-    compiled = recipe.compiled == "yes"
+    compiled = recipe.compiled
     parallel: Parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
+    return _stepper(workload, recipe, precision, device, model, parallel)
+
+
+def sharded_stepper(
+    workload: Workload,
+    recipe: Recipe,
+    precision: Precision,
+    device: Device,
+    initial: Mapping[str, Tensor] | None,
+    clock: Clock | None,
+    local_ranks: int,
+) -> Stepper:
+    """The same, of which no rank ever holds all: shapes come first, then each rank's part of the weights."""
+    from trainmark.train.sharded import ShardedParallel, place
+
+    with torch.device("meta"):
+        model = workload.build(recipe)
+    if initial is not None:
+        weights.check_fit(model, initial, "the file of --init-from")
+    elif not hasattr(model, "initialise"):
+        raise UsageError(
+            f"{workload.name} cannot draw its weights part by part, so it is not sharded; leave out parallel"
+        )
+
+    def fill(empty: Any) -> None:
+        if initial is None:
+            empty.initialise(place)
+        else:
+            for name, parameter in empty.named_parameters():
+                place(parameter, initial[name])
+
+    by_node = recipe.parallel == "hsdp"
+    parallel = ShardedParallel(
+        device, precision, fill, clock, local_ranks=local_ranks, by_node=by_node, compiled=recipe.compiled
+    )
+    return _stepper(workload, recipe, precision, device, model, parallel)
+
+
+def _stepper(
+    workload: Workload, recipe: Recipe, precision: Precision, device: Device, model: nn.Module, parallel: Parallel
+) -> Stepper:
     return Stepper(
         model,
         optimizer=partial(workload.optimizer, recipe=recipe),

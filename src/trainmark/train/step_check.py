@@ -28,7 +28,7 @@ from trainmark.spec.events import Alive, StepCompared
 from trainmark.spec.machine import StepCheck
 from trainmark.spec.precision import PRECISIONS, Precision, significand_bits
 from trainmark.spec.recipe import Recipe
-from trainmark.train import loop
+from trainmark.train import loop, meta_model
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import move_to_device
 from trainmark.workloads.workload import DataSource, Workload
@@ -68,6 +68,10 @@ def write_down(
     """Writes an event of how the rank's device compares with the CPU; on a CPU there is nothing to compare."""
     if device.is_cpu:
         return
+    if (weights := meta_model.weights_of(meta_model.network(workload, recipe))) > MOST_WEIGHTS:
+        reason = f"the network has {weights:,} weights, more than {MOST_WEIGHTS:,}"
+        events.write(StepCompared(rank=rank, unavailable=reason))
+        return
     evaluation = loop.evaluation_precision(recipe, precision)
     alive = partial(events.write, Alive(phase="init"))
     found = check(workload, precision, device, data, build=build, evaluation=evaluation, alive=alive)
@@ -96,8 +100,6 @@ def check(
     host = Platform(files.load("cpu")).open(0)
     try:
         reference = trial.begin(host, PRECISIONS["fp32"])
-        if (weights := sum(weight.numel() for weight in reference.model.parameters())) > MOST_WEIGHTS:
-            return StepCheck(unavailable=f"the network has {weights:,} weights, more than {MOST_WEIGHTS:,}")
         wanted = trial.make(reference)
         alive()
         gradients = reference.gradients

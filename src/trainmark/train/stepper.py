@@ -14,9 +14,6 @@ from trainmark.spec.precision import Precision
 from trainmark.train.parallel import OneDevice, Parallel
 from trainmark.train.weight_average import WeightAverage
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-"""Layers whose statistics need float32 whatever the rest computes in."""
-
 
 class Stepper:
     """Owns the model's weights on a device, their float32 copies where the weights are narrower, and the optimizer."""
@@ -38,8 +35,9 @@ class Stepper:
         self.device = device
         self.precision = precision
         self.bare_model = model
-        self._low_precision(model)
         self.parallel: Parallel = parallel or OneDevice()
+        if precision.weights != "float32":
+            self.parallel.low_precision(model, getattr(torch, precision.weights))
         self.model = self.parallel.wrap(model)
         self._loss = loss
         self._world = self.parallel.world
@@ -141,15 +139,6 @@ class Stepper:
         self.scaler.load_state_dict(state["scaler"])
         if self._average:
             self._average.load_state(state)
-
-    def _low_precision(self, model: nn.Module) -> None:
-        dtype = getattr(torch, self.precision.weights)
-        if dtype is torch.float32:
-            return
-        for module in model.modules():
-            if not isinstance(module, _NORMS):
-                for parameter in module.parameters(recurse=False):
-                    parameter.data = parameter.data.to(dtype)
 
     def _gradients_to_master(self) -> None:
         """Moves the gradients to the float32 copies, so that scaling and updates happen there."""

@@ -112,6 +112,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: b
             job.monitor.write_down()
             peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
+        after_training.write_exchange(job)
         after_training.write_flops(job, ended)
         after_training.leave_sample(job, ended, folder, sampling.data_folder(plan))
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.spec.errors import NotReadyError
+from trainmark.spec.whole_files import sha256
+from trainmark.workloads import safetensors
 
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
 """What is made of an argparse.Namespace, in which torchvision's training script keeps its words beside the weights: an
@@ -22,14 +25,26 @@ MOST_NAMED = 3
 
 
 def weights_file(path: Path) -> Path:
-    """The file meant by a path: itself, or the state in a checkpoint's folder, or the newest in a folder of them."""
+    """The file meant by a path: itself, or in a folder the index or file of safetensors, or the state in a checkpoint's
+    folder, or the newest in a folder of them."""
     if path.is_file():
         return path
+    for name in (safetensors.INDEX, safetensors.ALONE):
+        if (path / name).is_file():
+            return path / name
     for found in [path, *reversed(checkpoints(path))] if path.is_dir() else []:
         if (found / "state.pt").is_file():
             return found / "state.pt"
     what = "holds no checkpoint" if path.is_dir() else "is no regular file" if path.exists() else "is not there"
     raise NotReadyError(f"--init-from {path} {what}; give a file of weights, or the folder of a checkpoint")
+
+
+def weights_sha256(file: Path) -> str:
+    """Of what a file holds, or of all that an index names."""
+    if file.name != safetensors.INDEX:
+        return sha256(file)
+    hashes = [sha256(file), *(sha256(part) for part in safetensors.files(file))]
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -40,10 +55,8 @@ def checkpoints(folder: Path) -> list[Path]:
 def read_document(path: Path) -> Any:
     """All that a file of weights holds, or the one in a checkpoint's folder; no code in it is run."""
     path = weights_file(path)
-    if path.suffix == ".safetensors":
-        raise NotReadyError(
-            f"{path} is a safetensors file, which is not read; save its tensors with torch.save instead"
-        )
+    if path.name.endswith((".safetensors", safetensors.INDEX)):
+        return safetensors.read(path)
     try:
         with torch.serialization.safe_globals([_NAMESPACE]):
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -80,7 +93,14 @@ def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, t
     `to_begin`: the weights are there to be trained on, and may be as little as the model can begin with.
     """
     weights, wanted = _own_weights(model, weights, to_begin), model.state_dict()
-    missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
+    tied = _other_names(model)
+    missing = [
+        name
+        for name in wanted
+        if name not in weights
+        and not name.endswith("num_batches_tracked")
+        and not any(other in weights for other in tied.get(name, ()))
+    ]
     unexpected = [name for name in weights if name not in wanted]
     shapes = [
         f"{name} is {tuple(weights[name].shape)} and not {tuple(tensor.shape)}"
@@ -100,6 +120,14 @@ def load_into(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, t
     """Copies the weights into a model; counts of batches that norms have seen may be missing, nothing else."""
     check_fit(model, weights, source, to_begin=to_begin)
     model.load_state_dict(_own_weights(model, weights, to_begin), strict=False)
+
+
+def _other_names(model: nn.Module) -> dict[str, list[str]]:
+    """Of each weight that has several names: all of them. One of these in a file is enough."""
+    names: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(weight), []).append(name)
+    return {name: several for several in names.values() if len(several) > 1 for name in several}
 
 
 def _own_weights(model: nn.Module, weights: Mapping[str, Tensor], to_begin: bool) -> dict[str, Tensor]:

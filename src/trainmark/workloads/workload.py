@@ -82,8 +82,8 @@ class DataSource(Protocol):
     @property
     def facts(self) -> Mapping[str, float]:
         """What the record should say about how the data was read, such as the share of padding. Doubts look at
-        `train_samples`, how many there are to train on, `left_out_samples`, how many more the recipe leaves out, and
-        `chance`, the value of the target that guessing would give."""
+        `train_samples`, how many there are to train on, `left_out_samples`, how many more the recipe leaves out,
+        `chance`, the value of the target that guessing would give, and `loss_floor`, the least that is possible."""
 
     def train(self, epoch: int, start_step: int) -> Iterator[Any]:
         """This rank's batches from a step of an epoch to the epoch's end; asked for again after every pause, and after

@@ -1,0 +1,1 @@
+"""Text as tokens: `facts` for everybody, and what makes, prepares, verifies and reads it."""

@@ -1,0 +1,121 @@
+"""Windows of tokens, the same at every world size, read ahead of the trainer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainmark.datasets import order
+from trainmark.datasets.ahead import ahead
+from trainmark.datasets.text.token_files import Index, TokenStream, Windows, known_of, read_index
+from trainmark.spec.errors import NotReadyError
+from trainmark.workloads.decoder.recipes import DecoderRecipe
+from trainmark.workloads.plain import PlainBatch
+from trainmark.workloads.workload import Share
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextBatch(PlainBatch):
+    tokens: Tensor
+    """(windows, context + 1): each token but the last is read, each but the first predicted."""
+    floor: float = 0.0
+    """The least loss that is possible, in nats a token; 0 where it is not known."""
+    bytes_per_token: float = 0.0
+    """Of text; 0 where it is not known."""
+
+
+def check(recipe: DecoderRecipe, folder: Path, world: int) -> Index:
+    """NotReadyError where so many ranks could not train on the folder."""
+    index = read_index(folder)
+    largest = max(split.largest for split in index.splits.values())
+    if largest >= recipe.vocabulary:
+        raise NotReadyError(
+            f"{folder} holds token {largest}, and the network's vocabulary is {recipe.vocabulary}; set "
+            f"vocabulary={largest + 1} or more, or give the text this network is for"
+        )
+    for name in ("train", "val"):
+        windows = Windows(TokenStream(folder, index.splits[name]), recipe.context)
+        wanted = recipe.step_batch_per_device * world if name == "train" else 1
+        if windows.count < wanted:
+            raise NotReadyError(
+                f"{folder} holds {windows.count} windows of {recipe.context} tokens in its split {name}, and one step "
+                f"takes {wanted}; give more text, or set a smaller batch_per_device or context"
+            )
+    return index
+
+
+class TextData:
+    """Windows of a set of text; a batch is a function of seed, step and world alone."""
+
+    skipped: Sequence[tuple[str, str]] = ()
+
+    def __init__(self, recipe: DecoderRecipe, folder: Path, share: Share) -> None:
+        index = check(recipe, folder, share.world)
+        self._recipe, self._share, self._index = recipe, share, index
+        self._train = Windows(TokenStream(folder, index.splits["train"]), recipe.context)
+        self._val = Windows(TokenStream(folder, index.splits["val"]), recipe.context)
+        self._floor = index.splits["val"].loss_floor or 0.0
+        self._bytes = index.splits["val"].bytes_per_token or 0.0
+        # a last, shorter batch is left out: a step is a fixed number of tokens
+        self._batch = recipe.step_batch_per_device * share.world
+        self._used = self._train.count // self._batch * self._batch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._used // self._batch
+
+    @property
+    def items_per_step(self) -> float:
+        return float(self._batch * self._recipe.context)
+
+    @property
+    def facts(self) -> Mapping[str, float]:
+        return {**known_of(self._index), "train_samples": float(self._train.count)}
+
+    def train(self, epoch: int, start_step: int) -> Iterator[TextBatch]:
+        shares = order.rank_batches(
+            self._used,
+            batch_per_device=self._recipe.step_batch_per_device,
+            world=self._share.world,
+            rank=self._share.rank,
+            seed=self._recipe.seed,
+            epoch=epoch,
+            shuffle=self._recipe.data_order == "shuffled",
+            start_step=start_step,
+        )
+        return ahead(self._read(self._train, share) for share in shares)
+
+    def evaluation(self) -> Iterator[TextBatch]:
+        wanted = self._recipe.eval_tokens // self._recipe.context or self._val.count
+        return ahead(self._to_score(min(self._val.count, wanted)))
+
+    def close(self) -> None:
+        pass
+
+    def _to_score(self, count: int) -> Iterator[TextBatch]:
+        """This rank's windows. Ranks that share a network compute together, so each makes as many batches as the one
+        with the most: those beyond its own count nothing."""
+        world, batch = self._share.world, self._recipe.eval_batch_per_device
+        left = math.ceil(math.ceil(count / world) / batch)
+        for share in order.rank_share(count, batch_per_device=batch, world=world, rank=self._share.rank):
+            left -= 1
+            yield self._read(self._val, share)
+        for _ in range(left):
+            empty = order.BatchShare(indices=np.zeros(1, np.int64), global_count=0)
+            yield replace(self._read(self._val, empty), count=0)
+
+    def _read(self, windows: Windows, share: order.BatchShare) -> TextBatch:
+        tokens = np.stack([windows.read(int(number)) for number in share.indices])
+        return TextBatch(
+            tokens=torch.from_numpy(tokens),
+            floor=self._floor,
+            bytes_per_token=self._bytes,
+            count=len(tokens),
+            global_count=share.global_count,
+        )

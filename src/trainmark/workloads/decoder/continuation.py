@@ -1,0 +1,96 @@
+"""Lets a trained decoder go on with a text, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainmark.datasets.text import vocabulary
+from trainmark.datasets.text.token_files import TokenStream, read_index
+from trainmark.datasets.text.vocabulary import Vocabulary
+from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.spec.recipe import knob
+from trainmark.spec.sample import Sample, SampleSettings, TextPart
+from trainmark.workloads.decoder.model import TextDecoder
+from trainmark.workloads.sampling import SampleRequest, Trained
+
+GIVEN = 8
+"""Tokens of the validation text that a continuation begins with where no text is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuationSettings(SampleSettings):
+    continuations: int = knob(3, least=1, most=100)
+    tokens: int = knob(40, least=1, most=10_000)
+    """How many are added."""
+    temperature: float = knob(1.0, least=0, most=10)
+    """Below 1 likelier words come more often; at 0 the likeliest always."""
+
+
+def sample(trained: Trained, asked: SampleRequest) -> Sample:
+    """The text, or beginnings of the validation text, and how the network goes on."""
+    settings = asked.settings(ContinuationSettings)
+    words = vocabulary.of_folder(asked.data_folder)
+    if words is None:
+        raise NotReadyError(
+            f"{asked.data_folder} holds tokens alone and no tokenizer.json, so that no text can be written; prepare "
+            "the set with --tokenizer"
+        )
+    beginnings = _given(asked, words, trained.model.recipe.context, settings.continuations)
+    lines = []
+    for number, given in enumerate(beginnings):
+        whole = continued(
+            trained.model,
+            given,
+            settings.tokens,
+            seed=settings.seed + number,
+            known=min(words.size, trained.recipe.vocabulary),
+            temperature=settings.temperature,
+        )
+        lines.append(_line(words, given, whole))
+    what = "a text" if asked.given else "the validation text"
+    return Sample(
+        parts=(TextPart(text="\n".join(lines), caption=f"how the network goes on with {what}, after |"),),
+        shown=asked.given if asked.given else f"{GIVEN} tokens of the validation text each",
+        generator=f"temperature {settings.temperature:g}",
+        facts={"continuations": lines, "tokens": settings.tokens},
+    )
+
+
+@torch.no_grad()
+def continued(
+    model: TextDecoder, tokens: Sequence[int], added: int, *, seed: int, known: int, temperature: float = 1.0
+) -> list[int]:
+    """So many tokens more; only the first `known` of the vocabulary stand for text."""
+    device = next(model.parameters()).device
+    lot = torch.Generator().manual_seed(seed)
+    found = list(tokens)
+    for _ in range(added):
+        window = torch.tensor([found[-model.recipe.context :]], device=device)
+        scores: Tensor = model(window, last=True)[0, -1, :known].float().cpu()
+        if temperature == 0:
+            found.append(int(scores.argmax()))
+        else:
+            chances = torch.softmax(scores / temperature, dim=-1)
+            found.append(int(torch.multinomial(chances, 1, generator=lot)))
+    return found
+
+
+def _given(asked: SampleRequest, words: Vocabulary, context: int, count: int) -> list[list[int]]:
+    if asked.given is not None:
+        tokens = words.encode(asked.given)
+        if not tokens:
+            raise UsageError("an empty text has nothing to go on with; give a word or more")
+        return [tokens] * count
+    stream = TokenStream(asked.data_folder, read_index(asked.data_folder).splits["val"])
+    places = [number * context for number in range(count) if number * context + GIVEN <= len(stream)]
+    return [stream.read(place, GIVEN).tolist() for place in places]
+
+
+def _line(words: Vocabulary, given: Sequence[int], whole: Sequence[int]) -> str:
+    begun, text = words.decode(given), words.decode(whole)
+    rest = text[len(begun) :] if text.startswith(begun) else words.decode(whole[len(given) :])
+    return f"{begun} |{rest}".replace("\n", " / ")

@@ -1,0 +1,1 @@
+"""A GPT of 124 M parameters on FineWeb: `facts` for everybody, `workload` for those who train."""

@@ -1,0 +1,87 @@
+"""A language model by its commands: alone and sharded the same, saved and resumed, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from background import Started, ranks
+from conftest import Cli
+
+from trainmark.datasets.text import make
+
+SHAPE = ("layers=2", "width=32", "heads=4", "kv_heads=2", "ffn=48", "context=32", "learning_rate=0.002")
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text") / "set"
+    make.make(folder, lines=400)
+    return folder
+
+
+def words(text: Path, topology: str, *settings: str) -> tuple[str | Path, ...]:
+    batch = f"batch_per_device={8 // int(topology[-1])}"
+    set_words = [word for setting in (*SHAPE, batch, *settings) for word in ("--set", setting)]
+    run = ("run", "llama8b", "--recipe", "smoke", "--platform", "cpu", "--data", text)
+    return (*run, "--topology", topology, *set_words)
+
+
+def document(cli: Cli, *given: str | Path) -> dict[str, Any]:
+    ended = cli(*given, "--json", "--quiet")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)  # type: ignore[no-any-return]
+
+
+def test_a_sharded_run_is_that_of_one_device_and_goes_on_where_it_was_left(
+    cli: Cli, text: Path, tmp_path: Path
+) -> None:
+    often = ("evaluate_every=3 steps", f"steps={STEPS}", "target=0.1")
+    one = document(cli, *words(text, "1x1", *often))
+    first = document(cli, *words(text, "1x2", *often), "--steps", "4")
+    second = document(cli, "run", "--resume", "last", "--steps", "2")
+    assert first["series"]["loss"] + second["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=2e-4)
+    assert [evaluation["step"] for evaluation in one["quality"]["history"]] == [0, 3, STEPS]
+    for alone, together in zip(one["quality"]["history"], first["quality"]["history"], strict=False):
+        assert together["samples"] == alone["samples"]
+        assert together["values"] == pytest.approx(alone["values"], rel=2e-4)
+    said = one["quality"]["history"][-1]["values"]
+    assert said["times_floor"] == pytest.approx(said["val_loss"] / one["data_facts"]["loss_floor"])
+    assert said["bits_per_byte"] > 0
+    assert {"6 x parameters", "causal attention"} == set(one["environment"]["flops"]["otherwise"])
+    assert first["environment"]["exchange"]["kind"] == "reduce-scatter and all-gather"
+    assert first["environment"]["precision"]["ran"] == "fp32"
+    assert first["plan"]["recipe"]["parallel"] == "fsdp"
+    assert [artifact["file"] for artifact in first["artifacts"]] == ["sample.txt"]
+    ended = cli("audit", "last")
+    assert ended.returncode == 0, ended.stdout
+
+
+def saved(folder: Path) -> bool:
+    return bool(list(folder.glob("rank0.jsonl")) and ranks(folder)[0].saved)
+
+
+def test_a_rank_killed_in_a_sharded_run_is_named_and_the_run_goes_on_from_its_checkpoint(
+    environment: dict[str, str], text: Path, cli: Cli
+) -> None:
+    often = ("checkpoint_every=5 steps", "steps=100000", "evaluate_every=end", "evaluate_first=no", "leave_sample=no")
+    run = Started(environment, *words(text, "1x2", *often))
+    store, deadline = Path(environment["TRAINMARK_STORE"]), time.monotonic() + 90
+    while not any(saved(folder) for folder in (store / "runs").glob("*")):
+        assert run.process.poll() is None, run.process.communicate()
+        assert time.monotonic() < deadline, "no checkpoint was made"
+        time.sleep(0.02)
+    os.kill(run.pids()[1], signal.SIGKILL)
+    code, _, err = run.end()
+    assert code == 4
+    assert "rank 1 was killed by SIGKILL" in err
+    resumed = document(cli, "run", "--resume", "last", "--steps", "3")
+    assert resumed["status"] == "valid"
+    assert len(resumed["series"]["loss"]) == 3
+    assert any("resumed at step" in doubt["text"] for doubt in resumed["doubts"])

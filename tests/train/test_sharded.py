@@ -1,0 +1,244 @@
+"""However ranks share a network, and however many they are, it learns the same; and any of them can go on from any."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from gloo_ranks import on_ranks
+from torch import Tensor, distributed
+
+from trainmark import workloads
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
+from trainmark.spec.errors import UsageError
+from trainmark.spec.precision import PRECISIONS
+from trainmark.train import setup
+from trainmark.train.parallel import DataParallel
+from trainmark.train.sharded import ShardedParallel, place
+from trainmark.workloads.decoder.batches import TextBatch
+from trainmark.workloads.decoder.recipes import DecoderRecipe
+
+TINY = DecoderRecipe(
+    batch_per_device=4,
+    learning_rate=1e-2,
+    weight_decay=0.1,
+    steps=10,
+    target=1.0,
+    layers=2,
+    width=16,
+    heads=4,
+    kv_heads=2,
+    ffn=24,
+    vocabulary=50,
+    context=8,
+    clip_gradient_norm=0.5,
+    memory_format="contiguous",
+)
+STEPS, SAVED = 4, 2
+NOTHING = torch.zeros(0, dtype=torch.uint8)
+BATCH = 8
+
+
+def batch_of(step: int, rank: int, world: int) -> TextBatch:
+    lot = torch.Generator().manual_seed(step)
+    tokens = torch.randint(TINY.vocabulary, (BATCH, TINY.context + 1), generator=lot)
+    return TextBatch(tokens=tokens.chunk(world)[rank], count=BATCH // world, global_count=BATCH)
+
+
+def unpacked(state: Tensor) -> dict[str, Any]:
+    return torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)  # type: ignore[no-any-return]
+
+
+def learn(change: dict[str, Any], precision: str, local_ranks: int, state: Tensor = NOTHING) -> dict[str, Any]:
+    """Losses of a few steps, and the state after the second; begins there where a state is given."""
+    world = distributed.get_world_size() if distributed.is_initialized() else 1
+    rank = distributed.get_rank() if world > 1 else 0
+    recipe = replace(TINY, **change)
+    device = Platform(files.load("cpu")).open(0)
+    stepper = setup.build_stepper(
+        workloads.load("llama8b"), recipe, PRECISIONS[precision], device, world, local_ranks=local_ranks
+    )
+    if len(state):
+        stepper.load_state(unpacked(state))
+    losses, kept = [], NOTHING
+    for step in range(SAVED if len(state) else 0, STEPS):
+        losses.append(stepper.step(batch_of(step, rank, world)))
+        if step == SAVED - 1:
+            whole = stepper.state()
+            if rank == 0:
+                packed = io.BytesIO()
+                torch.save(whole, packed)
+                kept = torch.frombuffer(bytearray(packed.getvalue()), dtype=torch.uint8)
+    together = torch.stack(losses)
+    if world > 1:
+        distributed.all_reduce(together)
+    tally = stepper.parallel.exchanged
+    counted = (tally.kind, tally.messages, tally.bytes) if tally else ("", 0, 0)
+    held = sum(
+        weight.to_local().numel() if hasattr(weight, "to_local") else weight.numel() for weight in _weights(stepper)
+    )
+    return {"losses": (together / world).tolist(), "state": kept, "exchanged": counted, "held": held}
+
+
+def _weights(stepper: Any) -> list[Tensor]:
+    return list(stepper.bare_model.parameters())
+
+
+@cache
+def alone(precision: str = "fp32", **change: Any) -> dict[str, Any]:
+    return learn(change, precision, 1)
+
+
+def ranks(
+    world: int, local_ranks: int, *, precision: str = "fp32", state: Tensor = NOTHING, **change: Any
+) -> dict[str, Any]:
+    found = on_ranks(world, learn, change, precision, local_ranks, state)
+    assert all(one["losses"] == found[0]["losses"] for one in found)
+    return {**found[0], "held": [one["held"] for one in found]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "local_ranks", "change"),
+    [
+        (2, 2, {"parallel": "ddp"}),
+        (2, 2, {"parallel": "fsdp"}),
+        (2, 1, {"parallel": "hsdp", "tied": True}),
+        (4, 4, {"parallel": "fsdp", "recompute": "full"}),
+        (4, 2, {"parallel": "hsdp", "recompute": "selective"}),
+        (2, 2, {"parallel": "fsdp", "accumulate": 2, "tied": True}),
+    ],
+)
+def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: dict[str, Any]) -> None:
+    same = {name: value for name, value in change.items() if name == "tied"}
+    found = ranks(world, local_ranks, **change)
+    assert found["losses"] == pytest.approx(alone(**same)["losses"], rel=1e-4)
+    whole = alone(**same)["held"]
+    if change["parallel"] == "ddp":
+        assert found["held"] == [whole] * world
+        assert found["exchanged"] == ("all-reduce", 1, 4 * whole)
+    else:
+        shards = local_ranks if change["parallel"] == "hsdp" else world
+        assert sum(found["held"]) == whole * world // shards
+        assert found["exchanged"][0] == "reduce-scatter and all-gather"
+        assert found["exchanged"][2] >= 2 * 4 * whole or shards == 1
+
+
+@pytest.mark.slow
+def test_bf16_is_computed_from_float32_masters_and_summed_in_float32() -> None:
+    found = ranks(2, 2, precision="bf16", parallel="fsdp")
+    assert found["losses"] == pytest.approx(alone("bf16")["losses"], rel=1e-2)
+    state = unpacked(found["state"])
+    assert {weight.dtype for weight in state["model"].values()} == {torch.float32}
+    assert state["master_weights"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "parallel"), [(1, "ddp"), (2, "ddp"), (4, "fsdp")])
+def test_what_two_ranks_sharded_saved_goes_on_with_any_number_in_any_way(world: int, parallel: str) -> None:
+    saved = sharded_by_two()["state"]
+    if world == 1:
+        found = learn({"parallel": parallel}, "fp32", 1, saved)
+    else:
+        found = ranks(world, world, parallel=parallel, state=saved)
+    assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_what_one_device_saved_goes_on_sharded() -> None:
+    found = ranks(2, 2, parallel="fsdp", state=alone()["state"])
+    assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
+
+
+@cache
+def sharded_by_two() -> dict[str, Any]:
+    return ranks(2, 2, parallel="fsdp")
+
+
+def refused() -> list[str]:
+    device = Platform(files.load("cpu")).open(0)
+    said = []
+    for name, precision, change in (
+        ("gpt124m", "amp-fp16", {"parallel": "fsdp"}),
+        ("gpt124m", "fp32", {"parallel": "fsdp", "compiled": "yes"}),
+    ):
+        recipe = replace(TINY, **change)
+        try:
+            setup.build_stepper(workloads.load(name), recipe, PRECISIONS[precision], device, 2, local_ranks=2)
+        except UsageError as error:
+            said.append(str(error))
+    vision = workloads.load("resnet50")
+    recipe = replace(vision.recipes["smoke"], parallel="fsdp")
+    try:
+        setup.build_stepper(vision, recipe, PRECISIONS["fp32"], device, 2, local_ranks=2)
+    except UsageError as error:
+        said.append(str(error))
+    return said
+
+
+@pytest.mark.slow
+def test_what_cannot_be_sharded_is_refused_in_a_sentence() -> None:
+    said = on_ranks(2, refused)[0]
+    assert "loss scaler" in said[0]
+    assert "set compiled=blocks" in said[1]
+    assert "it is not sharded" in said[2]
+
+
+def test_one_rank_has_nothing_to_shard() -> None:
+    device = Platform(files.load("cpu")).open(0)
+    recipe = replace(TINY, parallel="fsdp")
+    stepper = setup.build_stepper(workloads.load("llama8b"), recipe, PRECISIONS["fp32"], device, 1)
+    assert not isinstance(stepper.parallel, DataParallel)
+    assert not stepper.parallel.together
+
+
+class Log:
+    """Is told what the clock would be told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def exchange_begins(self) -> None:
+        self.said.append("begins")
+
+    def exchange_ends(self) -> None:
+        self.said.append("ends")
+
+    @contextmanager
+    def exchange(self) -> Iterator[None]:
+        self.exchange_begins()
+        yield
+        self.exchange_ends()
+
+
+def waits(is_cpu: bool) -> list[str]:
+    """What the clock is told in a step of two blocks, on a CPU and on what queues its work."""
+    device: Any = SimpleNamespace(is_cpu=is_cpu, torch=torch.device("cpu"))
+    log: Any = Log()
+    with torch.device("meta"):
+        model = workloads.load("llama8b").build(TINY)
+    parallel = ShardedParallel(device, PRECISIONS["fp32"], lambda empty: empty.initialise(place), log, local_ranks=2)
+    parallel.wrap(model)
+    batch = batch_of(0, distributed.get_rank(), 2)
+    model(batch.tokens[:, :-1], batch.tokens[:, 1:]).backward()
+    parallel.after_backward()
+    with torch.no_grad():
+        model(batch.tokens[:, :-1], batch.tokens[:, 1:])
+    said: list[str] = log.said
+    return said
+
+
+@pytest.mark.slow
+def test_the_clock_is_told_of_the_exchanges_that_computing_does_not_hide() -> None:
+    on_cpu, queued = on_ranks(2, waits, True)[0], on_ranks(2, waits, False)[0]
+    assert on_cpu == ["begins", "ends"] * (len(on_cpu) // 2)
+    # of evaluation nothing; of the step a wait for each block's weights, and one for the last gradients
+    assert queued == ["begins", "ends"] * 3
