@@ -44,8 +44,12 @@ def test_two_ranks_train_and_evaluate_as_one_does_on_the_same_global_batch(cli: 
 
 def test_two_ranks_with_unlike_shares_stop_and_resume_as_one_would_have_gone_on(cli: Cli, pictures: Path) -> None:
     """Of 48 pictures in batches of 22 the last two have 13 each: six for one rank, seven for the other."""
-    unbroken = document(cli, *start(pictures, "1x1", 22))["series"]["loss"]
-    first = document(cli, *start(pictures, "1x2", 11), "--steps", "2")["series"]["loss"]
-    second = document(cli, "run", "--resume", "last", "--epochs", "2")["series"]["loss"]
+    averaged = ("--set", "average_decay=0.7")  # its average of weights must be stopped and go on likewise
+    unbroken = document(cli, *start(pictures, "1x1", 22), *averaged)
+    first = document(cli, *start(pictures, "1x2", 11), *averaged, "--steps", "2")["series"]["loss"]
+    resumed = document(cli, "run", "--resume", "last", "--epochs", "2")
+    second = resumed["series"]["loss"]
     assert (len(first), len(second)) == (2, 4)
-    assert first + second == pytest.approx(unbroken, rel=ROUNDING)
+    assert first + second == pytest.approx(unbroken["series"]["loss"], rel=ROUNDING)
+    alone, together = (run["quality"]["history"][-1]["values"] for run in (unbroken, resumed))
+    assert together == pytest.approx(alone, rel=ROUNDING)

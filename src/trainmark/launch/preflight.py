@@ -135,7 +135,9 @@ def initial_weights(plan: Plan) -> CheckResult:
 
 
 def checkpoint_bytes(plan: Plan) -> int:
-    """Weights and two optimizer states in float32: no recipe of ours keeps more."""
+    """Weights, two optimizer states, and the average of weights if there is one, in float32: no recipe of ours keeps
+    more."""
     from trainmark.train import meta_model
 
-    return 3 * 4 * sum(parameter.numel() for parameter in meta_model.model(plan).parameters())
+    copies = 4 if plan.recipe.get("average_decay") else 3
+    return copies * 4 * sum(parameter.numel() for parameter in meta_model.model(plan).parameters())

@@ -178,6 +178,9 @@ class Recipe:
     """The norm of all gradients together is brought down to this; 0: gradients are not clipped."""
     accumulate: int = knob(1, least=1)
     """Micro-batches whose gradients make one step; each holds `batch_per_device` samples."""
+    average_decay: float = knob(0.0, least=0, most=0.999999)
+    """The network is judged by the average of its weights over steps, of which each step takes this share over and at
+    most (1 + t) / (10 + t) after t steps, so that the beginning is soon forgotten; 0: by its weights themselves."""
     batch_norm: str = knob("per-device", words=("per-device", "all-devices"))
     """Whose samples a batch norm takes its mean and variance from in training: each device's own, as published runs do,
     or all devices' together, which makes a step the same however many share its batch."""

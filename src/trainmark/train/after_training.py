@@ -81,7 +81,7 @@ def _sample(job: Job, folder: Path, data: Path | None) -> tuple[Artifact, ...]:
         device=job.device,
         source=NetworkUsed(workload=job.workload.name, file="", sha256=""),
     )
-    with job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
+    with job.stepper.judged_weights(), job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
         sample, _ = sampling.show(trained, SampleRequest(data=data))
     return sampling.write_parts(sample, folder / SAMPLE)
 

@@ -107,7 +107,7 @@ def evaluate(job: Job, position: Position) -> bool:
     workload, model = job.workload, job.stepper.bare_model
     precision = evaluation_precision(job.recipe, job.stepper.precision)
     arithmetic = job.device.arithmetic(precision)
-    with job.clock.phase("evaluate"):
+    with job.clock.phase("evaluate"), job.stepper.judged_weights():
         job.stepper.parallel.broadcast_buffers(model)
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)

@@ -83,7 +83,7 @@ def build_job(
         position=position,
     )
 
-    heard = dict(getattr(workload, "heard", {}))
+    heard = dict(getattr(workload, "heard", {}))  # in what units its network takes its data, if that must be known
     made_by = {"workload": plan.workload, "recipe": dict(plan.recipe), "heard": heard}
 
     def save(at: Position) -> None:
@@ -180,6 +180,7 @@ def build_stepper(
         parallel=parallel,
         clip_gradient_norm=recipe.clip_gradient_norm,
         accumulate=recipe.accumulate,
+        average_decay=recipe.average_decay,
     )
 
 

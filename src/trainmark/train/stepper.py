@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from trainmark.platforms.platform import Device
 from trainmark.spec.precision import Precision
 from trainmark.train.parallel import OneDevice, Parallel
+from trainmark.train.weight_average import WeightAverage
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 """Layers whose statistics need float32 whatever the rest computes in."""
@@ -31,6 +32,7 @@ class Stepper:
         parallel: Parallel | None = None,
         clip_gradient_norm: float = 0.0,
         accumulate: int = 1,
+        average_decay: float = 0.0,
     ) -> None:
         """Without a way to share the work, the device has it alone."""
         self.device = device
@@ -53,6 +55,7 @@ class Stepper:
         self._learning_rate: float | None = None
         self._clip_gradient_norm = clip_gradient_norm
         self._accumulate = accumulate
+        self._average = WeightAverage(self.updated_weights(), average_decay) if average_decay else None
 
     def set_learning_rate(self, value: float) -> None:
         if value != self._learning_rate:
@@ -66,7 +69,10 @@ class Stepper:
         Among several ranks it is weighted by this rank's share, so that the plain mean over ranks is the step's loss.
         """
         with self.arithmetic, self.watch:
-            return self._step(batch)
+            loss = self._step(batch)
+        if self._average:
+            self._average.follow()
+        return loss
 
     def _step(self, batch: Any) -> Tensor:
         loss = self.gradients(batch, batch) if self._accumulate == 1 else self._gradients_in_parts(batch)
@@ -118,9 +124,13 @@ class Stepper:
             for low, master in zip(self._low_precision_weights, self._master_weights, strict=True):
                 master.copy_(low)
 
+    def judged_weights(self) -> AbstractContextManager[None]:
+        """Meanwhile the bare model has the weights it is judged by: its own, or their average over steps."""
+        return self._average.put_into(self.bare_model) if self._average else nullcontext()
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint must restore; all ranks ask for it together, and one writes it down."""
-        shared = self.parallel.state(self.bare_model, self.optimizer)
+        shared = self.parallel.state(self.bare_model, self.optimizer) | (self._average.state() if self._average else {})
         return {**shared, "master_weights": self._master_weights, "scaler": self.scaler.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -129,6 +139,8 @@ class Stepper:
             for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):
                 weight.copy_(saved)
         self.scaler.load_state_dict(state["scaler"])
+        if self._average:
+            self._average.load_state(state)
 
     def _low_precision(self, model: nn.Module) -> None:
         dtype = getattr(torch, self.precision.weights)
