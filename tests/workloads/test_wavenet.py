@@ -368,6 +368,44 @@ def test_padding_teaches_nothing() -> None:
     assert loss(sound) == pytest.approx(loss(other), rel=1e-6)
 
 
+def test_the_learning_rate_falls_along_a_cosine() -> None:
+    recipe = replace(REFERENCE, decay="cosine")
+
+    def rate(step: int) -> float:
+        return WORKLOAD.learning_rate(recipe, Progress(step=step, epoch=0, planned_steps=1000, items_per_step=1))
+
+    assert [rate(0), rate(500), rate(1000), rate(1100)] == pytest.approx([1e-3, 5e-4, 0, 0])
+
+
+def test_a_network_made_for_speech_expects_it_at_its_loudness(speech: Path) -> None:
+    batch, found = next(iter(opened(speech).train(0, 0))), []
+    for initial in ("published", "speech"):
+        torch.manual_seed(0)
+        network = WORKLOAD.build(replace(SMOKE, initial=initial))
+        with torch.no_grad():
+            found.append(logistics.split(network(batch.sound[:, :-1], batch.mel)))
+    (_, published_means, published_scales), (_, means, log_scales) = found
+    assert means.std() < published_means.std() / 3
+    assert published_scales.mean() == pytest.approx(0, abs=1) and log_scales.mean() == pytest.approx(-4, abs=0.5)
+
+
+def test_the_linear_predictor_is_held_against_the_very_samples_the_network_is(
+    speech: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, judged = opened(speech), []
+    found = linear_prediction.nll
+
+    def nll(clip: Any, weights: Any) -> Any:
+        judged.append(torch.from_numpy(clip[linear_prediction.ORDER :]).float())
+        return found(clip, weights)
+
+    monkeypatch.setattr(linear_prediction, "nll", nll)
+    assert data.facts["linear_nll"] > 0
+    batches = [data.val.batch([number], [data.judged_window(number)], 1) for number in range(len(data.val))]
+    for predicted, batch in zip(judged, batches, strict=True):
+        assert torch.equal(predicted, batch.sound[0, 1:][batch.judged[0]])
+
+
 def test_a_run_is_told_what_a_linear_predictor_makes_of_its_clips(speech: Path) -> None:
     assert 4 < opened(speech).facts["linear_nll"] < 9
     assert "linear_nll" not in opened(speech, Share(rank=1, world=2, local_ranks=2)).facts

@@ -44,4 +44,4 @@ def nll(clip: Floats, weights: Floats) -> Floats:
 
 def _rows(clip: Floats) -> tuple[Floats, Floats]:
     windows = np.lib.stride_tricks.sliding_window_view(clip, ORDER + 1)
-    return windows[:, :-1], windows[:, -1].copy()
+    return np.ascontiguousarray(windows[:, :-1]), windows[:, -1].copy()  # products of overlapping rows are slow

@@ -44,7 +44,7 @@ class WaveNetOnLJSpeech:
         return SoundData(recipe, folder, share, skip_bad, sizes_of(recipe))
 
     def build(self, recipe: WaveNetRecipe) -> WaveNet:
-        return WaveNet(sizes_of(recipe))
+        return WaveNet(sizes_of(recipe), for_speech=recipe.initial == "speech")
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: WaveNetRecipe) -> torch.optim.Optimizer:
         return torch.optim.Adam(
@@ -52,10 +52,8 @@ class WaveNetOnLJSpeech:
         )
 
     def learning_rate(self, recipe: WaveNetRecipe, progress: Progress) -> float:
-        every = Span.parse(recipe.halve_every)
-        done = {"steps": float(progress.step), "epochs": progress.epoch, "items": progress.items}[every.unit]
         rising = min(1.0, (progress.step + 1) / recipe.warmup_steps) if recipe.warmup_steps else 1.0
-        return recipe.learning_rate * rising * 0.5 ** int(done / every.count)
+        return recipe.learning_rate * rising * _fallen(recipe, progress)
 
     def scaled_learning_rate(self, recipe: WaveNetRecipe, batch_per_device: int) -> float:
         """Fixed: public recipes keep Adam's rate at every batch."""
@@ -89,6 +87,15 @@ class WaveNetOnLJSpeech:
 
     def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
         return sound.sound_of(trained, mels, seed)
+
+
+def _fallen(recipe: WaveNetRecipe, progress: Progress) -> float:
+    """The share of the learning rate that is left."""
+    if recipe.decay == "cosine":
+        return (1 + math.cos(math.pi * min(1.0, progress.fraction))) / 2
+    every = Span.parse(recipe.halve_every)
+    done = {"steps": float(progress.step), "epochs": progress.epoch, "items": progress.items}[every.unit]
+    return float(0.5 ** int(done / every.count))
 
 
 def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
