@@ -11,6 +11,7 @@ from records import make_record
 from trainmark.spec import doubts
 from trainmark.spec.learning import CHANCE, CLASSES, guessed, loss_rise
 from trainmark.spec.record import Evaluation, Quality, Record
+from trainmark.spec.workload_facts import QualityFacts
 
 
 def evaluated(percent: float, samples: int = 400) -> Quality:
@@ -18,7 +19,7 @@ def evaluated(percent: float, samples: int = 400) -> Quality:
     return Quality(name="acc1", unit="%", goal=75.0, better="higher", value=percent, history=(last,))
 
 
-def said(record: Record) -> dict[str, str]:
+def said(record: Record, judged: QualityFacts | None = None) -> dict[str, str]:
     facts = doubts.Facts(
         plan=record.plan,
         status=record.status,
@@ -29,6 +30,7 @@ def said(record: Record) -> dict[str, str]:
         reference_global_batch=256,
         loss=record.loss,
         data_facts=record.data_facts,
+        judged=judged,
     )
     return {doubt.code: doubt.text for doubt in doubts.collect(facts)}
 
@@ -84,3 +86,16 @@ def test_what_learnt_is_not_doubted_and_what_was_not_evaluated_is_said_to_be_so(
     assert found["generated-data"].endswith("accuracy only shows that training works")
     unknown = replace(falling, quality=replace(falling.quality, value=None, history=()))
     assert said(unknown)["generated-data"].endswith("accuracy was not evaluated")
+
+
+@pytest.mark.parametrize(("value", "learnt"), [(8.2, False), (7.0, False), (6.4, True)])
+def test_a_network_that_a_simpler_way_equals_has_not_learnt(value: float, learnt: bool) -> None:
+    judged = QualityFacts(name="val_nll", unit="nats", better="lower", bar="linear_nll", bar_word="linear prediction")
+    quality = Quality(name="val_nll", unit="nats", goal=6.0, better="lower", value=value, history=())
+    record = replace(make_record(loss=[9 - step / 50 for step in range(50)]), quality=quality)
+    found = said(replace(record, data_facts={"linear_nll": 7.0}), judged)
+    assert ("below-bar" in found) is not learnt
+    assert found["generated-data"].endswith("val_nll only shows that training works") is learnt
+    if not learnt:
+        assert found["below-bar"].startswith(f"has not learnt: val_nll of {value:.2f} nats is above linear prediction")
+    assert "below-bar" not in said(record, judged)  # where nobody computed the bar

@@ -144,7 +144,7 @@ KEPT: Mapping[str, Any] = {
         **dict.fromkeys(("least_loss", "flops_per_item"), _keep),
         "qualities": {
             **dict.fromkeys(("name", "unit", "better", "word", "plain", "least", "most"), _keep),
-            **dict.fromkeys(("counted", "never_above"), _keep),
+            **dict.fromkeys(("counted", "never_above", "bar", "bar_word"), _keep),
         },
         "reference": {ANY: _data},
     },

@@ -20,6 +20,7 @@ from trainmark.spec.target import telling_digits
 from trainmark.spec.telemetry import MachineTelemetry, Telemetry
 from trainmark.spec.timeline import Timeline
 from trainmark.spec.topology import Topology
+from trainmark.spec.workload_facts import QualityFacts
 
 RANK_SKEW = 0.05
 CLOCKS_APART, CLOCKS_FAR_APART = 0.03, 0.10
@@ -60,6 +61,8 @@ class Facts:
     """What the reader of the data says of it, such as what guessing would give."""
     no_sample: str | None = None
     """Why the trained model left no sample of its work, where it should have."""
+    judged: QualityFacts | None = None
+    """What the workload says of the quality it is trained to."""
 
 
 def collect(facts: Facts) -> tuple[Doubt, ...]:
@@ -79,12 +82,18 @@ def synthetic_data(f: Facts) -> Found:
         name = _called(f.quality)
         if f.quality.value is None:
             said = f"{name} was not evaluated"
-        elif learning.guessed(f.quality, f.data_facts) is None and learning.loss_rise(f.loss) is None:
+        elif _learnt(f):
             said = f"{name} only shows that training works"
         else:
             said = f"{name} says nothing about the real one"
         # the code on records of every version
         yield "generated-data", f"synthetic data, not the real {f.plan.data.name} set: {said}"
+
+
+def _learnt(f: Facts) -> bool:
+    """As far as anything tells that it did not."""
+    shown = learning.guessed(f.quality, f.data_facts), learning.below_bar(f.quality, f.judged, f.data_facts)
+    return shown == (None, None) and learning.loss_rise(f.loss) is None
 
 
 def loss_rose(f: Facts) -> Found:
@@ -105,6 +114,18 @@ def at_chance(f: Facts) -> Found:
             "at-chance",
             f"{_called(f.quality)} of {f.quality.value:.2f} % is what guessing{among} gives ({chance:.3g} %): nothing "
             "shows yet that the network learnt",
+        )
+
+
+def below_bar(f: Facts) -> Found:
+    bar = learning.below_bar(f.quality, f.judged, f.data_facts)
+    if bar is not None and f.judged is not None and f.quality.value is not None:
+        side = "below" if f.quality.better == "higher" else "above"
+        unit = "" if f.quality.unit == "-" else f" {f.quality.unit}"
+        yield (
+            "below-bar",
+            f"has not learnt: {_called(f.quality)} of {f.quality.value:.2f}{unit} is {side} {f.judged.bar_word}, which "
+            f"gives {bar:.2f} on the same samples",
         )
 
 
@@ -408,6 +429,7 @@ CHECKS = (
     target_missed,
     loss_rose,
     at_chance,
+    below_bar,
     few_steps,
     drifting,
     rank_skew,

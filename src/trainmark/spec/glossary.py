@@ -95,6 +95,8 @@ DOUBTS = {
     "recipe the network does not learn, whatever its speed.",
     "at-chance": "The accuracy is no better than guessing among the classes of the data, within what so many samples "
     "can tell: it does not show that training works.",
+    "below-bar": "The network is no better than a simpler way, computed on the same samples after the run; the text "
+    "has both figures. It has not learnt what the workload is about, whatever its speed: train for longer.",
     "few-steps": "p_core is not known to ±1 %; the text says how many more steps would do.",
     "drifting": "Steps became slower by more than 2 %, at whichever step, or faster after the warm-up: heat, a full "
     "cache, another load. The text has both rates; throughputs hold the fast part and the slow one. Where steps "

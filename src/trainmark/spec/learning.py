@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from trainmark.spec.record import Quality
+from trainmark.spec.workload_facts import QualityFacts
 
 CHANCE = "chance"
 """What a data set's facts call the target's value that guessing gives."""
@@ -56,3 +57,12 @@ def guessed(quality: Quality, data_facts: Mapping[str, float]) -> float | None:
         return None
     samples = max(1, quality.history[-1].samples)
     return chance if quality.value <= chance + 2 * math.sqrt(chance * (100 - chance) / samples) else None
+
+
+def below_bar(quality: Quality, judged: QualityFacts | None, data_facts: Mapping[str, float]) -> float | None:
+    """What a simpler way makes of the same samples, if the quality is no better; None where it is, or nobody knows."""
+    bar = data_facts.get(judged.bar) if judged and judged.bar else None
+    if bar is None or quality.value is None:
+        return None
+    better = quality.value > bar if quality.better == "higher" else quality.value < bar
+    return None if better else bar

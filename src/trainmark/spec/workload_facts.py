@@ -41,6 +41,11 @@ class QualityFacts:
     """Why published values of it may not mean the same in every row."""
     beware: str = ""
     """What a reader of such rows should see to."""
+    bar: str = ""
+    """Which of the data's facts holds what a simpler way makes of the samples it is measured on, where one is known: a
+    network that is no better has not learnt, and a doubt says so."""
+    bar_word: str = ""
+    """What that way is called: `linear prediction`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "word", self.word or self.name)

@@ -72,6 +72,7 @@ def gather(folder: RunFolder) -> Record:
     telemetry = samplers.summary(nodes)
     restarts = _restarts(ranks)
     data_facts = _finite(first.end.facts) if first.end else {}
+    workload_facts = WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None
     return Record(
         run_id=head.run_id,
         created=head.created,
@@ -108,13 +109,14 @@ def gather(folder: RunFolder) -> Record:
                 loss=reduced.loss,
                 data_facts=data_facts,
                 no_sample=first.no_sample,
+                judged=workload_facts.find_quality(quality.name) if workload_facts else None,
             )
         ),
         skipped_files=tuple(first.end.skipped) if first.end else (),
         artifacts=first.artifacts,
         event_files=folder.event_files(),
         data_facts=data_facts,
-        workload_facts=WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None,
+        workload_facts=workload_facts,
     )
 
 

@@ -33,6 +33,8 @@ FACTS = WorkloadFacts(
             better="lower",
             plain="negative log-likelihood",
             least=0,
+            bar="linear_nll",
+            bar_word="linear prediction",
             meaning="How unlikely each audio sample of the validation clips was to a network that had heard those "
             "before it: the mean of -ln p, corrected for the gain the sound was trained at.",
         ),

@@ -1,0 +1,43 @@
+"""WaveNet through the command line: what a short run's record, checkpoint and folder hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from conftest import Cli
+
+from trainmark.datasets import audio
+from trainmark.datasets.ljspeech import make
+from trainmark.workloads.wavenet import vocoder
+
+SETTINGS = ("channels=8", "layers=4", "window=512", "eval_window=512", "average_decay=0.9")
+TINY = [
+    *("run", "wavenet", "--recipe", "smoke", "--platform", "cpu", "--quiet", "--json", "--steps", "4"),
+    *(word for setting in (*SETTINGS, "evaluate_every=2 steps") for word in ("--set", setting)),
+]
+"""A network so small that a run is mostly start-up."""
+
+
+def test_a_short_run_carries_its_bar_doubts_itself_and_leaves_a_voice(cli: Cli, tmp_path: Path) -> None:
+    make.make(tmp_path / "set", clips=18)
+    ended = cli(*TINY, "--data", tmp_path / "set")
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    found = document["quality"]["history"][-1]["values"]["val_nll"]
+    bar = document["data_facts"]["linear_nll"]
+    assert 4 < bar < found
+    doubts = {doubt["code"]: doubt["text"] for doubt in document["doubts"]}
+    assert doubts["below-bar"].startswith(f"has not learnt: val_nll of {found:.2f} nats is above linear prediction")
+    assert document["plan"]["recipe"]["average_decay"] == 0.9
+
+    folder = tmp_path / "store" / "runs" / document["run_id"]
+    assert audio.length(folder / "sample.wav") > audio.RATE / 4
+    voice = vocoder.open_vocoder(folder)
+    assert (voice.steps, voice.network.sizes.layers) == (4, 4)
+    assert voice.val_nll == found
+    # it is the average over steps that was judged and speaks
+    kept = torch.load(voice.file, weights_only=True)["stepper"]
+    assert torch.equal(voice.network.first_conv.weight_v, kept["average"]["first_conv.weight_v"])
+    assert not torch.equal(kept["average"]["first_conv.weight_v"], kept["model"]["first_conv.weight_v"])
