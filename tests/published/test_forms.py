@@ -229,7 +229,7 @@ def test_a_bare_device_is_one_of_nobody_knows_how_many() -> None:
 
 def test_a_table_without_devices_is_of_the_only_one_the_page_names() -> None:
     row = only(read("| Model | keel | miou | fps |", "| Sailnet | 0.9488 | 0.653 | 65.3 samples/sec |"))
-    assert (row.device, row.quality_name, row.p_train) == ("Q9-X", "miou", 65.3)
+    assert (row.device, row.quality_name, row.p_train) == ("Q9-X", "mIoU", 65.3)
     assert kept(row) == {"keel": 0.9488}
 
 
