@@ -264,6 +264,7 @@ def samples(
     settings: Sequence[str] = (),
     out: Place | None = None,
     numbered: bool = False,
+    score: bool = False,
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
@@ -277,7 +278,7 @@ def samples(
 
     kept = _store(store)
     source = _trained(fspath(run), kept)
-    shows = sampling.can_show(source, fspath(run))
+    shows = sampling.can_show(source, fspath(run), score=score)
     for given in inputs:
         sampling.check_input(given, shows)
     own = kept.samples / source.run_id if source.run_id and (kept.runs / source.run_id).is_dir() else None
@@ -287,6 +288,7 @@ def samples(
     trained = sampling.open_trained(source, device)
     asked = SampleRequest(
         said=tuple(settings),
+        score=score,
         data=sampling.data_folder(source.plan),
         open_run=lambda word: sampling.open_trained(_trained(word, kept), device),
     )
@@ -303,6 +305,7 @@ def sample(
     out: Place | None = None,
     vocoder: str | None = None,
     seed: int = 0,
+    score: bool = False,
     set: Mapping[str, object] | None = None,  # noqa: A002 - the word of the command line
     platform: str = "auto",
     store: Place | None = None,
@@ -312,7 +315,7 @@ def sample(
     of an example of the run's data."""
     said = [*settings_of(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
     inputs = [] if given is None else [given]
-    made = samples(run, inputs, settings=said, out=out, platform=platform, store=store, force=force)
+    made = samples(run, inputs, settings=said, out=out, score=score, platform=platform, store=store, force=force)
     return next(made)
 
 

@@ -21,6 +21,8 @@ from trainmark.spec.recipe import to_values, with_settings
 from trainmark.spec.sample import documents
 from trainmark.spec.whole_files import sha256
 from trainmark.train import checkpoint
+from trainmark.workloads.scoring import speech as scoring
+from trainmark.workloads.scoring.speech import Scorer
 
 READER = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")
 WAVE = ("layers=4", "cycles=2", "channels=4", "mixtures=2")
@@ -148,6 +150,48 @@ def test_a_vocoder_of_other_mels_is_refused(taco: Path, data: Path, capsys: pyte
     checkpoint.save(run / "checkpoints", 1, state)
     assert call("last-tacotron2", "Hello.", *SHORT, "--vocoder", "last-wavenet", "--out", "x.wav") == 3
     assert "was made for other mels than Tacotron2 speaks: highest_hz 7600 and not 8000" in refused(capsys)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ears that take anything for middling and understand nothing."""
+    ears = Scorer(lambda sound: 3.25, "a stand-in", lambda sound: "", "another stand-in")
+    monkeypatch.setattr(scoring, "installed", lambda: ears)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_speech_is_scored_beside_recordings_and_their_copies(
+    taco: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_run("wavenet-1", "wavenet", WAVE, data / "speech")
+    how = ("--score", "--set", "score_clips=1", *SHORT)
+    assert call("last-tacotron2", "Hello.", *how, "--out", "x.wav") == 0
+    out = capsys.readouterr().out
+    scores = read("x.json")["scores"]
+    kinds = ["this sample", "speech", "recordings", "copy synthesis (griffin-lim)"]
+    assert [row["of"] for row in scores["rows"]] == kinds
+    assert [(row["clips"], row["predicted_mos"], row["wer"]) for row in scores["rows"]] == [(1, 3.25, 1.0)] * 4
+    assert "predicted MOS 3.25, WER 100.0 %, 1 clip, " in out
+    assert "predicted by a network, not a listening test: a stand-in; words by another stand-in" in out
+    assert call("last-wavenet", "--score", "--set", "score_clips=1", "--set", "seconds=0.02", "--out", "y") == 0
+    assert [row["of"] for row in read("y.json")["scores"]["rows"]] == [*kinds[2:], "copy synthesis (wavenet)"]
+
+
+def test_without_the_extra_a_score_is_unavailable_and_says_what_installs_it(
+    taco: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = "unavailable: it is not installed; pip install 'trainmark[mos]'"
+    monkeypatch.setattr(scoring, "installed", lambda: Scorer(None, missing, None, missing))
+    assert call("last", "Hello.", "--score", *SHORT, "--out", "x.wav") == 0
+    assert missing in capsys.readouterr().out
+    scores = read("x.json")["scores"]
+    assert (scores["predictor"], scores["rows"]) == (missing, [])
+
+
+def test_only_speech_is_scored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run("resnet50-1", "resnet50", IMAGES, data / "pictures")
+    assert call("last", "--score") == 2
+    assert "--score is for speech, and run last trained resnet50, which names the classes" in refused(capsys)
 
 
 def test_a_picture_is_named_by_the_classes_of_its_data(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

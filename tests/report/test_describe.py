@@ -11,6 +11,7 @@ from trainmark.report.describe import SPARKS, describe, spark
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.machine import Environment
 from trainmark.spec.record import Doubt, Evaluation
+from trainmark.spec.sample import SampleDocument, SpeechScore, SpeechScores
 from trainmark.spec.timeline import Timeline
 
 
@@ -97,6 +98,17 @@ def test_artifacts_are_listed_with_paths_that_can_be_copied() -> None:
     assert f"\n    {'/a long/path' * 20}/samples/one.wav\n" in shown
     assert "\n    samples/one.wav\n" in describe(record)
     assert "Artifacts" not in describe(a_vocoder_record())
+
+
+def test_scores_of_speech_are_told_as_predicted(tmp_path: Path) -> None:
+    row = SpeechScore(of="speech", clips=4, seconds=33, predicted_mos=3.64, wer=0.033)
+    scores = SpeechScores(predictor="DistillMOS", recogniser="moonshine", rows=(row,))
+    document = SampleDocument(workload="w", input="x", networks=(), files=(), scores=scores)
+    (tmp_path / "sample.json").write_bytes(document.dumps())
+    record = a_vocoder_record(artifacts=(Artifact(file="sample.wav", caption="c"),))
+    shown = " ".join(describe(record, run_folder=tmp_path).split())
+    assert "speech 3.64 3.3 % 4 clips, 33 s" in shown
+    assert "predicted by a network, not a listening test: DistillMOS; words by moonshine" in shown
 
 
 def test_how_the_data_was_read_and_what_steps_held_is_told() -> None:

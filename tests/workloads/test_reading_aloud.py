@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from trainmark.workloads.tacotron2.read_aloud import (
     sentences,
     words,
 )
-from trainmark.workloads.tacotron2.recipes import SMOKE
+from trainmark.workloads.tacotron2.recipes import QUICK, REFERENCE, SMOKE
 from trainmark.workloads.tacotron2.workload import WORKLOAD
 
 TINY = Sizes(
@@ -297,3 +298,14 @@ def test_without_a_text_the_validation_sentence_of_middle_length_is_read(voice: 
     found = sample(voice, SampleRequest(data=tmp_path / "set"))
     assert found.shown == clips[len(clips) // 2].text
     assert found.facts["frames"] == 2 * (audio.length(clips[len(clips) // 2].path) // 256 + 1)
+
+
+def test_after_training_the_recipe_says_how_many_sentences_are_scored(voice: Trained, tmp_path: Path) -> None:
+    make.make(tmp_path / "set", clips=24)
+    asked = SampleRequest(given="Hello.", said=("most_frames=4",), data=tmp_path / "set")
+    assert sample(voice, asked).clips == ()
+    scored = sample(replace(voice, recipe=replace(SMOKE, score_clips=2)), asked)
+    kinds = {clips.of: len(clips.sounds) for clips in scored.clips}
+    assert kinds == {"this sample": 1, "speech": 2, "recordings": 2, "copy synthesis (griffin-lim)": 2}
+    assert sample(voice, replace(asked, score=False)).clips == ()
+    assert REFERENCE.score_clips > 0 and QUICK.score_clips == SMOKE.score_clips == 0

@@ -13,7 +13,7 @@ from trainmark.spec.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
     from trainmark.api import Shown
-    from trainmark.spec.sample import SampleDocument
+    from trainmark.spec.sample import SampleDocument, SpeechScores
 
 HELP = "Have a trained network show what it learnt: read a text aloud, make a sound again, name a picture."
 EXAMPLES = """\
@@ -21,6 +21,7 @@ EXAMPLES = """\
   trainmark sample last-tacotron2 "It can speak." --vocoder last-wavenet
   trainmark sample last-wavenet recording.wav --out again.wav
   trainmark sample last-resnet50 cat.jpg dog.jpg         one sample for each
+  trainmark sample last-tacotron2 --vocoder last-wavenet --score
   trainmark sample 7d00aa --lines sentences.txt --out speech
 
 A text of several sentences is read sentence by sentence. Beside each sample x.wav, x.png or x.txt lies x.json: which
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the file of the sample; with several INPUTs the folder of 001, 002, ... (default: in the store)",
     )
+    add("--score", action="store_true", help="predict what listeners would say of the speech, and what is understood")
     add("--seed", type=int, metavar="N", help="another seed, another sample (default: 0)")
     add("--set", action="append", default=[], metavar="key=value", dest="settings", help="change how it is made")
     add("--platform", default="auto", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
@@ -61,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         settings=said,
         out=args.out,
         numbered=args.lines is not None or len(inputs) > 1,
+        score=args.score,
         platform=args.platform,
         store=args.store,
         force=args.force,
@@ -110,8 +113,16 @@ def _print(shown: Shown) -> None:
         if path.suffix == ".txt":
             for line in path.read_text(encoding="utf-8").splitlines():
                 print(f"  {escape.terminal(line)}")
+    if document.scores is not None:
+        _print_scores(document.scores)
     networks = " and ".join(str(network) for network in document.networks)
     print(escape.terminal(f"  by {networks} in {document.seconds:.1f} s on {document.device}"), flush=True)
+
+
+def _print_scores(scores: SpeechScores) -> None:
+    for row in scores.rows:
+        print(f"  {row.of:34} {row}")
+    print(f"  {scores.note}: {scores.predictor}; words by {scores.recogniser}")
 
 
 def _print_json(documents: list[SampleDocument], *, several: bool) -> None:

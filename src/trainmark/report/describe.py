@@ -21,6 +21,7 @@ from trainmark.spec.format import (
     verdict,
 )
 from trainmark.spec.language import speaker
+from trainmark.spec.sample import documents
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
@@ -236,6 +237,11 @@ def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | N
     for artifact in record.artifacts:
         writer.put(artifact.caption, indent=2)
         writer.put_unbroken(f"    {run_folder / artifact.file if run_folder else artifact.file}")
+    for document in documents(run_folder) if run_folder else ():
+        if scores := document.scores:
+            rows = [(row.of, *row.cells()) for row in scores.rows]
+            writer.put(writer.grid(("sound", "predicted MOS", "WER", "heard"), rows), indent=2)
+            writer.put(f"{scores.note}: {scores.predictor}; words by {scores.recogniser}", indent=2)
 
 
 def _draw_doubts(writer: TerminalWriter, record: Record) -> None:

@@ -43,6 +43,11 @@ WORDS = {
     "reader would be, both from 0 to 1. 1 is a steady reader, 0 attention spread evenly, below 0 attention that is "
     "stuck. A low val_loss can hide broken attention; this does not.",
     "attention_focus": "The largest attention weight of a frame, as a mean over frames: 1 is one letter at a time.",
+    "predicted_mos": "Of `trainmark sample --score`: what a network that learnt from listeners' opinions predicts for "
+    "speech, from 1 to 5. It is no listening test, fills no cell of a MOS and is compared with none; "
+    "recordings of the same sentences stand beside it.",
+    "wer": "Of `trainmark sample --score`: words a speech recogniser heard otherwise than they were said, as "
+    "a share of those said.",
     "real_time_factor": "Of `trainmark sample`: seconds of computing for a second of sound. Below 1 is faster than "
     "real time.",
     "interval": "'±0.4 %' beside a throughput: with 95 % confidence the value a long run would find lies between the "
@@ -150,6 +155,7 @@ DOUBTS = {
     "no-sound": "Of `trainmark sample`: the network ended at its first frame.",
     "weak-attention": "Of `trainmark sample`: attention did not read along the text, so the words are hardly right.",
     "long-text": "Of `trainmark sample`: a sentence is longer than any in LJSpeech, which such networks learn from.",
+    "unheard-voice": "Of `trainmark sample --score`: recordings of the voice itself score badly, so they tell little.",
     "untrained": "Of `trainmark sample`: the weights are those of a network that has not seen a single batch.",
 }
 """By the code programs read on the record."""

@@ -77,6 +77,54 @@ class NetworkUsed(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class SpokenClips:
+    """Sounds of one kind that are to be scored together."""
+
+    of: str
+    """`recordings`, `copy synthesis (griffin-lim)`, `speech`."""
+    sounds: tuple[npt.NDArray[np.float32], ...]
+    texts: tuple[str, ...] = ()
+    """What is said in each; empty where nobody knows."""
+
+
+class SpeechScore(Struct, frozen=True, kw_only=True):
+    """What networks made of sounds of one kind. A prediction, not a listening test."""
+
+    of: str
+    clips: int
+    seconds: float
+    predicted_mos: float | None = None
+    """The mean over clips, from 1 to 5; None where the predictor is unavailable."""
+    deviation: float | None = None
+    """Of the clips from that mean; None of a single one."""
+    wer: float | None = None
+    """Words that were heard otherwise, as a share of those said; None where the recogniser is unavailable."""
+
+    def __str__(self) -> str:
+        opinion, words, clips = self.cells()
+        return f"predicted MOS {opinion}, WER {words}, {clips}"
+
+    def cells(self) -> tuple[str, str, str]:
+        """Opinion, words and how much was heard, for people."""
+        spread = f" ± {self.deviation:.2f}" if self.deviation is not None else ""
+        opinion = "unavailable" if self.predicted_mos is None else f"{self.predicted_mos:.2f}{spread}"
+        words = "unavailable" if self.wer is None else f"{100 * self.wer:.1f} %"
+        clips = f"{self.clips} clip{'s' * (self.clips != 1)}, {self.seconds:.0f} s"
+        return opinion, words, clips
+
+
+class SpeechScores(Struct, frozen=True, kw_only=True):
+    predictor: str
+    """What predicted opinions, with its version; `unavailable: why; what installs it` where nothing did."""
+    recogniser: str
+    """The same of what wrote down the words."""
+    rows: tuple[SpeechScore, ...]
+    """Of a network's speech, with the recordings it learnt from and what is left of them after mel and vocoder: what it
+    could reach at best."""
+    note: str = "predicted by a network, not a listening test"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
     """What a network made of one input."""
 
@@ -91,6 +139,8 @@ class Sample:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else is known of how it came to be."""
     doubts: tuple[Doubt, ...] = ()
+    clips: tuple[SpokenClips, ...] = ()
+    """What is to be scored, where that was asked for."""
 
 
 class SampleDocument(Struct, frozen=True, kw_only=True):
@@ -113,6 +163,8 @@ class SampleDocument(Struct, frozen=True, kw_only=True):
     files: tuple[Artifact, ...]
     """Beside the document."""
     facts: dict[str, Any] = {}
+    scores: SpeechScores | None = None
+    """Of speech, where it was asked to be scored."""
     doubts: tuple[Doubt, ...] = ()
 
     def dumps(self) -> bytes:

@@ -100,8 +100,7 @@ def _sample(job: Job, folder: Path, data: Path | None) -> tuple[Artifact, ...]:
         source=NetworkUsed(workload=job.workload.name, file="", sha256=""),
     )
     with job.stepper.judged_weights(), job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
-        sample, _ = sampling.show(trained, SampleRequest(data=data))
-    return sampling.write_parts(sample, folder / SAMPLE)
+        return sampling.write(trained, SampleRequest(data=data), folder / SAMPLE).files
 
 
 def _reason(error: BaseException) -> str:

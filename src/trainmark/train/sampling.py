@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from trainmark.spec.workload_facts import ShowFacts, WorkloadFacts, derive
 from trainmark.train import checkpoint
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
+from trainmark.workloads.scoring import speech
 from trainmark.workloads.workload import Workload
 
 ENDINGS = {"sound": ".wav", "image": ".png", "text": ".txt"}
@@ -60,12 +62,14 @@ class Origin(NamedTuple):
         return workloads.facts(plan.workload) or derive(workloads.of_plan(plan))
 
 
-def can_show(source: Origin, word: str) -> ShowFacts | None:
+def can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
     """What a run's network can show, before anything heavy is opened; None where only weights are given."""
     facts = source.facts()
     if facts is not None and facts.shows is None:
         able = ", ".join(known.name for known in workloads.all_facts() if known.shows)
         raise UsageError(f"run {word} trained {facts.name}, which has nothing to show; those that have are {able}")
+    if score and facts and facts.shows and facts.shows.gives != "sound":
+        raise UsageError(f"--score is for speech, and run {word} trained {facts.name}, which {facts.shows.does}")
     return facts.shows if facts else None
 
 
@@ -164,21 +168,13 @@ def open_trained(source: Origin, device: Device) -> Trained:
     )
 
 
-@torch.no_grad()
-def show(trained: Trained, asked: SampleRequest) -> tuple[Sample, float]:
-    """What a network makes of an input, and how long that took."""
-    began = time.perf_counter()
-    sample: Sample = trained.workload.sample(trained, asked)
-    return sample, time.perf_counter() - began
-
-
 def data_folder(plan: Plan | None) -> Path | None:
     """Where examples can be taken from."""
     folder = Path(plan.data.folder) if plan and plan.data.folder else None
     return folder if folder and folder.is_dir() else None
 
 
-def files_of(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
+def _files_of(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
     """Where each part goes, all by the name of `place`; a second of a kind has its number behind it."""
     found: list[tuple[Part, Path]] = []
     for part in sample.parts:
@@ -189,10 +185,10 @@ def files_of(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
     return found
 
 
-def write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
+def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
     """Each part as a file of its own; sound at one level, whatever the network."""
     left = []
-    for part, path in files_of(sample, place):
+    for part, path in _files_of(sample, place):
         if isinstance(part, SoundPart):
             audio.write(path, audio.levelled(part.samples))
         else:
@@ -201,11 +197,21 @@ def write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
     return tuple(left)
 
 
-def write(trained: Trained, asked: SampleRequest, place: Path, check: Callable[[Path], None]) -> SampleDocument:
+@torch.no_grad()
+def write(
+    trained: Trained, asked: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
+) -> SampleDocument:
     """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
-    sample, seconds = show(trained, asked)
-    for _, path in files_of(sample, place):
+    wanted = getattr(trained.recipe, "score_clips", 0) if asked.score is None else asked.score
+    scorer = speech.installed() if wanted else speech.NOBODY
+    if not (scorer.opinion or scorer.transcript):  # then no clip is made that nobody would hear
+        asked = replace(asked, score=False)
+    began = time.perf_counter()
+    sample: Sample = trained.workload.sample(trained, asked)
+    seconds = time.perf_counter() - began
+    for _, path in _files_of(sample, place):
         check(path)
+    scores = speech.score(sample.clips, scorer) if wanted else None
     has_sound = any(isinstance(part, SoundPart) and part.samples.any() for part in sample.parts)
     document = SampleDocument(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -217,9 +223,10 @@ def write(trained: Trained, asked: SampleRequest, place: Path, check: Callable[[
         device=trained.device.name(),
         seconds=seconds,
         level_dbfs=audio.LEVEL_DBFS if has_sound else None,
-        files=write_parts(sample, place),
+        files=_write_parts(sample, place),
         facts=dict(sample.facts),
-        doubts=sample.doubts,
+        scores=scores,
+        doubts=(*sample.doubts, *speech.doubts(scores)),
     )
     write_named(place.with_name(f"{place.name}.json"), document.dumps())
     return document

@@ -56,6 +56,8 @@ class SampleRequest:
     """Settings as `key=value`."""
     data: Path | None = None
     """The folder the run read; None where it is gone, or was made in memory."""
+    score: bool | None = None
+    """Whether speech is to be scored, and clips made to score it beside; None leaves it to the recipe."""
     open_run: Callable[[str], Trained] = _no_other_run
     """Opens another run, by the words all commands take, or a file of weights."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from records import in_environment, make_quality, make_record, make_timeline
+from records import a_vocoder_record, in_environment, make_quality, make_record, make_timeline
 from simulated import repeats, run
 
 from trainmark.analysis.compare.comparison import ONE_RUN_EACH, compare, to_json
@@ -126,6 +126,20 @@ def test_less_is_better_where_time_is_compared() -> None:
     assert found.judgement.ratio == pytest.approx(2, rel=0.02)
     assert found.verdict == "worse"
     assert compare(b, a, metric="step_time").verdict == "better"
+
+
+@pytest.mark.parametrize("word", ["predicted_mos", "wer"])
+def test_what_a_network_makes_of_speech_is_compared_with_nothing(word: str, tmp_path: Path) -> None:
+    row = published("deepspark-bi-v100-tacotron2-1x8-amp-bs128", tmp_path)
+    with pytest.raises(UsageError, match=f"{word} is what a network makes of speech and no listening test"):
+        compare(one(a_vocoder_record()), row, metric=word, anyway=True)
+
+
+def test_a_published_mos_is_held_against_no_run(tmp_path: Path) -> None:
+    row = published("deepspark-bi-v100-tacotron2-1x8-amp-bs128", tmp_path)
+    for word in ("MOS", "quality"):
+        with pytest.raises(UsageError, match="no listener has heard it; a predicted MOS is not one"):
+            compare(row, one(a_vocoder_record()), metric=word, anyway=True)
 
 
 def test_quality_is_compared_by_its_own_name_and_direction() -> None:

@@ -25,7 +25,7 @@ from trainmark.spec.audit import concluded, doubtful
 from trainmark.spec.language import speaker
 from trainmark.spec.published_row import Source
 from trainmark.spec.record import Doubt
-from trainmark.spec.sample import NetworkUsed, SampleDocument
+from trainmark.spec.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
 
 PACKAGE = Path(str(files("trainmark.report.html")))
 SAY = speaker("en")
@@ -286,7 +286,9 @@ def later(folder: Path, name: str, text: str) -> None:
         workload="w", run_id="w-1", file="state.pt", sha256="ab" * 32, quality="loss", value=1.25, unit="nats"
     )
     left = (Artifact(file=f"{name}.txt", caption=f"caption {name}"),)
-    document = SampleDocument(workload="w", input="x", networks=(network,), files=left)
+    rows = (SpeechScore(of="recordings", clips=4, seconds=33, predicted_mos=4.5, deviation=0.11, wer=0.037),)
+    scores = SpeechScores(predictor="a predictor", recogniser="unavailable: why", rows=rows)
+    document = SampleDocument(workload="w", input="x", networks=(network,), files=left, scores=scores)
     (folder / f"{name}.json").write_bytes(document.dumps())
 
 
@@ -297,6 +299,9 @@ def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_p
     drawn = draw_later(tmp_path, Room(), SAY)
     assert drawn is not None
     assert "<p>&lt;b&gt;one&lt;/b&gt;</p><p>  two</p>" in drawn
+    cells = "<td>4.50 ± 0.11</td><td>3.7 %</td><td>4 clips, 33 s</td>"
+    assert f'<th scope="row">recordings</th>{cells}' in drawn
+    assert "not a listening test: a predictor; words by unavailable: why" in drawn
     assert "caption 001" in drawn and "Made by w-1, loss 1.25 (sha256 abababababab)" in drawn
 
 
@@ -306,3 +311,9 @@ def test_a_page_shows_the_newest_of_many_samples(tmp_path: Path) -> None:
     drawn = draw_later(tmp_path, Room(), SAY)
     assert drawn is not None and drawn.count("<figure>") == MOST_LATER
     assert "caption 001" not in drawn and f"caption {MOST_LATER + 1:03d}" in drawn
+
+
+def test_scores_made_when_the_run_ended_stand_beside_what_it_left(tmp_path: Path) -> None:
+    later(tmp_path, "sample", "text")
+    drawn = draw([Artifact(file="sample.txt", caption="c")], tmp_path, Room(), SAY)
+    assert drawn is not None and drawn.count("<table>") == 1

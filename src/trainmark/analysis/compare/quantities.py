@@ -20,6 +20,12 @@ IN_ROWS = {"e2e_time": "e2e_time_s", "mem": "mem_used_gib", **{alias: alias for 
 """Where a published row keeps what a record calls by these words."""
 
 
+PREDICTED = ("predicted_mos", "wer")
+"""Scores of speech by networks of others, which stand in a sample's document."""
+OPINION = "MOS"
+"""What published pages call the mean of listeners' opinions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compared:
     """One number that both sides have."""
@@ -46,6 +52,11 @@ class Compared:
 
 def find(word: str, sides: Sequence[Subject]) -> Compared:
     """What is meant by the name of a metric, or of the quality that the runs were trained for."""
+    if word in PREDICTED:
+        raise UsageError(
+            f"{word} is what a network makes of speech and no listening test, so it is compared with no run and no "
+            "published MOS; `trainmark sample RUN --score` holds it against recordings of the same sentences"
+        )
     for side in sides:
         quality = _quality_of(side)
         if quality and word in ("quality", quality[0], quality_word(quality[0])):
@@ -71,6 +82,8 @@ def of_record(record: Record, compared: Compared) -> tuple[float, str]:
         value, unit, reason = quality.value, quality.unit, "the model was not evaluated"
         if quality_word(quality.name) != compared.name:
             value, reason = None, f"its quality is {quality_word(quality.name)}"
+            if OPINION in compared.name.upper():
+                reason += ", and no listener has heard it; a predicted MOS is not one"
     else:
         found = record.metrics.get(compared.name)
         value, unit = (found.value, found.unit) if found else (None, "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.language import Say
-from trainmark.spec.sample import documents
+from trainmark.spec.sample import SampleDocument, documents
 
 MOST_BYTES = 300_000
 """Of one file; a larger one is named and not put in."""
@@ -46,8 +46,23 @@ def draw(artifacts: Sequence[Artifact], folder: Path | None, room: Room, say: Sa
         "section",
         el("h3", say("What the trained model left")),
         [_one(artifact, folder, room, say) for artifact in artifacts],
+        [draw_scores(document, say) for document in (documents(folder) if folder else ())],
         class_="samples",
     )
+
+
+def draw_scores(document: SampleDocument, say: Say) -> Markup | None:
+    """What networks of others made of speech, as a table."""
+    scores = document.scores
+    if scores is None:
+        return None
+    heads = (say("Sound"), say("Predicted MOS"), say("Word errors"), say("Heard"))
+    rows = [el("tr", el("th", row.of, scope="row"), [el("td", cell) for cell in row.cells()]) for row in scores.rows]
+    table = el("table", el("thead", el("tr", [el("th", head, scope="col") for head in heads])), el("tbody", rows))
+    ears = say("Predicted by a network, not a listening test: {predictor}; words by {recogniser}").format(
+        predictor=scores.predictor, recogniser=scores.recogniser
+    )
+    return el("div", el("div", table, class_="scroll") if rows else None, el("p", ears, class_="note"))
 
 
 def draw_later(samples: Path | None, room: Room, say: Say) -> Markup | None:
@@ -58,6 +73,7 @@ def draw_later(samples: Path | None, room: Room, say: Say) -> Markup | None:
     figures = [
         [
             *(_one(artifact, samples, room, say) for artifact in document.files),
+            draw_scores(document, say),
             el("p", say("Made by {networks}").format(networks=", ".join(map(str, document.networks))), class_="note"),
         ]
         for document in found

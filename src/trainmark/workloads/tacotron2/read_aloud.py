@@ -11,20 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainmark.datasets import audio
+from trainmark.datasets import audio, griffin_lim
 from trainmark.datasets.ljspeech import reader
 from trainmark.datasets.mel import MEL, frames
 from trainmark.spec.errors import UsageError, WorkloadError
 from trainmark.spec.recipe import knob
 from trainmark.spec.record import Doubt
-from trainmark.spec.sample import ImagePart, Sample, SampleSettings, SoundPart
+from trainmark.spec.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
-from trainmark.workloads.tacotron2 import griffin_lim, plot
+from trainmark.workloads.scoring.clips import GRIFFIN_LIM, kinds, validation_clips
+from trainmark.workloads.tacotron2 import plot
 from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
 from trainmark.workloads.tacotron2.model import Spoken
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
 
-GRIFFIN_LIM = "griffin-lim"
 SILENCE_FRAMES = 22
 """Between two sentences of one text: about a quarter of a second."""
 LONGEST_SYMBOLS = 188
@@ -45,6 +45,8 @@ class ReadingSettings(SampleSettings):
     """Frames a sentence may have, 11.6 ms each: 20 s, twice the longest clip of LJSpeech."""
     batch: int = knob(8, least=1)
     """Sentences read at once."""
+    score_clips: int = knob(4, least=1)
+    """Validation sentences that are read too where speech is to be scored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,34 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
         networks=(vocoder.source,) if vocoder else (),
         facts=speech.facts,
         doubts=speech.doubts,
+        clips=clips_to_score(trained, asked, settings, vocoder, (text, speech)),
+    )
+
+
+def clips_to_score(
+    trained: Trained,
+    asked: SampleRequest,
+    settings: ReadingSettings,
+    vocoder: Trained | None,
+    sample: tuple[Words, Speech],
+) -> tuple[SpokenClips, ...]:
+    """The sample, validation sentences read by the same networks, and recordings of those with their copies."""
+    count = settings.score_clips if asked.score else trained.recipe.score_clips if asked.score is None else 0
+    if not count:
+        return ()
+    clips = validation_clips(asked.data_folder, trained.recipe.file_lists, count)
+    longest = max(frames(audio.length(clip.path)) for clip in clips)
+    settings = replace(settings, most_frames=min(settings.most_frames, 2 * longest))
+    read = [read_aloud(trained, words(clip.text), settings, vocoder) for clip in clips]
+    text, spoken = sample
+    return (
+        SpokenClips(of="this sample", sounds=(spoken.samples.numpy(),), texts=(text.read,)),
+        SpokenClips(
+            of="speech",
+            sounds=tuple(speech.samples.numpy() for speech in read),
+            texts=tuple(clip.text for clip in clips),
+        ),
+        *kinds(clips, vocoder, settings.seed),
     )
 
 

@@ -34,6 +34,8 @@ class Tacotron2Recipe(Recipe):
     """Refuse a data set that is not whole, by its manifest or by LJSpeech's number of clips."""
     leave_sample: bool = knob(True)
     """After training, let the network read a sentence aloud and keep the sound and a picture of its attention."""
+    score_clips: int = knob(0, least=0)
+    """After training, validation sentences that are read and scored where the extra `mos` is installed."""
     encoder_width: int = knob(512, least=2)
     prenet_width: int = knob(256, least=1)
     rnn_width: int = knob(1024, least=1)
@@ -47,6 +49,7 @@ REFERENCE = Tacotron2Recipe(
     eval_batch_per_device=128,
     checkpoint_every="10 epochs",
     clip_gradient_norm=1.0,
+    score_clips=16,
     seed=23333,
     memory_format="contiguous",
 )
@@ -59,9 +62,11 @@ QUICK = replace(
     checkpoint_every="never",
     bucket_batches=8,
     leave_sample=False,
+    score_clips=0,
 )
 SMOKE = replace(
     REFERENCE,
+    score_clips=0,
     batch_per_device=8,
     learning_rate=3e-3,
     epochs=24,

@@ -14,9 +14,10 @@ from trainmark.datasets.ljspeech import reader
 from trainmark.datasets.mel import MEL, log_mel
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import knob
-from trainmark.spec.sample import Sample, SampleSettings, SoundPart
+from trainmark.spec.sample import Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
+from trainmark.workloads.scoring.clips import kinds, validation_clips
 from trainmark.workloads.wavenet import vocoder
 
 EXAMPLE_S = 3.0
@@ -27,6 +28,8 @@ EXAMPLE_S = 3.0
 class SoundSettings(SampleSettings):
     seconds: float = knob(0.0, least=0)
     """From the middle of the sound; 0 takes all of a file that was given, and three seconds of a validation clip."""
+    score_clips: int = knob(4, least=1)
+    """Validation clips that are made again too where they are to be scored."""
 
 
 def sample(trained: Trained, asked: SampleRequest) -> Sample:
@@ -51,7 +54,13 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
         shown=name,
         generator=generator,
         facts={"sound_s": length_s},
+        clips=_clips(trained, asked, settings) if asked.score else (),
     )
+
+
+def _clips(trained: Trained, asked: SampleRequest, settings: SoundSettings) -> tuple[SpokenClips, ...]:
+    clips = validation_clips(asked.data_folder, trained.recipe.file_lists, settings.score_clips)
+    return kinds(clips, trained, settings.seed)
 
 
 def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainmark.datasets import mel
+from trainmark.datasets import griffin_lim, mel
 from trainmark.datasets.mel import MelSettings
 from trainmark.spec.errors import WorkloadError
-from trainmark.workloads.tacotron2 import griffin_lim
 
 
 @functools.cache
