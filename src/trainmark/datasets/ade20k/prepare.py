@@ -51,9 +51,7 @@ def prepare(
     another archive than the published one should hold; None takes any.
     """
     if not archive.is_file():
-        raise NotReadyError(
-            f"archive {archive} is not there; download it from groups.csail.mit.edu/vision/datasets/ADE20K"
-        )
+        raise NotReadyError(f"archive {archive} is not there; download it from data.csail.mit.edu/places/ADEchallenge")
     limits = ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)
     with Destination(out) as destination, archive_checks.sole_user(out):
         # pictures and masks are compressed already: they unpack to little more
