@@ -29,7 +29,7 @@ WIDTH_PX, HIGHEST_PX = 300, 360
 """Of a panel: as wide as that unless it would be higher than this."""
 _GAP_PX, _HEAD_PX, _LINE_PX, _MARGIN_PX = 10, 24, 20, 14
 _PAPER, _INK, _UNJUDGED = (255, 255, 255), (40, 44, 52), (236, 236, 236)
-_NAMED_SHARE = 0.012
+_NAMED_SHARE = 0.02
 """A class is named on a mask where a region of it has so much of the picture."""
 _COLOURS = 255
 """Of the whole drawing: a palette keeps it small enough for a page."""
