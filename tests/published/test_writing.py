@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from records import (
     a_vocoder_record,
@@ -14,11 +15,13 @@ from records import (
     renamed,
 )
 
-from trainmark.published import markdown, read, write_deepspark, write_flagperf
+from trainmark.published import flagperf_language, markdown, read, write_deepspark, write_flagperf
 from trainmark.published.command import command
+from trainmark.spec.machine import FlopsFacts
 from trainmark.spec.metrics import Quantity
+from trainmark.spec.plan import DataChoice
 from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Doubt, Record
+from trainmark.spec.record import Doubt, Evaluation, Quality, Record
 
 
 def line(text: str, start: str) -> str:
@@ -306,3 +309,25 @@ def test_a_plan_without_a_batch_can_be_written() -> None:
     record = replace(make_record(timeline=make_timeline(steps=20)), plan=bare)
     assert "| / |" in write_flagperf.write([record], lang="en")
     assert ",1x,fp32 |" in write_deepspark.write([record], lang="en")
+
+
+def test_a_language_model_is_written_in_the_form_such_pages_have_for_it() -> None:
+    recipe = {"batch_per_device": 4, "accumulate": 1, "learning_rate": 8e-4, "target": 3.3, "parallel": "fsdp"}
+    data = DataChoice(name="text", folder="/data/c4", synthetic=False)
+    plan = make_plan(workload="llama8b", recipe=recipe, deviations=(), topology="2x4", data=data, limits=Limits())
+    history = (Evaluation(step=384, epoch=None, values={"val_loss": 5.6}, samples=1024),)
+    quality = Quality(name="val_loss", unit="nats", goal=3.3, better="lower", value=5.6, reached=False, history=history)
+    flops = FlopsFacts(per_item=57.9e9, otherwise={"6 x parameters": 48.2e9}, peak_tflops=989.0)
+    record = replace(make_record(), plan=plan, item="tokens", quality=quality)
+    record = replace(record, environment=msgspec.structs.replace(record.environment, flops=flops))
+    record = with_metrics(record, p_train=64824.0, mfu=47.4)
+    text = write_flagperf.write([record], lang="zh")
+    assert (
+        line(text, "| 配置") == "| 配置 | precision | parallel | fix_hp | token/p/s | loss | 是否精度对齐 | mem | MFU |"
+    )
+    row = cells(next(line for line in text.splitlines() if "（2x4）" in line))
+    assert row[2:7] == ["FSDP8", "/", "8103", "5.6", "True"]
+    assert row[8] == "39.5%"
+    assert "token/p/s,见“性能指标”" in text
+    alone = replace(record, plan=replace(plan, topology="1x1", recipe={**recipe, "parallel": "ddp"}))
+    assert (flagperf_language.shared(alone), flagperf_language.aligned(alone)) == ("PP1DP1TP1", "/")

@@ -169,6 +169,7 @@ def refused() -> list[str]:
     for name, precision, change in (
         ("gpt124m", "amp-fp16", {"parallel": "fsdp"}),
         ("gpt124m", "fp32", {"parallel": "fsdp", "compiled": "yes"}),
+        ("gpt124m", "fp32", {"parallel": "fsdp", "average_decay": 0.9}),
     ):
         recipe = replace(TINY, **change)
         try:
@@ -189,7 +190,8 @@ def test_what_cannot_be_sharded_is_refused_in_a_sentence() -> None:
     said = on_ranks(2, refused)[0]
     assert "loss scaler" in said[0]
     assert "set compiled=blocks" in said[1]
-    assert "it is not sharded" in said[2]
+    assert "no rank holds all weights to average" in said[2]
+    assert "it is not sharded" in said[3]
 
 
 def test_one_rank_has_nothing_to_shard() -> None:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from trainmark import workloads
 from trainmark.cli.terminal import console, say
+from trainmark.spec import loss_bands
 from trainmark.spec.cores import FOREIGN_LOAD
 from trainmark.spec.format import number
 from trainmark.spec.topology import Topology
@@ -34,6 +36,8 @@ class ProgressLine:
         self._plan = plan
         self._item = item
         self._quality = quality
+        known = workloads.facts(plan.workload)
+        self._band = loss_bands.band_of(plan, known.bands) if known else None
         self._quiet = quiet
         self._others = others
         self._live: Any = None
@@ -106,6 +110,8 @@ class ProgressLine:
                 parts.append(f"{items / seconds:,.1f} {self._item}/s")
         if log.evaluations and (value := log.evaluations[-1].values.get(self._quality)) is not None:
             parts.append(f"{self._quality} {number(value, 4)}")
+            if self._band and (found := [*loss_bands.judged(self._band, log.evaluations[-1:])]):
+                parts.append(f"{found[0].place} of public runs")
         if (share := self._others()) is not None and share > FOREIGN_LOAD:
             parts.append(f"others use {100 * share:.0f} % of this machine")
         return "  ".join(parts)
@@ -128,7 +134,6 @@ class ProgressLine:
 @contextmanager
 def watching(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; what it gives is called whenever the ranks wrote something new."""
-    from trainmark import workloads
     from trainmark.launch.process_tree import others_load
 
     workload = workloads.of_plan(plan)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trainmark import workloads
-from trainmark.published import names
+from trainmark.published import flagperf_language, names
 from trainmark.published.own_rows import written
 from trainmark.published.write import Machine, Strong, WrittenSection, data_set, machines, notes, sections, table
 from trainmark.spec import escape
@@ -41,10 +41,26 @@ def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     yield "### " + say("Results")
     yield "* " + say("General metrics")
     yield ""
-    yield from table((say("Metric"), say("Value"), say("Notes")), _metrics(section, say))
+    language = flagperf_language.is_meant(section)
+    metrics = flagperf_language.metrics(section, say) if language else _metrics(section, say)
+    yield from table((say("Metric"), say("Value"), say("Notes")), metrics)
     yield ""
     yield "* " + say("Performance")
     yield ""
+    if language:
+        yield from flagperf_language.performance(
+            section, lambda row: _configuration(_shown(row, section), Topology.parse(row.topology), say), _memory, say
+        )
+    else:
+        yield from _performance(section, say)
+    if lines := notes(section, lang, SHOWN):
+        yield ""
+        yield say("Notes:")
+        yield ""
+        yield from lines
+
+
+def _performance(section: WrittenSection, say: Say) -> Iterator[str]:
     yield from table(
         (
             say("Configuration"), "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core",
@@ -52,11 +68,6 @@ def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
         ),
         (_row(row, section, say) for row in section.rows),
     )  # fmt: skip
-    if lines := notes(section, lang, SHOWN):
-        yield ""
-        yield say("Notes:")
-        yield ""
-        yield from lines
 
 
 def _environment(machine: Machine, say: Say) -> Iterator[str]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from trainmark.spec import links
+from trainmark import workloads
+from trainmark.spec import links, loss_bands
 from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce
@@ -213,6 +214,30 @@ def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:
             (links.size(row.size_bytes), number(row.median_s * 1e3), number(row.bus_gigabytes_per_s))
             for row in measured
         ],
+    )
+
+
+def bands(record: Record, say: Say) -> FactSection | None:
+    """Each evaluation beside the public runs of the same recipe; None where there are none, or it is another."""
+    known = workloads.facts_of(record)
+    band = loss_bands.band_of(record.plan, known.bands) if known else None
+    found = [*loss_bands.judged(band, record.quality.history)] if band else []
+    if band is None or not found:
+        return None
+    places = {
+        "in the band": say("in the band"),
+        "above the band": say("above the band"),
+        "below the band": say("below the band"),
+    }
+    return FactSection(
+        title=say("Beside public runs"),
+        remark=band.source,
+        heads=(say("samples"), band.quality, say("public runs"), say("place")),
+        rows=[
+            (f"{one.samples:,}", f"{one.value:.3f}", f"{one.point.low:g} – {one.point.high:g}", places[one.place])
+            for one in found
+        ],
+        left=frozenset({3}),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trainmark.spec.errors import UsageError, misfit
+from trainmark.spec.loss_bands import LossBand
 from trainmark.spec.numbers import Finite, Whole
 from trainmark.spec.recipe import RECIPES
 from trainmark.spec.target import Target
@@ -136,6 +137,8 @@ class WorkloadFacts:
     """How such pages head the column of its quality; as our tables do where nothing is said."""
     listening_test: ListeningTest | None = None
     """What published opinions of the same model are held to."""
+    bands: tuple[LossBand, ...] = ()
+    """Where the losses of public runs of its reference recipe lay."""
     shows: ShowFacts | None = None
     """What `trainmark sample` asks of a trained network; None where it has nothing to show."""
 
@@ -157,7 +160,7 @@ class WorkloadFacts:
     def to_json(self) -> dict[str, Any]:
         """What a record of it carries, so that it can be judged where the workload is not installed."""
         document = asdict(self)
-        for name in ("sample_words", "on_pages", "quality_on_pages", "listening_test", "shows"):
+        for name in ("sample_words", "on_pages", "quality_on_pages", "listening_test", "bands", "shows"):
             del document[name]
         for quality in document["qualities"]:
             for name in ("on_pages", "meaning", "caution", "beware"):

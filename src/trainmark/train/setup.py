@@ -191,6 +191,11 @@ def sharded_stepper(
     """The same, of which no rank ever holds all: shapes come first, then each rank's part of the weights."""
     from trainmark.train.sharded import ShardedParallel, place
 
+    if recipe.average_decay:
+        raise UsageError(
+            f"average_decay={recipe.average_decay:g} does not go with parallel={recipe.parallel}: no rank holds all "
+            "weights to average; set one of them to its default"
+        )
     with torch.device("meta"):
         model = workload.build(recipe)
     if initial is not None:

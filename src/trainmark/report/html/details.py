@@ -18,7 +18,16 @@ def precision(record: Record, say: Say) -> Markup | None:
 
 def folded(record: Record, say: Say) -> list[Markup]:
     """All else, to be opened by who wants to know."""
-    found = [facts.metrics, facts.plan, facts.data, facts.restarts, facts.network, facts.environment, facts.unknown]
+    found = [
+        facts.metrics,
+        facts.plan,
+        facts.bands,
+        facts.data,
+        facts.restarts,
+        facts.network,
+        facts.environment,
+        facts.unknown,
+    ]
     sections = [section for section in (one(record, say) for one in found) if section]
     return [el("details", el("summary", _title(section)), _body(section), class_="fold") for section in sections]
 
