@@ -194,9 +194,13 @@ RESULTS: dict[str, tuple[Callable[[int, Entries], Entries], tuple[str, str]]] = 
         lambda run, log: tell("run_stop", "status", "aborted")(log) if run < 1 else log,
         ("result-converged", "note"),
     ),
-    "one fast": (
+    "one much faster": (
         lambda run, log: entries(seed=9, said={"train_samples": 1_500_000}) if run == 3 else log,
         ("result-spread", "doubtful"),
+    ),
+    "one a little faster": (
+        lambda run, log: entries(seed=9, said={"train_samples": 1_400_000}) if run == 3 else log,
+        ("result-spread", "note"),
     ),
     "all too soon": (
         lambda run, log: entries(seed=run, epochs=32, start_ms=mlperf_logs.START_MS + run * 3_600_000),
@@ -254,6 +258,22 @@ def test_power_that_was_measured_badly_is_found(tmp_path: Path) -> None:
     assert "there is no power log of this run" in sentences
     assert "the rules ask for 60" in sentences
     assert "less than half of the run lies within what was measured" in sentences
+
+
+def test_a_log_that_counts_no_epochs_has_none_left_out(tmp_path: Path) -> None:
+    log = entries()
+    for entry in log:
+        if entry["key"] in ("epoch_start", "epoch_stop"):
+            entry["metadata"]["epoch_num"] *= 20
+    assert not any(name == "mllog-epochs" for name, _ in found(write_log(tmp_path / "result_0.txt", log)))
+
+
+def test_what_is_logged_by_every_rank_is_told_once(tmp_path: Path) -> None:
+    log = entries()
+    again = [at(log, key) for key in ("global_batch_size", "opt_name", "train_samples") for _ in range(3)]
+    path = write_log(tmp_path / "result_0.txt", [*log[:8], *again, *log[8:]])
+    [one] = [one for one in findings(audited(path)) if one.name == "mllog-keys"]
+    assert "global_batch_size: 4 times" in one.evidence and "opt_name: 4 times" in one.evidence
 
 
 def test_the_open_division_asks_for_less(tmp_path: Path) -> None:

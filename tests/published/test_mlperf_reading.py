@@ -30,7 +30,7 @@ def test_a_log_tells_time_samples_batch_seed_and_evaluations(tmp_path: Path) -> 
     found = run_log.read(write_log(tmp_path / "result_0.txt", entries(seed=11)))
     assert (found.benchmark, found.status, found.seeds) == ("resnet", "success", [11])
     assert found.number("global_batch_size") == 3264
-    assert found.samples == 36 * 1_281_167
+    assert score.samples(found) == 36 * 1_281_167
     assert [event.at for event in found.evaluations] == [3, 7, 11, 15, 19, 23, 27, 31, 35]
     assert found.run_s == pytest.approx(36 * 36 + 9 * 0.53, abs=0.3)
     assert found.evaluation_s == pytest.approx(9 * 0.45)
@@ -117,8 +117,26 @@ def test_samples_are_counted_where_a_log_counts_samples(tmp_path: Path) -> None:
         if "epoch_num" in entry["metadata"]:
             entry["metadata"]["samples_count"] = 12_288 * (entry["metadata"].pop("epoch_num") + 1) // 4
     log = run_log.read(write_log(tmp_path / "result_0.txt", found))
-    assert log.samples == 9 * 12_288
+    assert score.samples(log) == 9 * 12_288
     assert score.converged_at(log) == 9 * 12_288
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "place", "samples"),
+    [
+        ("bert", 2_500_000, 2_500_000),
+        ("gpt3", 1_157_627_904, 565_248),
+        ("dlrm_dcnv2", 0.75, 750_000),
+        ("unet3d", 241_920, 241_920),
+    ],
+)
+def test_what_stands_where_others_write_the_epoch_is_not_taken_for_one(
+    tmp_path: Path, benchmark: str, place: float, samples: float
+) -> None:
+    found = entries(epochs=4, said={"submission_benchmark": benchmark, "train_samples": 1_000_000})
+    at(found, "eval_accuracy")["metadata"]["epoch_num"] = place
+    log = run_log.read(write_log(tmp_path / "result_0.txt", found))
+    assert score.samples(log) == samples
 
 
 def test_power_logs_give_energy_over_the_run(tmp_path: Path) -> None:

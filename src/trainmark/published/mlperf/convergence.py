@@ -63,6 +63,12 @@ def points(round_name: str, benchmark: str) -> tuple[ConvergencePoint, ...]:
     return tuple(sorted(found, key=lambda point: point.global_batch))
 
 
+def unit_of(benchmark: str) -> str:
+    """What logs of a benchmark count their training in; empty where no point tells it."""
+    found = (entry["unit"] for entry in reversed(rules.table("convergence.csv")) if entry["benchmark"] == benchmark)
+    return next(found, "")
+
+
 def pruned(known: Sequence[ConvergencePoint]) -> list[ConvergencePoint]:
     """The points a result is held to: those that need no more than a line between their neighbours would."""
     if not known:

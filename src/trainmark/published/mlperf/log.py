@@ -160,19 +160,12 @@ class RunLog:
         return [entry.value for entry in self.keys["seed"].values] if "seed" in self.keys else []
 
     @property
-    def samples(self) -> float | None:
-        """Trained on from run_start to run_stop, by what the log itself counts; None where it counts nothing."""
+    def epochs(self) -> float | None:
+        """How many were trained from run_start to run_stop; None where the log does not count each of them."""
         stop = self.last("run_stop")
         until = stop.line if stop else math.inf
-        counts = [event.place["samples_count"] for event in self.evaluations if "samples_count" in event.place]
-        if counts:
-            return max(counts)
-        size = self.number("train_samples")
-        epochs = {event.place.get("epoch_num") for event in self.of("epoch_stop") if event.line < until}
-        if not epochs - {None}:
-            blocks = self.of("block_start")
-            return size * sum(block.place.get("epoch_count", 0) for block in blocks) or None if size else None
-        return size * len(epochs) if size else None
+        ended = {event.place.get("epoch_num") for event in self.of("epoch_stop") if event.line < until} - {None}
+        return len(ended) or sum(block.place.get("epoch_count", 0) for block in self.of("block_start")) or None
 
     def _between(self, start: str, stop: str) -> float | None:
         first, last = self.first(start), self.last(stop)

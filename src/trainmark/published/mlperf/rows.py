@@ -10,6 +10,7 @@ from typing import Any
 from trainmark import workloads
 from trainmark.published import names
 from trainmark.published.mlperf import rules, score
+from trainmark.published.mlperf.convergence import unit_of
 from trainmark.published.mlperf.folder import ResultFolder
 from trainmark.published.mlperf.log import as_number
 from trainmark.published.page import PublishedPage
@@ -113,9 +114,10 @@ def _details(folder: ResultFolder, batch: float | None) -> Iterator[PublishedDet
         yield detail("global_batch", batch)
     places = [place for log in done if (place := score.converged_at(log)) is not None]
     if places:
-        unit = "samples" if any("samples_count" in event.place for event in done[0].evaluations) else "epochs"
+        counted = any("samples_count" in event.place for event in done[0].evaluations)
+        unit = "samples" if counted else unit_of(folder.benchmark) or "epochs"
         yield detail(f"{unit}_to_target", score.mean_of(places), unit)
-    trained = [log.samples for log in done]
+    trained = [score.samples(log) for log in done]
     if (mean := score.mean_of(trained)) is not None:
         yield detail("samples_trained", mean, "samples")
     times = [run_s for log in done if (run_s := log.run_s) is not None]

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmark.published.mlperf.convergence import olympic_mean
+from trainmark.published.mlperf.convergence import olympic_mean, unit_of
 from trainmark.published.mlperf.log import RunLog
+
+TOKENS = 2048
+"""Of a sequence, where logs count tokens."""
+MOST_FOR_AN_EPOCH = 100
+"""A number so many times the epochs that were trained counts something else."""
 
 
 def converged_at(log: RunLog) -> float | None:
@@ -14,17 +19,34 @@ def converged_at(log: RunLog) -> float | None:
     return places[-1] if places else None
 
 
+def samples(log: RunLog) -> float | None:
+    """Trained on from run_start to run_stop, by what the log counts: samples, tokens, epochs, parts of one. None where
+    it counts nothing; some benchmarks write samples or tokens where others write the epoch."""
+    counts = [event.place["samples_count"] for event in log.evaluations if "samples_count" in event.place]
+    if counts:
+        return max(counts)
+    place, size, epochs = converged_at(log), log.number("train_samples"), log.epochs
+    unit = unit_of(log.benchmark)
+    if place is not None and (unit in ("samples", "tokens") or (epochs and place > MOST_FOR_AN_EPOCH * epochs)):
+        return place / TOKENS if unit == "tokens" else place
+    if size is None:
+        return None
+    if place is not None and place != int(place):
+        return place * size
+    return size * epochs if epochs else None
+
+
 def training_rate(log: RunLog) -> float | None:
     """Samples a second from run_start to run_stop, without evaluation."""
-    samples, run_s = log.samples, log.run_s
-    if not samples or run_s is None or run_s - log.evaluation_s <= 0:
+    done, run_s = samples(log), log.run_s
+    if not done or run_s is None or run_s - log.evaluation_s <= 0:
         return None
-    return samples / (run_s - log.evaluation_s)
+    return done / (run_s - log.evaluation_s)
 
 
 def whole_rate(log: RunLog) -> float | None:
-    samples, run_s = log.samples, log.run_s
-    return samples / run_s if samples and run_s is not None and run_s > 0 else None
+    done, run_s = samples(log), log.run_s
+    return done / run_s if done and run_s is not None and run_s > 0 else None
 
 
 def time_to_train(logs: Sequence[RunLog], dropped: int, runs: int) -> float | None:

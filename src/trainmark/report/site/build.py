@@ -173,7 +173,7 @@ def _tile(site: _Site, workload: str) -> Markup:
         el(
             "p",
             say("fastest sound result, one device"),
-            el("b", f"{number(best.rate or 0)} {best.item}/s".replace(" /s", "")),
+            el("b", number(best.rate or 0), el("span", f" {best.item}/s") if best.item else None),
             f"{best.device} {best.topology}, {best.precision}",
             class_="best",
         )
