@@ -268,6 +268,15 @@ def test_a_log_that_counts_no_epochs_has_none_left_out(tmp_path: Path) -> None:
     assert not any(name == "mllog-epochs" for name, _ in found(write_log(tmp_path / "result_0.txt", log)))
 
 
+def test_parts_of_an_epoch_are_rounded_as_the_rules_round_them(tmp_path: Path) -> None:
+    """0.6999 of an epoch is the 0.7 that the reference needs."""
+    log = entries(epochs=28, said={"submission_benchmark": "dlrm_dcnv2", "global_batch_size": 55_296})
+    for number, entry in enumerate([entry for entry in log if entry["key"] == "eval_accuracy"], 1):
+        entry["metadata"]["epoch_num"] = 0.049_99 * 2 * number
+    path = write_log(tmp_path / "result_0.txt", log)
+    assert not any(name == "result-convergence" for name, _ in found(path))
+
+
 def test_what_is_logged_by_every_rank_is_told_once(tmp_path: Path) -> None:
     log = entries()
     again = [at(log, key) for key in ("global_batch_size", "opt_name", "train_samples") for _ in range(3)]

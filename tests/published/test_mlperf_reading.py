@@ -139,6 +139,18 @@ def test_what_stands_where_others_write_the_epoch_is_not_taken_for_one(
     assert score.samples(log) == samples
 
 
+def test_blocks_that_count_samples_are_not_taken_for_epochs(tmp_path: Path) -> None:
+    """As U-Net3D's logs of round 4.0 do: `epoch_count` is 20 times 168 samples there."""
+    found = [entry for entry in entries() if entry["key"] not in ("epoch_start", "epoch_stop")]
+    for number, entry in enumerate([entry for entry in found if entry["key"] == "block_start"]):
+        entry["metadata"] |= {"first_epoch_num": 3360 * number, "epoch_count": 3360}
+    for key, value in {"submission_benchmark": "unet3d", "train_samples": 168}.items():
+        at(found, key)["value"] = value
+    at(found, "eval_accuracy", -1)["metadata"]["epoch_num"] = 238_560
+    log = run_log.read(write_log(tmp_path / "result_0.txt", found))
+    assert score.samples(log) == 238_560
+
+
 def test_power_logs_give_energy_over_the_run(tmp_path: Path) -> None:
     place = write_result(tmp_path)
     for run in range(5):

@@ -233,8 +233,8 @@ def cadence(case: LogCase) -> Iterator[CheckResult]:
         raise CannotCheckError("the log has no evaluation that says where in the training it was")
     report = note if case.division == "open" else doubtful
     batch = case.log.number("global_batch_size") or 1
-    parts = 0.25 * every if every < 1 else 0.02 * every  # of an epoch, which are rounded to whole steps
-    slack = {"samples": batch, "tokens": TOKENS * batch}.get(known.unit, parts)
+    # to whole batches, packed ones among them, or to whole steps of a part of an epoch
+    slack = max({"samples": batch, "tokens": TOKENS * batch}.get(known.unit, 0), (0.25 if every < 1 else 0.02) * every)
     places = [place for index, place in enumerate(places) if not index or place != places[index - 1]]
     steps = [(one, other) for one, other in pairwise(places) if abs(other - one - every) > slack]
     asked = f"every {every:,g} {known.unit}"

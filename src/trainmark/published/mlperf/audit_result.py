@@ -187,7 +187,7 @@ def convergence_points(folder: ResultFolder) -> Iterator[CheckResult]:
     whole = len(needed) >= known.runs - known.dropped and len(folder.logs) == known.runs
     padded = [*needed, *[float("inf")] * (len(folder.logs) - len(needed))] if whole else needed
     mean = convergence.olympic_mean(padded, known.dropped) if whole else sum(needed) / len(needed)
-    least = point.least if whole else min(point.least, point.fastest)
+    least = point.least if whole else point.least_of_one
     numbers = (
         f"{mean:,.6g} {point.unit} at batch {batch:,.0f}; reference {point.mean:,.6g} "
         f"[{point.fastest:,.6g}, {point.slowest:,.6g}]{', between two points' if point.interpolated else ''}"

@@ -10,6 +10,10 @@ from functools import cache
 
 from trainmark.published.mlperf import rules
 
+ALIKE = 4.0
+"""How many times sooner or later than any reference run a training may end and still be counted in the same unit."""
+FAR = 4.0
+"""Standard deviations that no run of the same training lies from the mean."""
 ALPHA = 0.05
 """Of the one-sided t test by which the rules judge a mean."""
 
@@ -40,6 +44,11 @@ class ConvergencePoint:
         error = self.deviation * math.sqrt(1 / reference + 1 / result)
         return max(0.0, self.mean - t_quantile(1 - ALPHA, reference + result - 2) * error)
 
+    @property
+    def least_of_one(self) -> float:
+        """Of a single run, which may well be faster than any of the reference's few."""
+        return max(0.0, min(self.fastest, self.mean - FAR * self.deviation))
+
 
 def points(round_name: str, benchmark: str) -> tuple[ConvergencePoint, ...]:
     """Every point of a round, by batch."""
@@ -63,10 +72,19 @@ def points(round_name: str, benchmark: str) -> tuple[ConvergencePoint, ...]:
     return tuple(sorted(found, key=lambda point: point.global_batch))
 
 
-def unit_of(benchmark: str) -> str:
-    """What logs of a benchmark count their training in; empty where no point tells it."""
-    found = (entry["unit"] for entry in reversed(rules.table("convergence.csv")) if entry["benchmark"] == benchmark)
-    return next(found, "")
+def unit_of(benchmark: str, place: float | None = None) -> str:
+    """What logs of a benchmark count their training in; empty where no point tells it.
+
+    Where rounds differ, `place` tells which is meant: a log that converged at 240,000 does not count epochs where the
+    reference needs 2,000 of them."""
+    reached: dict[str, list[float]] = {}
+    for entry in reversed(rules.table("convergence.csv")):
+        if entry["benchmark"] == benchmark:
+            reached.setdefault(entry["unit"], []).extend(map(float, entry["reached_at"].split()))
+    for unit, values in reached.items():
+        if place is not None and min(values) / ALIKE <= place <= max(values) * ALIKE:
+            return unit
+    return next(iter(reached), "")
 
 
 def pruned(known: Sequence[ConvergencePoint]) -> list[ConvergencePoint]:

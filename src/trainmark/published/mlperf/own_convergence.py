@@ -29,8 +29,8 @@ def converged(record: Record) -> Iterator[CheckResult]:
         raise CannotCheckError(f"no reference point is known at a batch of {batch:,}")
     epochs = quality.history[-1].epoch
     numbers = f"{epochs:g} epochs at batch {batch:,}; reference {point.mean:.1f} [{point.fastest:g}, {point.slowest:g}]"
-    if epochs < min(point.least, point.fastest):
-        yield doubtful(numbers, "it converged sooner than any run of the reference", "optimizer, data and model")
+    if epochs < point.least_of_one:
+        yield doubtful(numbers, "it converged far sooner than any run of the reference", "optimizer, data and model")
     elif epochs > point.slowest:
         yield note(numbers, "it needed more than any run of the reference", "its hyperparameters")
 

@@ -115,7 +115,7 @@ def _details(folder: ResultFolder, batch: float | None) -> Iterator[PublishedDet
     places = [place for log in done if (place := score.converged_at(log)) is not None]
     if places:
         counted = any("samples_count" in event.place for event in done[0].evaluations)
-        unit = "samples" if counted else unit_of(folder.benchmark) or "epochs"
+        unit = "samples" if counted else unit_of(folder.benchmark, places[-1]) or "epochs"
         yield detail(f"{unit}_to_target", score.mean_of(places), unit)
     trained = [score.samples(log) for log in done]
     if (mean := score.mean_of(trained)) is not None:

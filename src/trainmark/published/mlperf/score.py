@@ -14,9 +14,9 @@ MOST_FOR_AN_EPOCH = 100
 
 
 def converged_at(log: RunLog) -> float | None:
-    """Epochs, samples or tokens, as the log counts them, at its last evaluation."""
+    """Epochs, samples or tokens, as the log counts them, at its last evaluation; rounded as the rules round it."""
     places = [event.at for event in log.evaluations if event.at is not None]
-    return places[-1] if places else None
+    return round(places[-1], 3) if places else None
 
 
 def samples(log: RunLog) -> float | None:
@@ -26,7 +26,7 @@ def samples(log: RunLog) -> float | None:
     if counts:
         return max(counts)
     place, size, epochs = converged_at(log), log.number("train_samples"), log.epochs
-    unit = unit_of(log.benchmark)
+    unit = unit_of(log.benchmark, place)
     if place is not None and (unit in ("samples", "tokens") or (epochs and place > MOST_FOR_AN_EPOCH * epochs)):
         return place / TOKENS if unit == "tokens" else place
     if size is None:
