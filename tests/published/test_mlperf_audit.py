@@ -268,6 +268,11 @@ def test_a_log_that_counts_no_epochs_has_none_left_out(tmp_path: Path) -> None:
     assert not any(name == "mllog-epochs" for name, _ in found(write_log(tmp_path / "result_0.txt", log)))
 
 
+def test_a_throughput_of_one_device_is_no_other_throughput(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "result_0.txt", _stated(entries(), 0.5))
+    assert not any(name == "mllog-rate" for name, _ in found(path))
+
+
 def test_parts_of_an_epoch_are_rounded_as_the_rules_round_them(tmp_path: Path) -> None:
     """0.6999 of an epoch is the 0.7 that the reference needs."""
     log = entries(epochs=28, said={"submission_benchmark": "dlrm_dcnv2", "global_batch_size": 55_296})
