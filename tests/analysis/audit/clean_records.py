@@ -450,10 +450,10 @@ TOKENS = Run(
     scores=lambda step: {"val_loss": 4.2 - step / 100},
 )
 PIXELS = Run(
-    workload="segmenter",
+    workload="pixel-painter",
     carried=WorkloadFacts(
-        name="segmenter",
-        title="A segmenter",
+        name="pixel-painter",
+        title="A painter of pixels",
         item="images",
         most_items_per_sample=1,
         data_set="streets",
