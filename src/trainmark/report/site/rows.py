@@ -253,7 +253,7 @@ def _audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
     shown = word(result.severity, say)
     if not result.findings:
         return el("span", shown, class_="severity passed")
-    count = f"{len(result.findings)} × {shown}" if len(result.findings) > 1 else shown
+    count = f"{shown} +{len(result.findings) - 1}" if len(result.findings) > 1 else shown
     told = [f"{SEVERITIES[one.verdict]}: {one.sentence} ({one.evidence})" for one in result.findings[:MOST_TOLD]]
     more = len(result.findings) - MOST_TOLD
     tip = "\n".join([*told, *([say("and {count} more").format(count=more)] if more > 0 else [])])
