@@ -25,6 +25,7 @@ from trainmark.spec.recipe import Limits, Recipe, to_values
 from trainmark.spec.record import Record
 from trainmark.store import gather
 from trainmark.store.store import Store
+from trainmark.workloads.llama8b.workload import WORKLOAD as LLAMA
 from trainmark.workloads.resnet50.workload import MLPERF, REFERENCE
 
 PER_EPOCH = 2
@@ -140,6 +141,59 @@ def test_an_open_package_passes_too_and_says_why_it_is_open(tmp_path: Path, mlco
     entries = values(logged(found.results / "result_0.txt"))
     assert entries["sgd_opt_base_learning_rate"] == 0.1
     assert "sgd_opt_learning_rate_decay_poly_power" not in entries, "it decays by steps"
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> list[write.MlperfRun]:
+    """One run of Llama 3.1 8B to 3.29 after 184,320 windows, told ten times with ten seeds."""
+    goal = LLAMA.facts.quality.name
+    steps = 15 * 384
+    run = Run(
+        workload="llama8b",
+        recipe_name="reference",
+        limits=Limits(),
+        synthetic=False,
+        steps=steps,
+        steps_per_epoch=10**6,
+        evaluate_at=tuple(range(384, steps + 1, 384)),
+        scores=lambda step: {goal: 3.29 if step == steps else 5.0 - step / 10_000},
+        samples=1024,
+        precision="bf16",
+        ended=endings.TARGET,
+        facts={"train_samples": 10_000_000.0},
+    )
+    recipe = replace(LLAMA.recipes["reference"], accumulate=32)
+    store = tmp_path_factory.mktemp("llama")
+    record = run.leave(store)
+    found = []
+    for seed in range(10):
+        plan = replace(record.plan, recipe={**to_values(recipe), "seed": seed})
+        told = replace(record, run_id=f"run-{seed}", created=f"2026-11-1{seed}T10:00:00Z", plan=plan)
+        found.append(write.opened(told, store / "runs" / record.run_id))
+    return found
+
+
+def test_a_language_model_passes_the_newest_rules_too(
+    language_model: list[write.MlperfRun], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checker = pytest.importorskip("mlperf_logging.package_checker.package_checker")
+    found = package.write_package(language_model, tmp_path / "out", org="Lumen", status="research", division="closed")
+    assert found.round == "6.1"
+    caplog.set_level(logging.INFO)
+    checker.check_training_package(str(found.folder), "training", "6.1.0", False, True, False, False, False, "none")
+    assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in caplog.text, caplog.text[-3000:]
+    said = values(logged(found.results / "result_0.txt"))
+    assert (said["opt_learning_rate_decay_steps"], said["lowest_numerical_precision_in_linear"]) == (
+        1_199_872,
+        "bfloat16",
+    )
+    judged = [audit for folder in result_folders(found.results) for audit in audits(folder)]
+    assert [one for one in findings(judged) if one.verdict == "failed"] == []
+
+
+def test_a_language_model_is_held_against_its_reference_points(language_model: list[write.MlperfRun]) -> None:
+    [check] = look_at(language_model[0].record)
+    assert check.verdict == "ok", check
 
 
 def test_our_own_audit_finds_nothing_wrong_with_it(closed: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def converged(record: Record) -> Iterator[CheckResult]:
     plan, quality = record.plan, record.quality
     known = next(one for one in rules.benchmarks().values() if one.workload == plan.workload)
     goal = _goal(known)
-    if goal is None or not quality.reached or not quality.history or quality.history[-1].epoch is None:
+    if goal is None or not quality.reached or not quality.history:
         raise CannotCheckError("the run reached no target of MLPerf's")
     scale = 100 if quality.unit == "%" else 1
     if (quality.goal < goal * scale) if quality.better == "higher" else (quality.goal > goal * scale):
@@ -27,11 +27,15 @@ def converged(record: Record) -> Iterator[CheckResult]:
     point = convergence.expected(known.rounds[-1], known.name, batch)
     if point is None:
         raise CannotCheckError(f"no reference point is known at a batch of {batch:,}")
-    epochs = quality.history[-1].epoch
-    numbers = f"{epochs:g} epochs at batch {batch:,}; reference {point.mean:.1f} [{point.fastest:g}, {point.slowest:g}]"
-    if epochs < point.least_of_one:
+    last = quality.history[-1]
+    needed = last.epoch if point.unit == "epochs" else float(last.step * batch)
+    if needed is None:
+        raise CannotCheckError("the run counted no epochs")
+    band = f"{point.mean:,.6g} [{point.fastest:,.6g}, {point.slowest:,.6g}]"
+    numbers = f"{needed:,.6g} {point.unit} at batch {batch:,}; reference {band}"
+    if needed < point.least_of_one:
         yield doubtful(numbers, "it converged far sooner than any run of the reference", "optimizer, data and model")
-    elif epochs > point.slowest:
+    elif needed > point.slowest:
         yield note(numbers, "it needed more than any run of the reference", "its hyperparameters")
 
 

@@ -79,7 +79,7 @@ def _row(folder: ResultFolder) -> PublishedRow:
         precision=first.word("lowest_numerical_precision_in_linear") or names.UNKNOWN,
         fix_hp=f"bs={batch / topology.devices:g}" if batch and topology else None,
         batch_per_device=_per_device(batch, topology, first.number("gradient_accumulation_steps")),
-        item=facts.item if facts else known.item if known else "samples",
+        item=known.item if known else "samples",
         e2e_time_s=time_s,
         p_whole=score.mean_of([score.whole_rate(log) for log in done]),
         p_train=score.mean_of([score.training_rate(log) for log in done]),

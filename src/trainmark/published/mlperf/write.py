@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.published.mlperf import rules
+from trainmark.published.mlperf.convergence import unit_of
 from trainmark.spec.errors import UsageError
+from trainmark.spec.precision import Precision
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.record import Record
 from trainmark.spec.run_folder import read_rank
@@ -23,6 +25,8 @@ STATUSES = {
     "preview": "Preview",
 }
 """Of a system, by the word logs use: how its description says it."""
+WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16"}
+"""The rules' words for types."""
 NOBODY = "not submitted"
 """The organisation of a log that was written to be looked at."""
 
@@ -51,8 +55,23 @@ class MlperfRun:
             "steps_per_epoch": self.log.steps_per_epoch,
             "train_samples": _whole(self.record.data_facts.get("train_samples")),
             "eval_samples": self.log.evaluations[-1].samples,
-            "precision": self.record.precision,
+            **self._types,
         }
+
+    @property
+    def by_samples(self) -> bool:
+        """Whether logs of the benchmark count samples, and not epochs."""
+        return unit_of(self.benchmark.name) == "samples"
+
+    @property
+    def _types(self) -> dict[str, str]:
+        """The narrowest types of products and of what ranks send each other, by the rules' words; none where they have
+        no word for it. Sharded ranks send weights in the type they multiply in, and others what their weights are."""
+        precision = Precision.parse(self.record.precision)
+        computed = WORDS.get(precision.computes_in)
+        sharded = self.record.plan.recipe.get("parallel") == "fsdp"
+        exchanged = computed if sharded else WORDS.get(precision.weights)
+        return {"computed_in": computed, "exchanged_in": exchanged} if computed and exchanged else {}
 
     @property
     def reached(self) -> bool:
@@ -139,7 +158,7 @@ def _entries(run: MlperfRun, division: str, org: str, platform: str, status: str
 def _training(run: MlperfRun, writer: _Writer) -> Iterator[dict[str, Any]]:
     """Epochs and evaluations. An evaluation ends when the run said so, and began with the step before it: what lies
     between, such as a checkpoint, is counted as evaluation."""
-    log, per_epoch = run.log, run.log.steps_per_epoch
+    log, per_epoch = run.log, None if run.by_samples else run.log.steps_per_epoch
     scored = {evaluation.step: evaluation for evaluation in log.evaluations}
     now = log.startup_ns + log.phases_ns.get("init", log.before_ns.get("init", 0))
     if first := scored.get(0):
@@ -165,7 +184,7 @@ def _training(run: MlperfRun, writer: _Writer) -> Iterator[dict[str, Any]]:
 def _evaluated(run: MlperfRun, writer: _Writer, now: int, evaluation: Any) -> Iterator[dict[str, Any]]:
     place = (
         {"epoch_num": _whole(evaluation.epoch)}
-        if evaluation.epoch is not None
+        if evaluation.epoch is not None and not run.by_samples
         else {"samples_count": evaluation.step * run.values["global_batch"]}
     )
     quality = run.record.quality
@@ -191,7 +210,7 @@ def settings(benchmark: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]
             continue
         if not all(rules.holds(condition, values.get(name), known) for name, _, condition in conditions):
             continue
-        value = values.get(entry["value"])
+        value = entry["value"].strip("'") if entry["value"].startswith("'") else values.get(entry["value"])
         number = value if isinstance(value, str) else rules.reckon(entry["value"], known)
         if number is not None:
             found.append((entry["key"], _whole(number)))
