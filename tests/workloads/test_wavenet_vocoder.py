@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from trainmark import workloads
+from trainmark.datasets.ljspeech import make
 from trainmark.datasets.mel import MEL
+from trainmark.launch import planning
+from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import NotReadyError
-from trainmark.spec.recipe import to_values
+from trainmark.spec.recipe import from_values, to_values
+from trainmark.spec.whole_files import sha256
 from trainmark.workloads import weights
-from trainmark.workloads.wavenet import c_kernel, generate, logistics, vocoder
+from trainmark.workloads.wavenet import c_kernel, generate, logistics, taught_mels, vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNet, WaveNetSizes
-from trainmark.workloads.wavenet.recipes import SMOKE, sizes_of
+from trainmark.workloads.wavenet.recipes import SMOKE, WaveNetRecipe, sizes_of
+from trainmark.workloads.wavenet.workload import WORKLOAD
+from trainmark.workloads.workload import Share
 
 SMALL = WaveNetSizes(layers=6, cycles=2, residual=12, gate=24, skip=12, mixtures=3)
 NEEDS_C = pytest.mark.skipif(not c_kernel.build().call, reason="there is no C compiler")
@@ -150,18 +158,15 @@ def saved(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_a_runs_network_is_opened_with_what_is_known_of_it(tmp_path: Path) -> None:
-    saved(tmp_path / "run" / "checkpoints" / "step-000000040")
-    found = vocoder.open_vocoder(tmp_path / "run")
-    assert (found.steps, found.val_nll, found.network.sizes.layers) == (40, 6.5, 4)
-    assert len(found.sha256) == 64 and found.file.name == "state.pt"
+def refuse(folder: Path) -> None:
+    vocoder.refuse_other_mels(weights.read_document(folder), weights.weights_file(folder))
 
 
-def test_an_average_of_weights_is_what_speaks(tmp_path: Path) -> None:
+def test_a_network_trained_here_may_speak_and_by_its_average_of_weights(tmp_path: Path) -> None:
     net = network(WaveNetSizes(layers=4, cycles=2, residual=8, gate=16, skip=8, mixtures=SMOKE.mixtures))
     average = {name: 0 * weight for name, weight in net.named_parameters()}
-    saved(tmp_path, stepper={"model": net.state_dict(), "average": average})
-    assert not vocoder.open_vocoder(tmp_path).network.first_conv.weight_v.any()
+    refuse(saved(tmp_path, stepper={"model": net.state_dict(), "average": average}))
+    assert not weights.read_weights(tmp_path)["first_conv.weight_v"].any()
 
 
 HPARAMS = {"sample_rate": 22050, "hop_size": 256, "fft_size": 1024, "num_mels": 80, "fmin": 125, "fmax": 7600}
@@ -178,22 +183,21 @@ HPARAMS = {"sample_rate": 22050, "hop_size": 256, "fft_size": 1024, "num_mels": 
         ({"made_by": None, "hparams": {**HPARAMS, "fmin": 0, "fmax": 8000}}, "does not say how the mels were scaled"),
         ({"made_by": None}, "does not say what mels its network hears"),
         ({"made_by": {"heard": {**vocoder.HEARD, "mel_mean": -4.0}}}, "mel_mean -4 and not -5.298"),
-        ({"made_by": {"heard": dict(vocoder.HEARD)}}, "does not say what network it holds"),
     ],
-    ids=["other bands", "another hop", "another scale", "nothing said", "another mean", "no recipe"],
+    ids=["other bands", "another hop", "another scale", "nothing said", "another mean"],
 )
 def test_weights_that_do_not_hear_tacotron2s_mels_are_refused_as_its_voice(
     changes: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(NotReadyError, match=sentence):
-        vocoder.open_vocoder(saved(tmp_path, **changes))
+        refuse(saved(tmp_path, **changes))
 
 
 def test_settings_in_a_file_beside_the_weights_count_too(tmp_path: Path) -> None:
     saved(tmp_path, made_by=None)
     (tmp_path / "hparams.json").write_text(json.dumps(HPARAMS))
     with pytest.raises(NotReadyError, match="fmin 125 and not 0"):
-        vocoder.open_vocoder(tmp_path)
+        refuse(tmp_path)
 
 
 def public_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -226,3 +230,61 @@ def test_training_may_begin_with_public_files_of_any_naming(
     weights.load_into(ours, weights.read_weights(tmp_path / "public.pth"), "public.pth")
     wanted = (shadow if average else theirs).state_dict()
     assert all(torch.equal(weight, wanted[name]) for name, weight in ours.state_dict().items())
+
+
+# Mels of a network that reads
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("taught") / "set"
+    make.make(folder, clips=9)
+    return folder
+
+
+@pytest.fixture
+def teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint of a small network that makes mels of texts."""
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    workload: Any = workloads.load("tacotron2")
+    widths = {"encoder_width": 16, "prenet_width": 8, "rnn_width": 16, "attention_width": 8, "postnet_width": 8}
+    recipe = replace(workload.recipes["smoke"], **widths)
+    torch.manual_seed(0)
+    made_by = {"workload": "tacotron2", "recipe": to_values(recipe), "heard": {}}
+    (tmp_path / "run" / "checkpoints" / "step-000000001").mkdir(parents=True)
+    document = {"stepper": {"model": workload.build(recipe).state_dict()}, "made_by": made_by}
+    torch.save(document, tmp_path / "run" / "checkpoints" / "step-000000001" / "state.pt")
+    return tmp_path / "run"
+
+
+def planned(spoken: Path, teacher: Path) -> Any:
+    settings = (f"mels_from={teacher}", "window=512", "eval_window=512", "whole_set=false")
+    options = RunOptions(workloads=("wavenet",), recipe="smoke", platform="cpu", data=str(spoken), settings=settings)
+    [plan] = planning.plans(options)
+    return from_values(WaveNetRecipe, plan.recipe)
+
+
+def test_a_vocoder_may_learn_from_the_mels_a_reading_network_makes_of_the_same_clips(
+    spoken: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = planned(spoken, teacher)
+    file = teacher / "checkpoints" / "step-000000001" / "state.pt"
+    assert (recipe.mels_from, recipe.mels_from_sha256) == (str(file), sha256(file))
+    WORKLOAD.check_data(recipe, spoken, 1)
+    alone = Share(rank=0, world=1, local_ranks=1)
+    data = WORKLOAD.open_data(recipe, spoken, alone, 0)
+    plain = WORKLOAD.open_data(replace(recipe, mels_from="", mels_from_sha256=""), spoken, alone, 0)
+    batch, true = (next(iter(source.evaluation())) for source in (data, plain))
+    assert torch.equal(batch.sound, true.sound) and batch.mel.shape == true.mel.shape
+    assert not torch.allclose(batch.mel, true.mel)
+    for number in range(len(data.val)):  # one frame for each true one
+        assert data.val.mel(number).shape == plain.val.mel(number).shape
+    monkeypatch.setattr(taught_mels, "open_teacher", None)  # what was made once is not made again
+    again = next(iter(WORKLOAD.open_data(recipe, spoken, alone, 0).evaluation()))
+    assert torch.equal(again.mel, batch.mel)
+
+
+def test_a_network_that_makes_no_mels_is_refused_as_their_source(spoken: Path, tmp_path: Path) -> None:
+    saved(tmp_path / "run" / "checkpoints" / "step-000000001")
+    with pytest.raises(NotReadyError, match="holds a network of wavenet, which makes no mels of texts"):
+        WORKLOAD.check_data(planned(spoken, tmp_path / "run"), spoken, 1)

@@ -75,6 +75,10 @@ class MelCache:
             say(done, len(wavs))
         return bad
 
+    def put(self, wav: Path, mel: Mel) -> None:
+        """Keeps a mel (frames, bands) of a wav that was made elsewhere."""
+        self._write(self._entry(wav), np.ascontiguousarray(mel))
+
     def _entry(self, wav: Path) -> Path:
         """Where a wav's mel lies; elsewhere as soon as the wav is another."""
         path = wav.absolute()
@@ -113,6 +117,10 @@ class MelCache:
 
     def _keep(self, entry: Path, wav: Path) -> Mel:
         mel: Mel = np.ascontiguousarray(log_mel(torch.from_numpy(audio.read(wav)), self.settings).numpy().T)
+        self._write(entry, mel)
+        return mel
+
+    def _write(self, entry: Path, mel: Mel) -> None:
         content = self._header(len(mel)) + mel.tobytes()
         # no sync: an entry torn by a power cut is noticed and made again, and 13,100 syncs would take minutes
         try:
@@ -122,7 +130,6 @@ class MelCache:
                 f"cannot keep mel spectrograms in {self.folder}: {error.strerror or error}; "
                 "make room there (LJSpeech needs 2.4 GB) or set TRAINMARK_CACHE to another folder"
             ) from error
-        return mel
 
     def _sweep(self) -> None:
         """Removes what killed processes left behind; what is younger than a day may still be in use."""

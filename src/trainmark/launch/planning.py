@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from trainmark import datasets, workloads
@@ -15,8 +15,9 @@ from trainmark.spec import site
 from trainmark.spec.errors import NotReadyError, UsageError, nearest
 from trainmark.spec.plan import NO_FOLDER, DataChoice, Plan
 from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import Limits, deviations, from_values, kind_of, to_values, with_settings
+from trainmark.spec.recipe import AnyRecipe, Limits, deviations, from_values, kind_of, to_values, with_settings
 from trainmark.spec.topology import Topology
+from trainmark.store.store import Store, default_folder
 
 
 def plans(options: RunOptions) -> list[Plan]:
@@ -64,6 +65,7 @@ def decide(name: str, options: RunOptions) -> Plan:
     if kind.finds_batch and not options.is_set("learning_rate"):
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
+    recipe = _with_weights_of_runs(recipe, options)
     data = options.data or _site_data(workload.data_set, recipe_name)
     if data:
         folder = str(Path(data).expanduser().absolute())
@@ -132,6 +134,19 @@ def _initial(word: str | None) -> tuple[str, str] | tuple[None, None]:
         return str(file), weights.weights_sha256(file)
     except OSError as error:
         raise NotReadyError(f"--init-from {file} cannot be read: {error.strerror or error}") from error
+
+
+def _with_weights_of_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
+    """The recipe with files of weights, and their hashes, where it names runs."""
+    changes: dict[str, str] = {}
+    for field in fields(recipe):
+        if field.metadata.get("run") and (word := getattr(recipe, field.name)):
+            path = Path(word).expanduser().absolute()
+            if not path.exists():
+                path = Store(Path(options.store).expanduser() if options.store else default_folder()).run_folder(word)
+            file, digest = _initial(str(path / "checkpoints" if (path / "checkpoints").is_dir() else path))
+            changes |= {field.name: str(file), f"{field.name}_sha256": str(digest)}
+    return replace(recipe, **changes)
 
 
 def _precision(word: str | None, platform: files.PlatformFile) -> Precision:

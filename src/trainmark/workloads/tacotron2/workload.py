@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.datasets.ljspeech.reader import Clip
+from trainmark.datasets.mel_cache import MelCache
 from trainmark.spec.recipe import Limits, Recipe
 from trainmark.spec.sample import Sample
 from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.tacotron2 import attention_quality, flops, read_aloud
-from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, check_clips
+from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, Split, check_clips
 from trainmark.workloads.tacotron2.facts import FACTS, PUBLISHED
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
@@ -97,6 +100,16 @@ class Tacotron2OnLJSpeech:
 
     def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
         return read_aloud.sample(trained, asked)
+
+    @torch.no_grad()
+    def teacher_forced(
+        self, model: Tacotron2, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
+    ) -> list[Tensor]:
+        """For these of the clips, the mel (frames, bands) made with the true frames before each frame."""
+        batch = Split([clips[number] for number in numbers], cache).batch(range(len(numbers)), range(len(numbers)), 1)
+        batch = replace(batch, numbers=tuple(numbers))  # by which the prenet's dropout is drawn
+        refined = _outputs(model, batch, drawn(batch, model)).refined.float()
+        return [mel[:, :frames].T for mel, frames in zip(refined, batch.frames_on_host, strict=True)]
 
 
 def sizes_of(recipe: Tacotron2Recipe) -> Sizes:

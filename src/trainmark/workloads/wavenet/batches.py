@@ -23,6 +23,7 @@ from trainmark.datasets.mel_cache import Mel, MelCache
 from trainmark.workloads.wavenet import linear_prediction
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import WaveNetRecipe
+from trainmark.workloads.wavenet.taught_mels import TaughtMels
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import Share
 
@@ -126,7 +127,12 @@ class SoundData:
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
         (train, val), self.skipped = analysed((splits.train, splits.val), cache, skip_bad, first=first)
-        self.training, self.val = (Sounds(clips, cache, recipe.gain) for clips in (train, val))
+        heard = cache
+        if recipe.mels_from:
+            heard = TaughtMels(Path(recipe.mels_from), recipe.mels_from_sha256)
+            for clips in (train, val):
+                heard.make(clips, cache, first)
+        self.training, self.val = (Sounds(clips, heard, recipe.gain) for clips in (train, val))
         self._batching: dict[str, Any] = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self.training), **self._batching)
         taken = np.minimum(self.training.frames, self._window) * MEL.hop

@@ -35,6 +35,11 @@ class WaveNetRecipe(Recipe):
     """What sound is multiplied by before it is learnt; val_nll is given as if it were 1."""
     leave_sample: bool = knob(True)
     """After training, let the network make three seconds of a validation clip again from its mel, to be heard."""
+    mels_from: str = knob("", run=True)
+    """A run, or a file of weights, whose network makes the mels that are heard, of the clips' texts and told the true
+    frames, instead of those of the clips: the last part of a vocoder's training should hear what it will be given."""
+    mels_from_sha256: str = knob("")
+    """Of those weights; found when the run is planned."""
     file_lists: str = knob("")
     """A folder with lists of training, validation and test clips to use instead of the fixed rule."""
     whole_set: bool = knob(True)

@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,15 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainmark.datasets.mel import MEL
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.recipe import from_values
-from trainmark.spec.whole_files import sha256
-from trainmark.workloads import weights
+from trainmark.spec.errors import NotReadyError
 from trainmark.workloads.wavenet import generate
 from trainmark.workloads.wavenet.facts import FACTS
 from trainmark.workloads.wavenet.generate import Chance, Way
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
-from trainmark.workloads.wavenet.recipes import WaveNetRecipe, sizes_of
 
 MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
 """Of LJSpeech: the units in which the network hears every mel, whatever the data."""
@@ -54,19 +50,12 @@ MOST_AT_ONCE = 64
 """Stretches that are made side by side."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Vocoder:
-    """A network ready to speak, and where it came from."""
+class Vocoder(NamedTuple):
+    """A network ready to speak."""
 
     network: WaveNet
     gain: float
     """What its sound was multiplied by in training."""
-    file: Path
-    sha256: str
-    steps: int
-    """It was trained for."""
-    val_nll: float | None
-    """At its last evaluation."""
 
 
 class Waves(NamedTuple):
@@ -81,30 +70,6 @@ class Waves(NamedTuple):
     stretches: int
     seconds: float
     """That took; all of it, the cutting and joining too."""
-
-
-def open_vocoder(path: Path) -> Vocoder:
-    """The network in a run's folder, a checkpoint's folder or its file; NotReadyError if it does not hear the mels that
-    Tacotron2 speaks here."""
-    file = weights.weights_file(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
-    document = weights.read_document(file)
-    refuse_other_mels(document, file)
-    try:
-        recipe = from_values(WaveNetRecipe, document["made_by"]["recipe"])
-    except (KeyError, TypeError, UsageError) as error:
-        raise NotReadyError(f"{file} does not say what network it holds; give a run of {FACTS.name}") from error
-    network = WaveNet(sizes_of(recipe))
-    weights.load_into(network, weights.read_weights(file), str(file))
-    position = document.get("position", {})
-    judged = [evaluation["values"].get(FACTS.quality.name) for evaluation in position.get("history", [])]
-    return Vocoder(
-        network=network.eval(),
-        gain=recipe.gain,
-        file=file,
-        sha256=sha256(file),
-        steps=int(position.get("step", 0)),
-        val_nll=next((value for value in reversed(judged) if value is not None), None),
-    )
 
 
 def refuse_other_mels(document: Any, file: Path) -> None:
@@ -134,9 +99,8 @@ def refuse_other_mels(document: Any, file: Path) -> None:
 
 
 def of_training(network: WaveNet, gain: float) -> Vocoder:
-    """The network that was just trained."""
-    host = copy.deepcopy(network).float().cpu().eval()
-    return Vocoder(network=host, gain=gain, file=Path(), sha256="", steps=0, val_nll=None)
+    """The network as it was trained, whatever on and in."""
+    return Vocoder(copy.deepcopy(network).float().cpu().eval(), gain)
 
 
 class _Stretch(NamedTuple):

@@ -14,7 +14,7 @@ from trainmark.spec.recipe import Limits, Recipe, Span
 from trainmark.spec.sample import Sample
 from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
-from trainmark.workloads.wavenet import logistics, sound, vocoder
+from trainmark.workloads.wavenet import logistics, sound, taught_mels, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
 from trainmark.workloads.wavenet.model import HOP, REACH, WaveNet
@@ -37,6 +37,8 @@ class WaveNetOnLJSpeech:
     def check_data(self, recipe: WaveNetRecipe, folder: Path, world: int) -> None:
         sizes_of(recipe)
         reader.open_splits(folder, recipe.file_lists)
+        if recipe.mels_from:
+            taught_mels.open_teacher(Path(recipe.mels_from), recipe.mels_from_sha256)
         if recipe.whole_set:
             reader.check_whole(folder)
 

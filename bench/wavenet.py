@@ -1,0 +1,293 @@
+"""WaveNet's training step beside the plainest loop, and its generation beside the textbook's, each in one run.
+
+    python bench/wavenet.py [--layers 12] [--clips 2] [--samples 4096] [--rounds 3]
+    python bench/wavenet.py --generation [--layers 12] [--sentences 16]
+
+Training: two processes hold the same weights and the same batch and take turns. `plain` is nn.Conv1d under torch's
+weight_norm, the mel upsampled first and projected in every layer, Adam and torch's defaults; `ours` is what a trainmark
+worker does. Both lose the same on the same batch, step after step. Generation: `textbook` keeps the past of each layer
+in a queue and makes one sample after the other of one sentence; ours makes several sentences at once. Given the same
+draws both make the same samples. Ratios are of medians over turns; on a machine with other load, OMP_NUM_THREADS=1
+keeps threads from waiting for each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import turns
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from trainmark import workloads
+from trainmark.datasets.mel import MEL
+from trainmark.platforms import files
+from trainmark.platforms.platform import Platform
+from trainmark.spec.precision import Precision
+from trainmark.train.stepper import Stepper
+from trainmark.workloads.wavenet import generate, logistics, vocoder
+from trainmark.workloads.wavenet.batches import SoundBatch
+from trainmark.workloads.wavenet.model import CONTEXT, HALF, WaveNet, WaveNetSizes, bias_of
+
+BAR = 12_000
+"""Samples a second that generation at 12 layers is to reach on two quiet cores."""
+
+
+def some_batch(clips: int, samples: int) -> SoundBatch:
+    generator = torch.Generator().manual_seed(1)
+    return SoundBatch(
+        sound=0.05 * torch.randn(clips, samples + 1, generator=generator),
+        mel=torch.randn(clips, 80, samples // MEL.hop + 2 * CONTEXT, generator=generator),
+        judged=torch.ones(clips, samples, dtype=torch.bool),
+        judged_on_host=clips * samples,
+        gain=1.0,
+        count=clips,
+        global_count=clips,
+    )
+
+
+def recipe_of(layers: int) -> Any:
+    reference: Any = workloads.load("wavenet").recipes["reference"]
+    return replace(reference, layers=layers, cycles=layers // 6)
+
+
+class Plain(nn.Module):
+    """As a first reading of the paper would have it, with the very weights of ours."""
+
+    def __init__(self, network: WaveNet) -> None:
+        super().__init__()
+        self.dilations = [layer.dilation for layer in network.layers]
+        self.first = normed(network.first_conv)
+        self.conv = nn.ModuleList(normed(layer.conv, layer.dilation) for layer in network.layers)
+        self.mel = nn.ModuleList(normed(layer.conv1x1c) for layer in network.layers)
+        self.out = nn.ModuleList(normed(layer.conv1x1_out) for layer in network.layers)
+        self.skip = nn.ModuleList(normed(layer.conv1x1_skip) for layer in network.layers)
+        self.inner, self.outer = (normed(conv) for conv in network.last_convs)
+        self.conv_in = nn.Conv1d(80, 80, 2 * CONTEXT + 1, bias=False)
+        self.conv_in.load_state_dict(network.upsample_net.conv_in.state_dict())
+        self.smooth = nn.ModuleList(weight_norm(nn.Conv2d(1, 1, (1, 9), padding=(0, 4), bias=False)) for _ in range(4))
+        with torch.no_grad():
+            for conv in self.smooth:
+                conv.weight = torch.full((1, 1, 1, 9), 1 / 9)
+
+    def forward(self, sound: Tensor, mel: Tensor) -> Tensor:
+        c = self.conv_in(mel)[:, None]
+        for conv in self.smooth:
+            c = conv(F.interpolate(c, scale_factor=(1, 4), mode="nearest"))
+        c, x, total = c[:, 0], self.first(sound[:, None]), torch.zeros(())
+        for number, dilation in enumerate(self.dilations):
+            z = self.conv[number](F.pad(x, (2 * dilation, 0))) + self.mel[number](c)
+            signal, opening = z.chunk(2, 1)
+            h = torch.tanh(signal) * torch.sigmoid(opening)
+            total = total + self.skip[number](h)
+            x = (x + self.out[number](h)) * HALF
+        hidden = F.relu(self.inner(F.relu(total * math.sqrt(1 / len(self.dilations)))))
+        return self.outer(hidden)  # type: ignore[no-any-return]
+
+
+def normed(conv: Any, dilation: int = 1) -> Any:
+    outputs, inputs, kernel = conv.weight_v.shape
+    made = weight_norm(nn.Conv1d(inputs, outputs, kernel, dilation=dilation, bias=conv.bias is not None))
+    with torch.no_grad():
+        made.weight = conv.weight.detach().clone()
+        if conv.bias is not None:
+            made.bias.copy_(conv.bias)
+    return made
+
+
+def plain_step(recipe: Any, batch: SoundBatch) -> Callable[[], float]:
+    workload: Any = workloads.load("wavenet")
+    model = Plain(workload.build(recipe)).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
+    average = [weight.detach().clone() for weight in model.parameters()]
+    steps = 0
+
+    def step() -> float:
+        nonlocal steps
+        optimizer.zero_grad()
+        loss = workload.loss(model, batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_gradient_norm)
+        optimizer.step()
+        decay = min(recipe.average_decay, (1 + steps) / (10 + steps))
+        steps += 1
+        with torch.no_grad():
+            for kept, weight in zip(average, model.parameters(), strict=True):
+                kept.mul_(decay).add_(weight, alpha=1 - decay)
+        return float(loss.detach())
+
+    return step
+
+
+def our_step(recipe: Any, batch: SoundBatch) -> Callable[[], float]:
+    workload = workloads.load("wavenet")
+    device = Platform(files.load("cpu")).open(0)
+    precision = Precision.parse("fp32")
+    device.set_precision(precision)
+    stepper = Stepper(
+        workload.build(recipe).train(),
+        optimizer=partial(workload.optimizer, recipe=recipe),
+        loss=workload.loss,
+        precision=precision,
+        device=device,
+        clip_gradient_norm=recipe.clip_gradient_norm,
+        average_decay=recipe.average_decay,
+    )
+    stepper.set_learning_rate(recipe.learning_rate)
+    return lambda: float(stepper.step(batch))
+
+
+def serve(kind: str, layers: int, clips: int, samples: int) -> None:
+    torch.manual_seed(0)
+    recipe = recipe_of(layers)
+    step = (plain_step if kind == "plain" else our_step)(recipe, some_batch(clips, samples))
+    losses = [step()]
+    turns.serve(lambda: losses.append(step()), lambda seconds: (seconds, losses))
+
+
+def compare_training(layers: int, clips: int, samples: int, rounds: int) -> None:
+    tuned = {**os.environ, **files.load("cpu").host_settings}
+    words = [__file__, "--layers", str(layers), "--clips", str(clips), "--samples", str(samples), "--child"]
+    children = {
+        "plain": turns.Child([*words, "plain"], os.environ),
+        "ours": turns.Child([*words, "ours"], tuned),
+    }
+    answers: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in children}
+    for _ in range(rounds):
+        for name, child in children.items():
+            answers[name].append(child.turn(0))
+    for child in children.values():
+        child.close()
+    losses = [said[-1][1] for said in answers.values()]
+    for theirs, ours in zip(*losses, strict=True):
+        if not math.isclose(theirs, ours, rel_tol=1e-3):
+            raise SystemExit(f"the losses differ: {theirs} and {ours}")
+    seconds = {name: [answer[0] for answer in said] for name, said in answers.items()}
+    pairs = [theirs / ours for theirs, ours in zip(seconds["plain"], seconds["ours"], strict=True)]
+    median = {name: statistics.median(of) for name, of in seconds.items()}
+    print(
+        f"training, {layers} layers, {clips} x {samples} samples: plain {clips * samples / median['plain']:,.0f}, "
+        f"ours {clips * samples / median['ours']:,.0f} samples/s, ratio {median['plain'] / median['ours']:.2f} "
+        f"(rounds {min(pairs):.2f} to {max(pairs):.2f}), losses equal over {len(losses[0])} steps",
+        flush=True,
+    )
+
+
+class Textbook:
+    """One sample after the other with a queue for the past of each layer, weight norm removed beforehand."""
+
+    def __init__(self, network: WaveNet) -> None:
+        self.network = network
+        self.weights = [
+            [
+                *layer.conv.weight.detach().unbind(2),
+                layer.conv1x1_out.weight.detach()[:, :, 0],
+                layer.conv1x1_skip.weight.detach()[:, :, 0],
+            ]
+            for layer in network.layers
+        ]
+        self.first = network.first_conv.weight.detach()[:, :, 0]
+        self.last = [conv.weight.detach()[:, :, 0] for conv in network.last_convs]
+
+    @torch.no_grad()
+    def generate(self, mel: Tensor, draws: generate.Chance, samples: int) -> Tensor:
+        network, clips = self.network, len(mel)
+        frames = network.upsample_net.conv_in(mel)
+        c = torch.stack([network.upsample_net.upsample(clip) for clip in frames])
+        heard = [F.conv1d(c, layer.conv1x1c.weight, bias_of(layer.conv)) for layer in network.layers]
+        size = network.sizes.residual
+        queues = [[torch.zeros(clips, size)] * (2 * layer.dilation) for layer in network.layers]
+        sample, found = torch.zeros(clips, 1), []
+        for at in range(samples):
+            x = F.linear(sample, self.first, bias_of(network.first_conv))
+            total = torch.zeros(clips, network.sizes.skip)
+            for number, layer in enumerate(network.layers):
+                oldest, older, newest, out, skip = self.weights[number]
+                queue = queues[number]
+                z = F.linear(queue[0], oldest) + F.linear(queue[layer.dilation], older) + F.linear(x, newest)
+                z = z + heard[number][:, :, at]
+                queue.append(x)
+                del queue[0]
+                signal, opening = z.chunk(2, 1)
+                h = torch.tanh(signal) * torch.sigmoid(opening)
+                total = total + F.linear(h, skip, bias_of(layer.conv1x1_skip))
+                x = (x + F.linear(h, out, bias_of(layer.conv1x1_out))) * HALF
+            hidden = F.relu(total * math.sqrt(1 / network.sizes.layers))
+            inner, outer = network.last_convs
+            hidden = F.relu(F.linear(hidden, self.last[0], bias_of(inner)))
+            outputs = F.linear(hidden, self.last[1], bias_of(outer))
+            drawn = logistics.draw(outputs, draws.which[at], draws.where[at])
+            found.append(drawn)
+            sample = drawn[:, None]
+        return torch.stack(found, 1)
+
+
+def compare_generation(layers: int, sentences: int, rounds: int) -> None:
+    torch.manual_seed(0)
+    network = WaveNet(WaveNetSizes(layers=layers, cycles=layers // 6), for_speech=True)
+    voice, textbook = vocoder.of_training(network, 1.0), Textbook(network)
+    generator = torch.Generator().manual_seed(2)
+    few, shown = 1, 128
+    mel = torch.randn(1, 80, few + 2 * CONTEXT, generator=generator)
+    chance = generate.draw_chance(few * MEL.hop, 1, network.sizes.mixtures, generator)
+    theirs = textbook.generate(mel, chance, shown)
+    for way in ("c", "torch"):
+        if way == "torch" or not generate.why_not_c(network):
+            ours = generate.generate(network, mel, chance, way)[:, :shown]
+            if not torch.allclose(theirs, ours, atol=1e-3):
+                raise SystemExit(f"by the same draws {way} makes other samples: {(theirs - ours).abs().max():.2g}")
+    mels = [torch.randn(80, 64 + 4 * number, generator=generator) - 5 for number in range(sentences)]
+    samples = sum(mel.shape[1] for mel in mels) * MEL.hop
+    threads = torch.get_num_threads()
+    rates: dict[str, list[float]] = {"textbook": [], "torch": [], "c": []}
+    for _ in range(rounds):
+        torch.set_num_threads(1)  # of products of one row no other core can take a part
+        began = time.perf_counter()
+        textbook.generate(mel, chance, few * MEL.hop)
+        rates["textbook"].append(few * MEL.hop / (time.perf_counter() - began))
+        torch.set_num_threads(threads)
+        rates["torch"].append(samples / vocoder.speak(voice, mels, way="torch").seconds)
+        if not generate.why_not_c(network):
+            rates["c"].append(samples / vocoder.speak(voice, mels, way="c").seconds)
+    median = {name: statistics.median(of) for name, of in rates.items() if of}
+    best = median.get("c", median["torch"])
+    ratios = {name: rate / median["textbook"] for name, rate in median.items()}
+    said = ", ".join(f"{name} {rate:,.0f} ({ratios[name]:.0f}x)" for name, rate in median.items())
+    print(
+        f"generation, {layers} layers, {sentences} sentences of {samples / MEL.rate:.0f} s together, "
+        f"{threads} threads: {said} samples/s; {best / BAR:.1f} of the bar of {BAR:,}, "
+        f"{best / MEL.rate:.2f} of real time",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--clips", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=4096)
+    parser.add_argument("--sentences", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--generation", action="store_true", help="measure generation and not training")
+    parser.add_argument("--child", choices=("plain", "ours"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        serve(args.child, args.layers, args.clips, args.samples)
+    elif args.generation:
+        compare_generation(args.layers, args.sentences, args.rounds)
+    else:
+        compare_training(args.layers, args.clips, args.samples, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
