@@ -45,7 +45,8 @@ def test_a_sharded_run_is_that_of_one_device_and_goes_on_where_it_was_left(
     often = ("evaluate_every=3 steps", f"steps={STEPS}", "target=0.1")
     one = document(cli, *words(text, "1x1", *often))
     first = document(cli, *words(text, "1x2", *often), "--steps", "4")
-    second = document(cli, "run", "--resume", "last", "--steps", "2")
+    second = document(cli, "run", "--resume", "last", "--topology", "1x1", "--steps", "2")
+    assert (second["plan"]["topology"], second["plan"]["recipe"]["batch_per_device"]) == ("1x1", 8)
     assert first["series"]["loss"] + second["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=2e-4)
     assert [evaluation["step"] for evaluation in one["quality"]["history"]] == [0, 3, STEPS]
     for alone, together in zip(one["quality"]["history"], first["quality"]["history"], strict=False):

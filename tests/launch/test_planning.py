@@ -78,3 +78,13 @@ def test_what_a_run_gets_of_a_budget_is_recorded_and_makes_it_no_other_training(
 def test_a_resumed_run_has_no_share_but_its_own(tmp_path: Path) -> None:
     plan = planning.with_share(planning.decide("vit", RunOptions(platform="cpu", recipe="smoke")), 30.0)
     assert planning.resume_plan(plan, tmp_path, RunOptions(resume="x")).limits == Limits()
+
+
+def test_a_run_goes_on_with_other_devices_that_share_its_batch(tmp_path: Path) -> None:
+    plan = planning.decide("gpt124m", RunOptions(platform="cpu", recipe="smoke", topology="1x4"))
+    assert plan.recipe["batch_per_device"] == 4
+    resumed = planning.resume_plan(plan, tmp_path, RunOptions(resume="x", topology="2x4"))
+    assert (resumed.topology, resumed.recipe["batch_per_device"]) == ("2x4", 2)
+    assert any(deviation.name == "batch_per_device" and deviation.actual == 2 for deviation in resumed.deviations)
+    with pytest.raises(UsageError, match="batch of 16 samples cannot be shared by the 3 devices of 1x3"):
+        planning.resume_plan(plan, tmp_path, RunOptions(resume="x", topology="1x3"))

@@ -82,10 +82,17 @@ def learn(change: dict[str, Any], precision: str, local_ranks: int, state: Tenso
         distributed.all_reduce(together)
     tally = stepper.parallel.exchanged
     counted = (tally.kind, tally.messages, tally.bytes) if tally else ("", 0, 0)
+    computed_with = {str(stepper.parallel.type_of(weight)) for weight in _weights(stepper)}
     held = sum(
         weight.to_local().numel() if hasattr(weight, "to_local") else weight.numel() for weight in _weights(stepper)
     )
-    return {"losses": (together / world).tolist(), "state": kept, "exchanged": counted, "held": held}
+    return {
+        "losses": (together / world).tolist(),
+        "state": kept,
+        "exchanged": counted,
+        "held": held,
+        "types": sorted(computed_with),
+    }
 
 
 def _weights(stepper: Any) -> list[Tensor]:
@@ -139,6 +146,7 @@ def test_bf16_is_computed_from_float32_masters_and_summed_in_float32() -> None:
     state = unpacked(found["state"])
     assert {weight.dtype for weight in state["model"].values()} == {torch.float32}
     assert state["master_weights"] == []
+    assert found["types"] == ["torch.bfloat16"]
 
 
 @pytest.mark.slow

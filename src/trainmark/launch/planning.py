@@ -99,17 +99,34 @@ def decide(name: str, options: RunOptions) -> Plan:
 
 
 def resume_plan(plan: Plan, run_folder: Path, options: RunOptions) -> Plan:
-    """An earlier run's plan, to go on from its last checkpoint; only where it stops and its data may change."""
+    """An earlier run's plan, to go on from its last checkpoint; only where it stops, its data and how many devices
+    share its batch may change."""
     said = [
         word.replace("_", "-")
-        for word in ("recipe", "topology", "precision", "platform", "seed", "init_from")
+        for word in ("recipe", "precision", "platform", "seed", "init_from")
         if getattr(options, word) is not None
     ]
     if said or options.settings:
         raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
+    if options.topology is not None:
+        plan = shared_anew(plan, Topology.parse(options.topology))
     choice = replace(plan.data, folder=str(Path(options.data).expanduser().absolute())) if options.data else plan.data
     limits = replace(_limits(options, plan.limits), wall_s=None)  # what its first part was given is used up
     return replace(plan, data=choice, limits=limits, resume_from=str(run_folder / "checkpoints"))
+
+
+def shared_anew(plan: Plan, topology: Topology) -> Plan:
+    """The plan with its global batch shared by other devices: the same steps of the same samples."""
+    batch = int(plan.recipe["batch_per_device"]) * Topology.parse(plan.topology).devices
+    if batch % topology.devices:
+        raise UsageError(
+            f"the run's batch of {batch} samples cannot be shared by the {topology.devices} devices of {topology}; "
+            "give a topology whose number of devices divides it"
+        )
+    workload = workloads.of_plan(plan)
+    reference = workload.recipes["reference"]
+    recipe = from_values(type(reference), {**plan.recipe, "batch_per_device": batch // topology.devices})
+    return replace(plan, topology=str(topology), recipe=to_values(recipe), deviations=deviations(recipe, reference))
 
 
 def _site_data(data_set: str, recipe_name: str) -> str | None:

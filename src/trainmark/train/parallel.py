@@ -66,6 +66,9 @@ class Parallel(Protocol):
     def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
         """Holds the weights of all layers but norms in a narrower type; called before `wrap`, unless it is float32."""
 
+    def type_of(self, weight: Tensor) -> torch.dtype:
+        """What a weight of the model is computed with."""
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """What the model is trained through: compiled where that is asked for, its gradients exchanged."""
 
@@ -103,6 +106,9 @@ class OneDevice:
             if not isinstance(module, _NORMS):
                 for parameter in module.parameters(recurse=False):
                     parameter.data = parameter.data.to(dtype)
+
+    def type_of(self, weight: Tensor) -> torch.dtype:
+        return weight.dtype
 
     def wrap(self, model: nn.Module) -> nn.Module:
         self._compile_blocks(model)

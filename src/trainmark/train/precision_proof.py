@@ -125,7 +125,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _seen(self) -> PrecisionSeen:
         weights: dict[str, int] = {}
         for parameter in self._stepper.bare_model.parameters():
-            _add(weights, _name(parameter.dtype), parameter.numel())
+            _add(weights, _name(self._stepper.parallel.type_of(parameter)), parameter.numel())
         tf32 = {
             "matmul": torch.get_float32_matmul_precision() != "highest",
             "convolution": bool(torch.backends.cudnn.allow_tf32),

@@ -67,6 +67,10 @@ class ShardedParallel(OneDevice):
     def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
         """The weights stay as they are; the policy narrows what is gathered."""
 
+    def type_of(self, weight: Tensor) -> torch.dtype:
+        """The master is float32; what is gathered of it is what a step sees."""
+        return self._policy.param_dtype or weight.dtype
+
     def wrap(self, model: nn.Module) -> nn.Module:
         blocks = getattr(model, "blocks", ())
         if not blocks:
