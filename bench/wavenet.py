@@ -1,14 +1,14 @@
 """WaveNet's training step beside the plainest loop, and its generation beside the textbook's, each in one run.
 
     python bench/wavenet.py [--layers 12] [--clips 2] [--samples 4096] [--rounds 3]
-    python bench/wavenet.py --generation [--layers 12] [--sentences 16]
+    python bench/wavenet.py --generation [--layers 12] [--sentences 16] [--ways c,torch]
 
 Training: two processes hold the same weights and the same batch and take turns. `plain` is nn.Conv1d under torch's
 weight_norm, the mel upsampled first and projected in every layer, Adam and torch's defaults; `ours` is what a trainmark
-worker does. Both lose the same on the same batch, step after step. Generation: `textbook` keeps the past of each layer
-in a queue and makes one sample after the other of one sentence; ours makes several sentences at once. Given the same
-draws both make the same samples. Ratios are of medians over turns; on a machine with other load, OMP_NUM_THREADS=1
-keeps threads from waiting for each other.
+worker does. Both lose the same on the same batch, step after step. Generation: `naive` computes the network over
+all it hears for every sample, `textbook` keeps the past of each layer in a queue; both make one sentence, one sample
+after the other, and ours makes several sentences at once. Given the same draws all make the same samples. Ratios are of
+medians over turns; on a machine with other load, OMP_NUM_THREADS=1 keeps threads from waiting for each other.
 """
 
 from __future__ import annotations
@@ -232,7 +232,23 @@ class Textbook:
         return torch.stack(found, 1)
 
 
-def compare_generation(layers: int, sentences: int, rounds: int) -> None:
+@torch.no_grad()
+def naive(network: WaveNet, mel: Tensor, draws: generate.Chance, samples: int) -> Tensor:
+    """For every sample, the network over all that it hears."""
+    c = torch.stack([network.upsample_net.upsample(clip) for clip in network.upsample_net.conv_in(mel)])
+    heard = [layer.conv1x1c(c) for layer in network.layers]
+    sound = torch.zeros(len(mel), samples + 1)
+    for at in range(samples):
+        now = slice(max(0, at + 1 - network.sizes.receptive_field), at + 1)
+        x, total = network.first_conv(sound[:, None, now]), torch.zeros(())
+        for layer, conditioning in zip(network.layers, heard, strict=True):
+            x, skip = layer(x, conditioning[:, :, now])
+            total = total + skip
+        sound[:, at + 1] = logistics.draw(network.head(total)[:, :, -1], draws.which[at], draws.where[at])
+    return sound[:, 1:]
+
+
+def compare_generation(layers: int, sentences: int, rounds: int, ways: list[Any]) -> None:
     torch.manual_seed(0)
     network = WaveNet(WaveNetSizes(layers=layers, cycles=layers // 6), for_speech=True)
     voice, textbook = vocoder.of_training(network, 1.0), Textbook(network)
@@ -241,34 +257,51 @@ def compare_generation(layers: int, sentences: int, rounds: int) -> None:
     mel = torch.randn(1, 80, few + 2 * CONTEXT, generator=generator)
     chance = generate.draw_chance(few * MEL.hop, 1, network.sizes.mixtures, generator)
     theirs = textbook.generate(mel, chance, shown)
-    for way in ("c", "torch"):
-        if way == "torch" or not generate.why_not_c(network):
-            ours = generate.generate(network, mel, chance, way)[:, :shown]
-            if not torch.allclose(theirs, ours, atol=1e-3):
-                raise SystemExit(f"by the same draws {way} makes other samples: {(theirs - ours).abs().max():.2g}")
+    if not torch.allclose(theirs, naive(network, mel, chance, shown), atol=1e-3):
+        raise SystemExit("by the same draws the naive loop and the textbook's make other samples")
+    if "c" in ways and (reason := generate.why_not_c(network)):
+        raise SystemExit(f"the loop in C cannot run: {reason}; --ways torch measures the other")
+    for way in ways:
+        ours = generate.generate(network, mel, chance, way)[:, :shown]
+        if not torch.allclose(theirs, ours, atol=1e-3):
+            raise SystemExit(f"by the same draws {way} makes other samples: {(theirs - ours).abs().max():.2g}")
     mels = [torch.randn(80, 64 + 4 * number, generator=generator) - 5 for number in range(sentences)]
     samples = sum(mel.shape[1] for mel in mels) * MEL.hop
     threads = torch.get_num_threads()
-    rates: dict[str, list[float]] = {"textbook": [], "torch": [], "c": []}
-    for _ in range(rounds):
+
+    def one_by_one(loop: Callable[[], Tensor]) -> int:
         torch.set_num_threads(1)  # of products of one row no other core can take a part
-        began = time.perf_counter()
-        textbook.generate(mel, chance, few * MEL.hop)
-        rates["textbook"].append(few * MEL.hop / (time.perf_counter() - began))
+        made = loop()
         torch.set_num_threads(threads)
-        rates["torch"].append(samples / vocoder.speak(voice, mels, way="torch").seconds)
-        if not generate.why_not_c(network):
-            rates["c"].append(samples / vocoder.speak(voice, mels, way="c").seconds)
-    median = {name: statistics.median(of) for name, of in rates.items() if of}
-    best = median.get("c", median["torch"])
-    ratios = {name: rate / median["textbook"] for name, rate in median.items()}
-    said = ", ".join(f"{name} {rate:,.0f} ({ratios[name]:.0f}x)" for name, rate in median.items())
+        return made.shape[1]
+
+    def all_at_once(way: Any) -> int:
+        vocoder.speak(voice, mels, way=way)
+        return samples
+
+    calls: dict[str, Callable[[], int]] = {
+        "naive": partial(one_by_one, partial(naive, network, mel, chance, shown)),
+        "textbook": partial(one_by_one, partial(textbook.generate, mel, chance, few * MEL.hop)),
+        **{way: partial(all_at_once, way) for way in ways},
+    }
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            began, began_cpu = time.perf_counter(), time.process_time()
+            made = call()
+            rates[name].append((made / (time.perf_counter() - began), made / (time.process_time() - began_cpu)))
+    wall, cpu = ({name: statistics.median(pair[k] for pair in of) for name, of in rates.items()} for k in (0, 1))
     print(
-        f"generation, {layers} layers, {sentences} sentences of {samples / MEL.rate:.0f} s together, "
-        f"{threads} threads: {said} samples/s; {best / BAR:.1f} of the bar of {BAR:,}, "
-        f"{best / MEL.rate:.2f} of real time",
-        flush=True,
+        f"generation, {layers} layers, {sentences} sentences of {samples / MEL.rate:.0f} s together, {threads} threads:"
     )
+    for name in calls:
+        print(
+            f"  {name:8} {wall[name]:8,.0f} samples/s ({wall[name] / wall['naive']:.0f}x naive, "
+            f"{wall[name] / wall['textbook']:.0f}x textbook, {wall[name] / BAR:.2f} of the bar of {BAR:,}); "
+            f"{cpu[name]:,.0f} a second of one core's time ({cpu[name] / cpu['naive']:.0f}x, "
+            f"{cpu[name] / cpu['textbook']:.0f}x)",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -279,12 +312,13 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--generation", action="store_true", help="measure generation and not training")
+    parser.add_argument("--ways", default="c,torch", help="loops to measure: c, torch or both")
     parser.add_argument("--child", choices=("plain", "ours"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         serve(args.child, args.layers, args.clips, args.samples)
     elif args.generation:
-        compare_generation(args.layers, args.sentences, args.rounds)
+        compare_generation(args.layers, args.sentences, args.rounds, args.ways.split(","))
     else:
         compare_training(args.layers, args.clips, args.samples, args.rounds)
 
