@@ -251,15 +251,17 @@ def teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     recipe = replace(workload.recipes["smoke"], **widths)
     torch.manual_seed(0)
     made_by = {"workload": "tacotron2", "recipe": to_values(recipe), "heard": {}}
-    (tmp_path / "run" / "checkpoints" / "step-000000001").mkdir(parents=True)
+    run = tmp_path / "runs" / "tacotron2-a1b2c3"
+    (run / "checkpoints" / "step-000000001").mkdir(parents=True)
     document = {"stepper": {"model": workload.build(recipe).state_dict()}, "made_by": made_by}
-    torch.save(document, tmp_path / "run" / "checkpoints" / "step-000000001" / "state.pt")
-    return tmp_path / "run"
+    torch.save(document, run / "checkpoints" / "step-000000001" / "state.pt")
+    return run
 
 
-def planned(spoken: Path, teacher: Path) -> Any:
-    settings = (f"mels_from={teacher}", "window=512", "eval_window=512", "whole_set=false")
+def planned(spoken: Path, run: str | Path, store: Path | None = None) -> Any:
+    settings = (f"mels_from={run}", "window=512", "eval_window=512", "whole_set=false")
     options = RunOptions(workloads=("wavenet",), recipe="smoke", platform="cpu", data=str(spoken), settings=settings)
+    options = replace(options, store=store and str(store))
     [plan] = planning.plans(options)
     return from_values(WaveNetRecipe, plan.recipe)
 
@@ -270,6 +272,7 @@ def test_a_vocoder_may_learn_from_the_mels_a_reading_network_makes_of_the_same_c
     recipe = planned(spoken, teacher)
     file = teacher / "checkpoints" / "step-000000001" / "state.pt"
     assert (recipe.mels_from, recipe.mels_from_sha256) == (str(file), sha256(file))
+    assert recipe == planned(spoken, "a1b2c3", teacher.parent.parent)  # a run is known by its name, too
     WORKLOAD.check_data(recipe, spoken, 1)
     alone = Share(rank=0, world=1, local_ranks=1)
     data = WORKLOAD.open_data(recipe, spoken, alone, 0)
@@ -288,3 +291,5 @@ def test_a_network_that_makes_no_mels_is_refused_as_their_source(spoken: Path, t
     saved(tmp_path / "run" / "checkpoints" / "step-000000001")
     with pytest.raises(NotReadyError, match="holds a network of wavenet, which makes no mels of texts"):
         WORKLOAD.check_data(planned(spoken, tmp_path / "run"), spoken, 1)
+    with pytest.raises(NotReadyError, match=r"setting mels_from .* holds no checkpoint"):
+        planned(spoken, spoken)

@@ -140,17 +140,17 @@ def _site_data(data_set: str, recipe_name: str) -> str | None:
     return folders.get(data_set)
 
 
-def _initial(word: str | None) -> tuple[str, str] | tuple[None, None]:
+def _initial(word: str | None, asked: str = "--init-from") -> tuple[str, str] | tuple[None, None]:
     """The file of weights meant, and the hash of what it holds."""
     if word is None:
         return None, None
     from trainmark.workloads import weights
 
-    file = weights.weights_file(Path(word).expanduser().absolute())
+    file = weights.weights_file(Path(word).expanduser().absolute(), asked)
     try:
         return str(file), weights.weights_sha256(file)
     except OSError as error:
-        raise NotReadyError(f"--init-from {file} cannot be read: {error.strerror or error}") from error
+        raise NotReadyError(f"{asked} {file} cannot be read: {error.strerror or error}") from error
 
 
 def _with_weights_of_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
@@ -161,7 +161,8 @@ def _with_weights_of_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
             path = Path(word).expanduser().absolute()
             if not path.exists():
                 path = Store(Path(options.store).expanduser() if options.store else default_folder()).run_folder(word)
-            file, digest = _initial(str(path / "checkpoints" if (path / "checkpoints").is_dir() else path))
+            folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+            file, digest = _initial(str(folder), f"setting {field.name}")
             changes |= {field.name: str(file), f"{field.name}_sha256": str(digest)}
     return replace(recipe, **changes)
 

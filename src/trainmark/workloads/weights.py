@@ -24,9 +24,9 @@ MOST_NAMED = 3
 """Names given of each kind of misfit; the rest is counted."""
 
 
-def weights_file(path: Path) -> Path:
+def weights_file(path: Path, asked: str = "--init-from") -> Path:
     """The file meant by a path: itself, or in a folder the index or file of safetensors, or the state in a checkpoint's
-    folder, or the newest in a folder of them."""
+    folder, or the newest in a folder of them. Where there is none, an error begins with the word that `asked`."""
     if path.is_file():
         return path
     for name in (safetensors.INDEX, safetensors.ALONE):
@@ -36,7 +36,7 @@ def weights_file(path: Path) -> Path:
         if (found / "state.pt").is_file():
             return found / "state.pt"
     what = "holds no checkpoint" if path.is_dir() else "is no regular file" if path.exists() else "is not there"
-    raise NotReadyError(f"--init-from {path} {what}; give a file of weights, or the folder of a checkpoint")
+    raise NotReadyError(f"{asked} {path} {what}; give a file of weights, or the folder of a checkpoint")
 
 
 def weights_sha256(file: Path) -> str:
