@@ -34,7 +34,7 @@ class WaveNetRecipe(Recipe):
     gain: float = knob(1.0, least=1e-3, most=1.0)
     """What sound is multiplied by before it is learnt; val_nll is given as if it were 1."""
     leave_sample: bool = knob(True)
-    """After training, let the network make three seconds of a validation clip again from its mel, to be heard."""
+    """After training, let the network make two seconds of a validation clip again from its mel, to be heard."""
     mels_from: str = knob("", run=True)
     """A run, or a file of weights, whose network makes the mels that are heard, of the clips' texts and told the true
     frames, instead of those of the clips: the last part of a vocoder's training should hear what it will be given."""

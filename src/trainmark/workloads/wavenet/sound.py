@@ -20,14 +20,14 @@ from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.scoring.clips import kinds, validation_clips
 from trainmark.workloads.wavenet import vocoder
 
-EXAMPLE_S = 3.0
+EXAMPLE_S = 2.0
 """Of a validation clip, from its middle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoundSettings(SampleSettings):
     seconds: float = knob(0.0, least=0)
-    """From the middle of the sound; 0 takes all of a file that was given, and three seconds of a validation clip."""
+    """From the middle of the sound; 0 takes all of a file that was given, and two seconds of a validation clip."""
     score_clips: int = knob(4, least=1)
     """Validation clips that are made again too where they are to be scored."""
 
