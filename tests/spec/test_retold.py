@@ -9,7 +9,7 @@ import pytest
 from trainmark.spec import links, record
 from trainmark.spec.language import catalogue, speaker, speaking
 from trainmark.spec.record import Doubt
-from trainmark.spec.retold import retold, told, told_doubt
+from trainmark.spec.retold import EITHER, retold, told, told_doubt
 
 ZH, EN = speaker("zh"), speaker("en")
 
@@ -59,9 +59,9 @@ def test_every_sentence_with_values_in_its_places_is_found_again() -> None:
     for english, chinese in catalogue("zh").items():
         places = re.findall(r"\{(\w+)\}", english)
         letters = sum(sign.isalpha() for sign in re.sub(r"\{\w+\}", "", english))
-        if not places or letters < 20 or "\x04" in english:
+        if not places or letters < 20 or "\x04" in english or "}{" in english:
             continue
-        values = {name: f"v{index}" for index, name in enumerate(dict.fromkeys(places))}
+        values = {name: "s" if name == EITHER else f"v{index}" for index, name in enumerate(dict.fromkeys(places))}
         if retold(english.format(**values), ZH) != chinese.format(**values):
             unlike.append(english)
     assert len(unlike) <= 5, unlike
