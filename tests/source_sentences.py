@@ -82,3 +82,13 @@ def _named(value: ast.expr) -> str:
 def is_sentence(text: str) -> bool:
     """Whether it holds words that follow each other, and is no pattern or path."""
     return bool(_SENTENCE.search(text)) and not re.search(r"\(\?|\[\^?a-z|\\[sdwb.]|^/|\n {2,}\w+ =", text)
+
+
+ENGLISH = re.compile(r"(?:\b[A-Za-z][a-z']* +){3,}[a-z]{2,}|(?:\b[a-z]{2,}, ){1}(?:[a-z]+ ){2,}[a-z]+")
+"""Four words in a row; names of devices and units have fewer."""
+COMMANDS = re.compile(r"→.*|`[^`]*`|'[^']*'|/[\w./-]+|published:\S+")
+
+
+def english_in(text: str) -> list[str]:
+    """Sentences of English; commands to be pasted, paths and quoted words are left out."""
+    return [found[0] for line in text.splitlines() if (found := ENGLISH.search(COMMANDS.sub("", line)))]

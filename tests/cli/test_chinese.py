@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from records import a_vocoder_record, make_plan, make_record, make_timeline, renamed
+from source_sentences import english_in
 
 from trainmark.cli.main import language_first, main
 from trainmark.report import headline, table
@@ -16,15 +17,7 @@ from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Doubt, Record
 from trainmark.store.store import Store
 
-ENGLISH = re.compile(r"(?:\b[A-Za-z][a-z']* +){3,}[a-z]{2,}|(?:\b[a-z]{2,}, ){1}(?:[a-z]+ ){2,}[a-z]+")
-"""Four words in a row; names of devices and units have fewer."""
-COMMANDS = re.compile(r"→.*|`[^`]*`|'[^']*'|/[\w./-]+|published:\S+")
 CHINESE = re.compile("[\u4e00-\u9fff]")
-
-
-def english_in(text: str) -> list[str]:
-    """Sentences of English; commands to be pasted, paths and quoted words are left out."""
-    return [found[0] for line in text.splitlines() if (found := ENGLISH.search(COMMANDS.sub("", line)))]
 
 
 def doubtful() -> Record:

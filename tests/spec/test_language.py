@@ -57,7 +57,7 @@ NOT_SHOWN = {
 ALL_OF_IT = ("spec/errors.py", "report/table.py", "report/describe.py", "report/headline.py",
              "report/compare_screen.py", "analysis/audit_record.py", "published/audit_", "doctor/")  # fmt: skip
 """Of these no sentence may lack its Chinese."""
-LEFT_OVER = 0.02
+LEFT_OVER = 0.06
 """What is young may wait for its translation, and what is gone for its removal, while work is under way."""
 AS_IT_IS = (
     *(
