@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from records import (
     make_timeline,
     renamed,
 )
+from source_sentences import english_in
 
 from trainmark.published import flagperf_language, markdown, read, write_deepspark, write_flagperf
 from trainmark.published.command import command
@@ -143,7 +145,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
     assert "p_core 只精确到 ±9.1 %，未达到 ±1 %：大约还需要 1173 步" in text
     assert "稳定部分：1 步预热之后的 26 步" in text
     assert "未完成: 已中断" in text or "不完整: 已中断" in text
-    assert "没有 mem：no sensor" in text  # a reason of a sensor's own
+    assert "没有 mem：no sensor" in text  # words of somebody else
     assert "ranks differ" not in text and "最慢" in text  # what its code means
 
 
@@ -331,3 +333,36 @@ def test_a_language_model_is_written_in_the_form_such_pages_have_for_it() -> Non
     assert "token/p/s,见“性能指标”" in text
     alone = replace(record, plan=replace(plan, topology="1x1", recipe={**recipe, "parallel": "ddp"}))
     assert (flagperf_language.shared(alone), flagperf_language.aligned(alone)) == ("PP1DP1TP1", "/")
+
+
+@pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])
+def test_a_chinese_page_holds_no_english_sentence(write: Any) -> None:
+    texts = (
+        ("few-steps", "p_core is known to ±9.1 %, not ±1 %: about 1173 more steps would do"),
+        ("generated-data", "synthetic data, not the real imagenet set: accuracy only shows that training works"),
+        (
+            "rank-skew",
+            "ranks differ by more than 5 %: rank 1 took 1.2 times as long for its steps as rank 0, the fastest",
+        ),
+        ("small-batch", "global batch 8 is below the reference recipe's 256"),
+        ("throttled", "a device was slowed in 12 % of the samples: software power cap"),
+        ("ecc-errors", "device 1 of node-a counted 3 memory errors it could not correct during the run"),
+    )
+    doubts = tuple(Doubt(code=code, text=text) for code, text in texts)
+    environment = {"cpu": {"name": "Example CPU", "logical_cores": 64}, "container": "docker"}
+    record = make_record(doubts=doubts, status="incomplete", ended="the run was ended by SIGTERM")
+    record = in_environment(record, **environment)
+    record = with_metrics(record, p_whole=None, power_steady=None, mem=None)
+    reasons = {"p_whole": "no step was counted", "mem": "the platform file names no sensors"}
+    lacking = {alias: Quantity(value=None, unit="", unavailable=why) for alias, why in reasons.items()}
+    record = replace(record, metrics={**record.metrics, **lacking, "power_steady": lacking["mem"]})
+    text = write([record], lang="zh")
+    assert english_in(re.sub("```.*?```", "", text, flags=re.DOTALL)) == []
+    assert "64 个逻辑核心" in text or write is write_deepspark.write
+
+
+def test_what_was_done_otherwise_and_what_it_ran_in_stand_on_the_page() -> None:
+    record = in_environment(make_record(plan={"init_from": "weights.pt"}, skipped_files=("a.jpg",)), container="none")
+    text = write_flagperf.write([record], lang="zh")
+    assert "| 额外修改项 | 训练从给定的权重开始；跳过了 1 个无法读取的数据文件 |  |" in text
+    assert "    - Docker 版本: 未使用容器" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from trainmark.platforms.device_errors import is_out_of_memory, missing_operator, sentence
 from trainmark.spec import cgroup
-from trainmark.train import setup, transfers
+from trainmark.train import environment, setup, transfers
 from trainmark.train.failures import out_of_memory_sentence
 from trainmark.train.ranks import Ranks
 
@@ -178,3 +179,10 @@ def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_core
     ranks = Ranks(rank=0, world=local_ranks, local_rank=0, local_ranks=local_ranks)
     setup.open_device(make_plan(platform="cpu", precision="fp32"), ranks)
     assert told == [threads]
+
+
+def test_what_a_process_runs_in_is_told_by_the_marks_it_finds(tmp_path: Path) -> None:
+    assert environment.container(tmp_path, {}) == "none"
+    (tmp_path / ".dockerenv").touch()
+    assert environment.container(tmp_path, {}) == "docker"
+    assert environment.container(tmp_path, {"KUBERNETES_SERVICE_HOST": "x"}) == "kubernetes"

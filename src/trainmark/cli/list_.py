@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from trainmark.cli.terminal import show
+
 HELP = "List workloads, recipes and platforms."
 EXAMPLES = """\
   trainmark list
@@ -37,17 +39,17 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(document, indent=1))
         return 0
-    print("workloads")
+    show("workloads")
     for workload in loaded:
-        print(f"  {workload.name}: counts {workload.item}, trains to {workload.target.name} on {workload.data_set}")
+        show(f"  {workload.name}: counts {workload.item}, trains to {workload.target.name} on {workload.data_set}")
         reference = workload.recipes["reference"]
         for name, recipe in workload.recipes.items():
             until = workload.limits.get(name, Limits())
             times = f" x {recipe.accumulate}" if recipe.accumulate > 1 else ""
-            print(f"    {name:10} bs={recipe.batch_per_device}{times}, lr={recipe.learning_rate:g}; until {until}")
+            show(f"    {name:10} bs={recipe.batch_per_device}{times}, lr={recipe.learning_rate:g}; until {until}")
             if name != "reference":
-                print(f"    {'':10} differs from reference: {fix_hp(deviations(recipe, reference), most=6)}")
-    print("platforms")
+                show(15 * " " + f"differs from reference: {fix_hp(deviations(recipe, reference), most=6)}")
+    show("platforms")
     for platform in platforms:
-        print(f"  {platform.name:10} {platform.title}: {', '.join(platform.precisions)}")
+        show(f"  {platform.name:10} {platform.title}: {', '.join(platform.precisions)}")
     return 0

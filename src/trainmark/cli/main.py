@@ -19,6 +19,8 @@ from trainmark.launch.signals import Terminated, raising_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.spec import escape
 from trainmark.spec.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
+from trainmark.spec.language import LANGUAGES, by_locale, speaking
+from trainmark.spec.retold import told
 
 COMMANDS = {
     "run": "run",
@@ -129,6 +131,8 @@ def parser(words: Sequence[str] = ()) -> Parser:
             allow_abbrev=False,
         )
         module.add_arguments(sub)
+        if "--lang" not in sub.options():
+            sub.add_argument("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
     return top
 
 
@@ -141,13 +145,26 @@ def leave_plugins_out(words: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    with standard_streams() as output, raising_on_sigterm():
+    asked, words = language_first(sys.argv[1:] if argv is None else argv)
+    with standard_streams() as output, raising_on_sigterm(), speaking(asked or by_locale()):
         code = _answer([word for word in words if word != "--debug"], debug="--debug" in words)
         if output.problem:
             say(f"trainmark: the output could not be written: {output.problem}")
             code = code or (0 if output.result_is_kept else NotReadyError.exit_code)
     return code
+
+
+def language_first(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """What --lang says, and the words with it behind the command's, where it is understood however deep it stood."""
+    asked, others, rest = None, [], iter(words)
+    for word in rest:
+        if word == "--lang" or word.startswith("--lang="):
+            asked = word.partition("=")[2] if "=" in word else next(rest, None)
+        else:
+            others.append(word)
+    if asked is None or not others:
+        return None, list(words)
+    return (asked if asked in LANGUAGES else None), [others[0], "--lang", asked, *others[1:]]
 
 
 def _answer(words: Sequence[str], *, debug: bool) -> int:
@@ -169,7 +186,7 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
     except TrainmarkError as error:
         if debug:
             traceback.print_exc()
-        say("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
+        say("\n".join(map(escape.terminal, f"trainmark: {told(str(error))}".split("\n"))))
         return error.exit_code
     except BrokenPipeError:
         return 0  # whoever read our output has gone; what was to be kept is on disk by now

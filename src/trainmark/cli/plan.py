@@ -6,6 +6,8 @@ import argparse
 import json
 
 from trainmark.cli.options import add_plan_options, from_args
+from trainmark.cli.terminal import show
+from trainmark.spec.retold import told
 
 HELP = "Print the decided plan and run nothing."
 EXAMPLES = """\
@@ -28,21 +30,19 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return 0
     for plan in decided:
-        print(
-            f"{plan.workload}, recipe {plan.recipe_name}, {plan.topology}, {plan.precision}, platform {plan.platform}"
-        )
+        show(f"{plan.workload}, recipe {plan.recipe_name}, {plan.topology}, {plan.precision}, platform {plan.platform}")
         if plan.workload_source:
-            print(f"  from         {plan.workload_source}")
+            show(f"  from         {plan.workload_source}")
         kind = " (synthetic)" if plan.data.synthetic else ""
-        print(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
-        print(f"  runs until   {plan.limits}")
+        show(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
+        show(f"  runs until   {plan.limits}")
         if fill.needs_search(plan, options):
-            print("  batch        found when it runs; the numbers below are the published ones, before the search")
+            show("  batch        found when it runs; the numbers below are the published ones, before the search")
         if plan.init_from:
-            print(f"  begins with  {plan.init_from}")
-        print(f"  fingerprint  {plan.fingerprint[:16]}")
+            show(f"  begins with  {plan.init_from}")
+        show(f"  fingerprint  {plan.fingerprint[:16]}")
         changed = {deviation.name: deviation.reference for deviation in plan.deviations}
         for name, value in plan.recipe.items():
             note = f"   (reference: {changed[name]})" if name in changed else ""
-            print(f"  {name:24} {value}{note}")
+            print(f"  {name:24} {value}{told(note)}")
     return 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import console, look, say
+from trainmark.cli.terminal import console, look, say, show
 from trainmark.spec.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def _new(name: str) -> int:
     except OSError as error:
         raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
     files.load(str(path))
-    sys.stdout.write(f"{path}: written from what torch reports of {seen.device_name or seen.device_type}\n")
-    sys.stdout.write(f"next: trainmark platform check ./{path}\n")
+    show(f"{path}: written from what torch reports of {seen.device_name or seen.device_type}")
+    show(f"next: trainmark platform check ./{path}")
     return 0
 
 
@@ -98,7 +98,7 @@ def _check(args: argparse.Namespace) -> int:
         )
         print()
     else:
-        sys.stdout.write(f"{file.title}: {summary}\n")
+        show(f"{file.title}: {summary}")
     return code
 
 

@@ -10,6 +10,7 @@ HELP = "Show the rows of published benchmark tables, and of pages you have impor
 EXAMPLES = """\
   trainmark published                     every row
   trainmark published vit                 those of one workload
+  trainmark published mlperf-resnet       MLPerf's results at every size, as `scaling --published` uses them
   trainmark published resnet50 --json     for programs; null is what was not published"""
 
 
@@ -41,6 +42,10 @@ def run(args: argparse.Namespace) -> int:
         from trainmark.report.published_table import render
 
         screen.file.write(render(rows, **look(screen)))
+        if asked is None:
+            more = library.further_rows()
+            names = ", ".join(dict.fromkeys(row.workload for row in more))
+            say(f"{len(more)} more rows, of FlagPerf's other cases and MLPerf, by name: {names}")
     for sentence in kept.damaged:
         say(escape.terminal(sentence))
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.progress import watching
-from trainmark.cli.terminal import console, look, result_is_kept, say
+from trainmark.cli.terminal import console, look, result_is_kept, say, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,13 +73,13 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
         told = (*headline.sentences(records, output.rows_beside(records, store)), *result.left_out)
         sys.stdout.write(table.render(records, sentences=told, **look(console())))
         for record in records:
-            print(f"record: {store.path(record.run_id)}")
+            show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
-                print(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
+                show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
         if again := resume_command(records[-1], store):
-            print(f"to go on: {again}")
+            show(f"to go on: {again}")
     if records and (page := _page(records, store)):
-        (say if as_json else print)(f"page: {page}")
+        (say if as_json else show)(f"page: {page}")
 
 
 def resume_command(record: Record, store: Store) -> str | None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict, cast
 
+from trainmark.spec.retold import told
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -111,7 +113,12 @@ def look(screen: Console) -> Look:
     )
 
 
+def show(line: str) -> None:
+    """One line on stdout, in the reader's language."""
+    print(told(line))
+
+
 def say(sentence: str) -> None:
     """One line of talk on stderr; never fails the command if nobody listens."""
     with contextlib.suppress(OSError):
-        print(sentence, file=sys.stderr, flush=True)
+        print(told(sentence), file=sys.stderr, flush=True)

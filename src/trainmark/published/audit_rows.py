@@ -323,7 +323,7 @@ def opinion(page: PublishedPage) -> Iterator[CheckResult]:
         if test is None or test.quality != row.quality_name or (row.quality or 0.0) <= test.value + test.margin:
             continue
         yield doubtful(
-            f"{row.quality_name} {row.quality:g}; {test.value:.2f} ±{test.margin:.2f} by {test.by}",
+            f"{row.quality_name} {row.quality:g}; listening test {test.value:.2f} ±{test.margin:.2f} by {test.by}",
             "it lies above the public listening test of this model, and no published code computes it: the page names "
             "neither listeners nor sentences, and a training stops by its loss",
             "who listened to what, and how the score was reckoned; a predicted score is none",

@@ -101,7 +101,9 @@ def group(word: str, store: Store) -> list[Record]:
 
 
 def _published(word: str, store: Store) -> Subject:
-    rows = {row.name: row for row in published_rows(store)}
+    from trainmark.published import library
+
+    rows = {row.name: row for row in (*published_rows(store), *library.further_rows())}
     matches = [name for name in rows if name.startswith(word)]
     if word not in rows and len(matches) > 1:
         shown = ", ".join(matches[:5]) + (f" and {len(matches) - 5} more" if len(matches) > 5 else "")

@@ -108,7 +108,7 @@ def _sentences(record: Record, shown: Sequence[str], say: Say, meanings: Mapping
         quantity = record.metrics.get(alias)
         if quantity is None or quantity.value is None:
             reason = quantity.unavailable if quantity else None
-            missing.setdefault(say(reason) if reason else say("not on the record"), []).append(alias)
+            missing.setdefault(retold(reason, say) if reason else say("not on the record"), []).append(alias)
     found += [
         say("no {metrics}: {reason}").format(metrics=", ".join(aliases), reason=why) for why, aliases in missing.items()
     ]
@@ -139,13 +139,14 @@ class Machine:
     """What drives the device under PyTorch: its plugin, or what PyTorch was built with."""
     framework: str
     software: str
+    container: str
 
 
 def machines(section: WrittenSection, say: Say) -> list[Machine]:
     """Every machine the runs of a section ran on, each once, with what all of them measured of the links."""
     found: dict[Machine, list[str]] = {}
     for record, row in zip(section.records, section.rows, strict=True):
-        found.setdefault(_machine(record, row), []).append(_network(record, say))
+        found.setdefault(_machine(record, row, say), []).append(_network(record, say))
     return [
         replace(machine, network=say("; ").join(dict.fromkeys(line for line in lines if line)))
         for machine, lines in found.items()
@@ -166,19 +167,20 @@ def _sdk(environment: Environment) -> str:
     return environment.torch.partition("+")[2]
 
 
-def _machine(record: Record, row: PublishedRow) -> Machine:
+def _machine(record: Record, row: PublishedRow, say: Say) -> Machine:
     environment = record.environment
     cores = environment.cpu.logical_cores
     versions = {name: getattr(environment, name) for name in ("python", "numpy", "trainmark")}
     return Machine(
         model=environment.machine,
         device=row.device,
-        cpu=f"{environment.cpu.name}{f', {cores} logical cores' if cores else ''}",
+        cpu=environment.cpu.name + (retold(f", {cores} logical cores", say) if cores else ""),
         network="",
         distribution=environment.distribution,
         kernel=environment.os,
         driver=environment.device.driver or "",
         sdk=_sdk(environment),
         framework=f"pytorch-{environment.torch}" if environment.torch else "",
+        container=environment.container,
         software=", ".join(f"{name} {version}" for name, version in versions.items() if version),
     )

@@ -83,7 +83,7 @@ def _environment(machine: Machine, say: Say) -> Iterator[str]:
     yield item(say("OS version"), machine.distribution)
     yield item(say("OS kernel version"), machine.kernel)
     yield item(say("Driver of the device"), machine.driver)
-    yield item(say("Docker version"), "")
+    yield item(say("Docker version"), _container(machine, say))
     yield item(say("Framework"), machine.framework)
     yield item(say("Other software"), machine.software)
 
@@ -137,7 +137,26 @@ def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]
         say("{unit}; without evaluation and data wait").format(unit=rate),
     )
     yield say("Training result"), see(section.column), say("target {goal}").format(goal=section.goal)
-    yield say("Further changes"), say("none"), ""
+    yield say("Further changes"), say("; ").join(_changes(section, say)) or say("none"), ""
+
+
+def _container(machine: Machine, say: Say) -> str:
+    """Inside a container its runtime's version is not known."""
+    if machine.container == "none":
+        return say("no container was used")
+    return say("{runtime}, version not known inside").format(runtime=machine.container) if machine.container else ""
+
+
+def _changes(section: WrittenSection, say: Say) -> Iterator[str]:
+    """What was done otherwise than a plain training and stands in no other row of the table."""
+    if any(record.plan.init_from for record in section.records):
+        yield say("training began with given weights")
+    if any(record.plan.resume_from for record in section.records):
+        yield say("training went on from a checkpoint")
+    if any(record.restarts for record in section.records):
+        yield say("ranks were started again after failures")
+    if left := sum(len(record.skipped_files) for record in section.records):
+        yield say("{count} unreadable data files were left out").format(count=left)
 
 
 def _row(row: PublishedRow, section: WrittenSection, say: Say) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from trainmark.spec.format import (
     shown_quality,
     verdict,
 )
-from trainmark.spec.language import speaker
+from trainmark.spec.language import chosen, speaker
 from trainmark.spec.sample import documents
 from trainmark.workloads import quality_word
 
@@ -35,7 +35,10 @@ _SPARK_COLUMNS = 64
 _BAR_COLUMNS = 24
 _MOST_EVALUATIONS = 12
 _MOST_MACHINES = 4
-_say = speaker("en")
+
+
+def _say(sentence: str) -> str:
+    return speaker(chosen())(sentence)
 
 
 def describe(

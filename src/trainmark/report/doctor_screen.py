@@ -9,7 +9,7 @@ from trainmark.report import facts
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.language import speaker
+from trainmark.spec.language import chosen, speaker
 
 STYLES = {"ok": "green", "doubt": "bold yellow", "failed": "bold red", "unknown": "cyan"}
 
@@ -37,7 +37,7 @@ def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
         writer.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
         if measured := result.facts.get("results"):
             writer.put("")
-            table = facts.link_table(measured, speaker("en"))
+            table = facts.link_table(measured, speaker(chosen()))
             writer.put(writer.grid(table.heads, table.rows), indent=_INDENT)
     return writer.drawn()
 

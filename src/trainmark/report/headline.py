@@ -9,7 +9,7 @@ from trainmark.published.beside import PublishedSpeed, nearest, own_rate, same_n
 from trainmark.spec import endings
 from trainmark.spec.format import goal, number, shown_quality, verdict
 from trainmark.spec.intervals import share, too_noisy
-from trainmark.spec.language import Say, speaker
+from trainmark.spec.language import Say, chosen, speaker
 from trainmark.spec.learning import loss_trend
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
@@ -23,7 +23,7 @@ ALIKE_WITHIN = 1.05
 
 def sentences(records: Sequence[Record], rows: Sequence[PublishedRow]) -> list[str]:
     """One for each thing that was run here; repeats are told by the one in their middle."""
-    published, say = speeds(rows), speaker("en")
+    published, say = speeds(rows), speaker(chosen())
     plans: dict[str, list[Record]] = {}
     for record in records:
         plans.setdefault(record.plan.fingerprint, []).append(record)

@@ -126,7 +126,7 @@ KEPT: Mapping[str, Any] = {
     "restarts": {"step": _keep, "lost_s": _keep, "reason": _first_part, "damaged": _text},
     "environment": {
         **dict.fromkeys(("trainmark", "python", "torch", "numpy", "os", "libc"), _version),
-        **dict.fromkeys(("distribution", "machine"), _text),
+        **dict.fromkeys(("distribution", "machine", "container"), _text),
         "device": _DEVICE,
         "platform": {"name": _text, "sha256": _keep, "plugin": _text, "plugin_version": _version},
         "cpu": _CPU,

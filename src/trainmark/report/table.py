@@ -86,7 +86,7 @@ def _told_once(texts: Mapping[str, Sequence[str]], rows: int) -> str:
     if len(holds) == rows:
         return text
     told = f"{_listed(holds)}: {text}"
-    return f"{told}; {_listed(alike)} alike" if alike else told
+    return f"{told}; " + f"{_listed(alike)} alike" if alike else told
 
 
 def _row_names(records: Sequence[Record]) -> list[str]:
@@ -315,6 +315,6 @@ def _repeats(name: str, members: Sequence[Record]) -> str:
     spread = spread_percent(values)
     said = f"Repeats of {name}: {len(completed)} of {len(members)} completed"
     if spread is None:
-        return f"{said}; spread {NOTHING}: fewer than two have a p_core."
+        return said + "; " + f"spread {NOTHING}: fewer than two have a p_core."
     ends = f"p_core {number(min(values))} to {number(max(values))} {found[0].unit}, median {number(median(values))}"
-    return f"{said}; spread {number(spread, 2)} % ({ends})."
+    return said + "; " + f"spread {number(spread, 2)} % ({ends})."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainmark.spec import escape
 from trainmark.spec.format import plus_minus
+from trainmark.spec.retold import told
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,7 +47,7 @@ class TerminalWriter:
         """Text as it stands: nothing in it is read as markup or obeyed by the terminal."""
         from rich.text import Text
 
-        lines = (escape.fitted(escape.terminal(line), self.encoding) for line in value.split("\n"))
+        lines = (escape.fitted(escape.terminal(line), self.encoding) for line in told(value).split("\n"))
         return Text("\n".join(lines), style=style)
 
     def length(self, value: str) -> int:
@@ -135,7 +136,7 @@ class Cell:
 
 def interval_pieces(interval: Bounds | None) -> tuple[str, ...]:
     """What stands beside a value in its cell."""
-    shown = plus_minus(interval)
+    shown = told(plus_minus(interval))
     return (shown,) if shown.startswith("±") else tuple(shown.split())
 
 

@@ -93,7 +93,9 @@ def nearest(word: str, known: Iterable[str], *, otherwise: str = "") -> str:
     if not alike and otherwise:
         return otherwise
     named = alike or list(plain.values())
-    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-    return (
-        f"{'there is' if len(alike) == 1 else 'there are' if alike else 'known:'} {', '.join(named[:MOST_NAMED])}{more}"
-    )
+    words, more = ", ".join(named[:MOST_NAMED]), len(named) - MOST_NAMED
+    if more > 0:
+        words = f"{words} and {more} more"
+    if not alike:
+        return f"known: {words}"
+    return f"there is {words}" if len(alike) == 1 else f"there are {words}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +30,24 @@ def by_locale(environment: Mapping[str, str] | None = None) -> str:
     return "zh" if chosen.lower().startswith("zh") else "en"
 
 
+_chosen: ContextVar[str] = ContextVar("language", default=LANGUAGES[0])
+
+
+@contextmanager
+def speaking(language: str) -> Iterator[None]:
+    """Chooses the language of what this process shows on a terminal meanwhile; records and documents stay English."""
+    before = _chosen.set(language)
+    try:
+        yield
+    finally:
+        _chosen.reset(before)
+
+
+def chosen() -> str:
+    return _chosen.get()
+
+
+@cache
 def speaker(language: str, context: str = "") -> Say:
     """English is its own key, so that code reads as the page does; what has no translation yet stays English.
 

@@ -59,6 +59,8 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     distribution: str = ""
     machine: str = ""
     """The model its maker gave it."""
+    container: str = ""
+    """What the processes ran in: `docker`, `podman`, `kubernetes`, or `none`."""
     libc: str = ""
     device: DeviceInfo = DeviceInfo()
     platform: PlatformInfo = PlatformInfo()

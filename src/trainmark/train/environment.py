@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform as host_platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy
@@ -42,6 +43,7 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
         os=f"{host_platform.system()} {host_platform.release()}",
         distribution=_distribution(),
         machine=_model(),
+        container=container(),
         libc=" ".join(host_platform.libc_ver()),
         device=DeviceInfo(
             type=file.device_type,
@@ -77,6 +79,14 @@ def _distribution() -> str:
         return host_platform.freedesktop_os_release().get("PRETTY_NAME", "")
     except OSError:
         return ""
+
+
+def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str:
+    """By the marks that runtimes leave inside; their versions are known only outside."""
+    if "KUBERNETES_SERVICE_HOST" in variables:
+        return "kubernetes"
+    marks = {"docker": ".dockerenv", "podman": "run/.containerenv"}
+    return next((name for name, mark in marks.items() if (root / mark).exists()), "none")
 
 
 def _model() -> str:

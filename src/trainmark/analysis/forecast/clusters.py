@@ -55,8 +55,14 @@ class Chain:
 
 
 @cache
-def points() -> tuple[ScalingPoint, ...]:
+def table() -> tuple[dict[str, str], ...]:
+    """Every row as it stands, those of published libraries that give no rate to scale by among them."""
     text = files("trainmark.analysis.forecast").joinpath("clusters.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
+
+
+@cache
+def points() -> tuple[ScalingPoint, ...]:
     return tuple(
         ScalingPoint(
             round=row["round"],
@@ -69,7 +75,8 @@ def points() -> tuple[ScalingPoint, ...]:
             precision=row["precision"],
             items_per_s=float(row["items_per_s"]),
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in table()
+        if row["items_per_s"]
     )
 
 
