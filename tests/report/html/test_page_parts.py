@@ -221,7 +221,7 @@ def test_a_chinese_page_tells_a_doubt_once_and_why_a_run_ended_in_chinese() -> N
     record = make_record(doubts=(doubt,), ended="the time asked for is over")
     html = render(ReportInputs(records=(record,), language="zh"))
     card = html.partition("结果可信吗")[2].partition("</section>")[0]
-    assert "<li>全局批量 32 小于参考配置的 256</li>" in card and "要求的时间已到" in card
+    assert "<li>全局批量 32，小于参考训练配置的 256</li>" in card and "要求的时间已到" in card
     assert "global batch" not in html and "the time asked for" not in html
 
 
