@@ -82,9 +82,10 @@ class _Template(NamedTuple):
 
 def told(text: str) -> str:
     """In the language that was chosen for this process."""
-    return text if chosen() == LANGUAGES[0] else _told(text, chosen())
+    return text if chosen() == LANGUAGES[0] else retold(text, speaker(chosen()))
 
 
+@lru_cache(maxsize=4096)
 def retold(text: str, say: Say) -> str:
     """The sentence in the language of `say`, its figures as they are; what nobody has translated stays as it is."""
     if say is speaker(LANGUAGES[0]) or len(text) > MOST_LETTERS:
@@ -96,11 +97,6 @@ def told_doubt(doubt: Doubt, say: Say, meanings: Mapping[str, str]) -> str:
     """A doubt once: its own words in the reader's language, else what its code means there, else as it stands."""
     found = retold(doubt.text, say)
     return meanings.get(doubt.code, found) if found == doubt.text else found
-
-
-@lru_cache(maxsize=4096)
-def _told(text: str, language: str) -> str:
-    return retold(text, speaker(language))
 
 
 def _retold(text: str, say: Say, deep: int) -> str:
