@@ -38,7 +38,7 @@ from trainmark.spec.run_folder import HEAD_FILE, PLAN_FILE
 from trainmark.store import gather
 from trainmark.store.store import Store, read_record, row_of
 
-TRIES = int(os.environ.get("TRAINMARK_TRIES", "700"))
+TRIES = int(os.environ.get("TRAINMARK_TRIES", "400"))
 """Mutations of each kind of document; the same ones every time, and more where somebody asks for them."""
 LOOKS = 2 if TRIES < 10_000 else 8
 """How many of the views a record is shown in; which ones changes from record to record."""
