@@ -401,7 +401,6 @@ def test_shared_memory_has_no_name_that_could_stay_behind(root: Path) -> None:
         shared = mapped() - before
         assert shared
         assert all(line.endswith("/dev/zero (deleted)") for line in shared)
-        assert "/dev/shm" not in Path("/proc/self/maps").read_text()
 
 
 @pytest.mark.slow
