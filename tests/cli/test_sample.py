@@ -331,6 +331,7 @@ def test_an_outside_workload_without_a_sample_is_refused(tmp_path: Path, capsys:
     assert "trained sums, which has nothing to show; those that have are " in refused(capsys)
 
 
+@pytest.mark.slow
 def test_a_public_file_of_weights_is_known_by_its_names_and_shapes(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

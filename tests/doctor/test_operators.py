@@ -13,6 +13,8 @@ from trainmark.doctor.operators import Walked
 from trainmark.platforms import files, standin
 from trainmark.platforms.platform import Device, Platform
 
+pytestmark = pytest.mark.slow
+
 
 def scripted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
     path = tmp_path / "script.toml"

@@ -99,6 +99,7 @@ def bare(row: PublishedRow) -> PublishedRow:
     return replace(row, name="", source=NOWHERE, remark=None, line=None, framework=None, details=())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @given(groups=sets_of_runs)
 @settings(max_examples=40, deadline=None, derandomize=True)

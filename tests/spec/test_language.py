@@ -182,6 +182,7 @@ def test_every_sentence_can_be_looked_up() -> None:
         assert isinstance(sentence.value, str), where
 
 
+@pytest.mark.slow
 def test_every_sentence_has_chinese_and_none_is_left_over() -> None:
     assert not sorted(said() - set(CATALOGUE)), "add these to locale/zh/LC_MESSAGES/trainmark.po"
     remarks = {row.remark for row in (*library.rows(), *library.further_rows())}

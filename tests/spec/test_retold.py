@@ -25,6 +25,7 @@ def test_figures_stay_what_they_are() -> None:
     assert retold(record.coverage(full=False, steps=27, warmup=1), ZH) == "稳定部分：1 步预热之后的 26 步"
 
 
+@pytest.mark.slow
 def test_a_hostile_sentence_is_not_matched_for_long() -> None:
     text = "all-reduce among " + " ranks on  host:  ms for ,  GB/s for " * 10_000
     assert retold(text, ZH) == text

@@ -159,6 +159,7 @@ def test_items_that_never_differ_again_are_taken_in_proportion() -> None:
     assert at_mean_items(items / 100, items) == pytest.approx(np.full(40, items.mean() / 100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [30, 100, 400])
 def test_with_varying_items_a_slow_start_and_a_drift_are_found_under_the_items(n: int) -> None:
     seconds, frames = clips(np.random.default_rng(n), n)
@@ -170,6 +171,7 @@ def test_with_varying_items_a_slow_start_and_a_drift_are_found_under_the_items(n
     assert np.mean([trend is not None and trend.drifting for trend in trends]) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [30, 100, 400])
 def test_with_varying_items_a_steady_series_is_kept_and_its_interval_covers(n: int) -> None:
     seconds, frames = clips(np.random.default_rng(n), n, rows=REPLICATES)
@@ -277,6 +279,7 @@ def test_a_precise_series_needs_no_more_steps_and_a_short_one_needs_enough_for_a
         steps_needed(step_s, np.ones(100), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [30, 100, 400])
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6, 0.8])
 def test_a_steady_series_is_called_drifting_less_than_once_in_twenty(n: int, correlation: float) -> None:
@@ -286,6 +289,7 @@ def test_a_steady_series_is_called_drifting_less_than_once_in_twenty(n: int, cor
     assert np.mean(alarms) <= 0.05
 
 
+@pytest.mark.slow
 def test_spikes_and_skew_are_not_called_drift() -> None:
     rng = np.random.default_rng(2)
     for rows in (skewed(rng, 100)[0], with_spikes(rng, independent(rng, 100)[0], 0.02, 30.0)):
@@ -447,6 +451,7 @@ def test_a_slowdown_after_a_true_warmup_leaves_both_where_they_are(noise: str) -
     assert sum(5 <= start <= 25 for start in starts) >= 95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("n", [30, 60, 100, 400])
 def test_a_clean_series_is_accused_of_drift_twice_in_a_hundred_at_most(n: int, noise: str) -> None:

@@ -18,6 +18,8 @@ from trainmark.store import gather
 from trainmark.store.store import Store, read_record
 from trainmark.train import checkpoint
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = "resnet50-quick-old", "resnet50-quick-new"
 
 

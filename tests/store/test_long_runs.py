@@ -307,6 +307,7 @@ class LongRun:
             tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_the_stated_bounds_hold(tmp_path: Path) -> None:
     few = LongRun(tmp_path / "few", ranks=2, steps=6000)
     many = LongRun(tmp_path / "many", ranks=8, steps=6000)

@@ -23,6 +23,8 @@ from trainmark.spec.recipe import Recipe
 from trainmark.train import setup, step_check
 from trainmark.workloads.workload import Share
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, dict[str, Any]] = {
     "resnet50": {"width": 4},
     "vit": {"layers": 1},

@@ -292,6 +292,7 @@ def test_a_setting_it_does_not_know_or_take_is_refused(voice: Trained, said: str
     assert str(refused.value) == sentence
 
 
+@pytest.mark.slow
 def test_without_a_text_the_validation_sentence_of_middle_length_is_read(voice: Trained, tmp_path: Path) -> None:
     make.make(tmp_path / "set", clips=24)
     clips = sorted(reader.open_splits(tmp_path / "set").val, key=lambda clip: audio.length(clip.path))

@@ -132,6 +132,7 @@ def scores(speech: Path, model: torch.nn.Module, world: int, recipe: Tacotron2Re
     return WORKLOAD.quality(sums)
 
 
+@pytest.mark.slow
 def test_all_qualities_are_the_same_at_every_world_size(speech: Path) -> None:
     torch.manual_seed(0)
     model = WORKLOAD.build(RECIPE).eval()

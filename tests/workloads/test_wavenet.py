@@ -176,6 +176,7 @@ def test_conditioning_projected_at_frame_rate_is_that_of_samples() -> None:
         torch.testing.assert_close(spread(window, kernels), nn.functional.conv1d(slow, layer.conv1x1c.weight))
 
 
+@pytest.mark.slow
 def test_what_it_generates_is_what_the_network_in_training_predicts() -> None:
     network, generator = golden(SMALL), torch.Generator().manual_seed(7)
     mel = torch.randn(2, 80, 3 + 2 * CONTEXT, dtype=torch.float64, generator=generator)
