@@ -24,7 +24,7 @@ from trainmark.spec.artifact import Artifact
 from trainmark.spec.audit import concluded, doubtful
 from trainmark.spec.language import speaker
 from trainmark.spec.published_row import Source
-from trainmark.spec.record import Doubt
+from trainmark.spec.record import Doubt, Evaluation, Quality
 from trainmark.spec.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
 
 PACKAGE = Path(str(files("trainmark.report.html")))
@@ -317,3 +317,11 @@ def test_scores_made_when_the_run_ended_stand_beside_what_it_left(tmp_path: Path
     later(tmp_path, "sample", "text")
     drawn = draw([Artifact(file="sample.txt", caption="c")], tmp_path, Room(), SAY)
     assert drawn is not None and drawn.count("<table>") == 1
+
+
+def test_all_that_the_last_evaluation_measured_stands_beside_the_quality() -> None:
+    values = {"mIoU": 47.79, "one_class_mIoU": 8.9, "ceiling_mIoU": 88.7}
+    history = (Evaluation(step=40, epoch=1.0, values=values, samples=80),)
+    quality = Quality(name="mIoU", unit="%", goal=45.0, better="higher", value=47.79, reached=True, history=history)
+    page = render(ReportInputs(records=(make_record(quality=quality),)))
+    assert "evaluations; target ≥ 45 %. Beside it: one_class_mIoU 8.900, ceiling_mIoU 88.70." in page

@@ -130,6 +130,10 @@ def quality(record: Record, say: Say) -> Markup | None:
     said = say("{word} {value} at the last of {count} evaluations; {target}.").format(
         word=word, value=with_unit(points[-1][1], unit, 4), count=len(points), target=aim
     )
+    beside = {name: value for name, value in found.history[-1].values.items() if name != found.name}
+    if beside:  # without its floor, its ceiling and the like a figure can hardly be judged
+        others = ", ".join(f"{quality_word(name)} {number(value, 4)}" for name, value in beside.items())
+        said += " " + say("Beside it: {others}.").format(others=others)
     return line_chart.draw(
         line_chart.Chart(
             title=say("Quality"),
