@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainmark.workloads.wavenet.model import HALF, HOP, WaveNet, bias_of
+from trainmark.workloads.wavenet.layers import HALF
+from trainmark.workloads.wavenet.model import HOP, WaveNet, bias_of
 
 SOURCE = Path(__file__).with_name("generate.c")
 # what -ffast-math stands for, one by one: that word itself would have every tiny number in this process taken for 0

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from trainmark.workloads.wavenet import c_kernel, logistics
-from trainmark.workloads.wavenet.model import HALF, HOP, Layer, WaveNet, bias_of, unspread
+from trainmark.workloads.wavenet.layers import HALF
+from trainmark.workloads.wavenet.model import HOP, Layer, WaveNet, bias_of, unspread
 
 Way = Literal["c", "torch"]
 """By which of the two loops sound is made."""

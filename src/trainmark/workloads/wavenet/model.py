@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.spec.errors import UsageError
+from trainmark.workloads.wavenet.layers import Kernels, LayerWeights, layers_total
 
 CONTEXT = 2
 """Frames on either side of a stretch that its conditioning also sees."""
@@ -22,7 +23,6 @@ HOP = math.prod(SCALES)
 """Samples a frame."""
 REACH = 2
 """Upsampling spreads a frame over so many frames on either side."""
-HALF = math.sqrt(0.5)
 SPEECH_LOUDER, SPEECH_LOG_SCALE = 10.0, -4.0
 """What a network that is made for speech begins with."""
 
@@ -69,11 +69,8 @@ class NormedConv(nn.Module):
     def weight(self) -> Tensor:
         return torch._weight_norm(self.weight_v, self.weight_g, 0)
 
-    def forward(self, x: Tensor, dilation: int = 1) -> Tensor:
-        """Causal: the output at a time sees it and what came before."""
-        kernel = self.weight_v.shape[2]
-        padded = F.pad(x, (dilation * (kernel - 1), 0)) if kernel > 1 else x
-        return F.conv1d(padded, self.weight, self.bias, dilation=dilation)
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv1d(x, self.weight, self.bias)
 
 
 class Layer(nn.Module):
@@ -85,28 +82,15 @@ class Layer(nn.Module):
         self.conv1x1_out = NormedConv(sizes.gate // 2, sizes.residual)
         self.conv1x1_skip = NormedConv(sizes.gate // 2, sizes.skip)
 
-    def forward(self, x: Tensor, conditioning: Tensor) -> tuple[Tensor, Tensor]:
-        """What goes on to the next layer, and what this one adds to the sum of all."""
-        gated = gate(self.conv(x, self.dilation) + conditioning)
-        weight = torch.cat([self.conv1x1_out.weight, self.conv1x1_skip.weight])
-        bias = torch.cat([bias_of(self.conv1x1_out), bias_of(self.conv1x1_skip)])
-        both = F.conv1d(gated, weight, bias)  # one product for the two
-        return (x + both[:, : x.shape[1]]) * HALF, both[:, x.shape[1] :]
-
-
-def gate(x: Tensor) -> Tensor:
-    signal, opening = x.chunk(2, 1)
-    return torch.tanh(signal) * torch.sigmoid(opening)
-
-
-class Kernels(NamedTuple):
-    """How upsampling spreads frames over samples: (window of frames, samples of a frame)."""
-
-    inner: Tensor
-    edges: Tensor
-    """What is different at the first and the last frames of a stretch, beyond which there is nothing."""
-    at: list[int]
-    """Those frames."""
+    @property
+    def weights(self) -> LayerWeights:
+        return LayerWeights(
+            conv=self.conv.weight,
+            conv_bias=bias_of(self.conv),
+            out=self.conv1x1_out.weight,
+            out_bias=bias_of(self.conv1x1_out),
+            skip=self.conv1x1_skip.weight,
+        )
 
 
 class Smoothing(nn.Module):
@@ -205,12 +189,10 @@ class WaveNet(nn.Module):
         distribution (batch, 3 x mixtures, samples) of each sample that follows one of `sound`."""
         windows, kernels = self.conditioning(mel)
         x = self.first_conv(sound[:, None])
-        total: Tensor | None = None
-        for layer, window in zip(self.layers, windows, strict=True):
-            x, skip = layer(x, spread(window, kernels))
-            total = skip if total is None else total + skip
-        assert total is not None  # noqa: S101 - there are layers
-        return self.head(total)
+        # one by one: gradients of a stack's sum would share their memory
+        begin = reduce(torch.add, [bias_of(layer.conv1x1_skip) for layer in self.layers])
+        weights = [layer.weights for layer in self.layers]
+        return self.head(layers_total(x, begin, windows, kernels, weights, [layer.dilation for layer in self.layers]))
 
     @property
     def layers(self) -> list[Layer]:
@@ -228,7 +210,7 @@ class WaveNet(nn.Module):
         return x
 
     def conditioning(self, mel: Tensor) -> tuple[list[Tensor], Kernels]:
-        """For each layer (batch, gate, frames, window): what `spread` makes its conditioning of."""
+        """For each layer (batch, gate, frames, window): the frames its gates hear."""
         windows = unspread(self._projected(mel))
         return list(torch.split(windows, self.sizes.gate, 1)), self.upsample_net.upsample.kernels(windows.shape[2])
 
@@ -248,14 +230,6 @@ class WaveNet(nn.Module):
 def unspread(projected: Tensor) -> Tensor:
     """With each frame the window of frames that reach its samples: (batch, channels, frames, window)."""
     return projected.unfold(2, 2 * REACH + 1, 1)
-
-
-def spread(windows: Tensor, kernels: Kernels) -> Tensor:
-    """Frames to samples, (batch, channels, samples)."""
-    samples = windows @ kernels.inner.to(windows.dtype)
-    edges = torch.einsum("bcfw,fwp->bcfp", windows[:, :, kernels.at], kernels.edges.to(windows.dtype))
-    at = torch.tensor(kernels.at, device=windows.device)
-    return samples.index_add(2, at, edges).flatten(2)
 
 
 def bias_of(conv: NormedConv) -> Tensor:
