@@ -382,6 +382,16 @@ def test_a_small_network_learns(speech: Path) -> None:
     assert losses[0] > 11 and losses[-1] < losses[0] - 1
 
 
+def test_weights_of_low_precision_lose_about_the_same(speech: Path) -> None:
+    torch.manual_seed(0)
+    network = WaveNet(TINY, for_speech=True)
+    batch = next(iter(opened(speech).train(0, 0)))
+    exact = WORKLOAD.loss(network, batch)
+    lower = WORKLOAD.loss(network.to(torch.bfloat16), batch)
+    lower.backward()
+    assert lower.dtype == torch.float32 and float(lower.detach()) == pytest.approx(float(exact.detach()), rel=0.02)
+
+
 def test_padding_teaches_nothing() -> None:
     torch.manual_seed(0)
     network = WaveNet(TINY)

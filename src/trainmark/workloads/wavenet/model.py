@@ -187,8 +187,9 @@ class WaveNet(nn.Module):
     def forward(self, sound: Tensor, mel: Tensor) -> Tensor:
         """`sound` (batch, samples) and `mel` (batch, bands, frames) with the frames on either side of it give the
         distribution (batch, 3 x mixtures, samples) of each sample that follows one of `sound`."""
-        windows, kernels = self.conditioning(mel)
-        x = self.first_conv(sound[:, None])
+        weight = self.first_conv.weight_v
+        windows, kernels = self.conditioning(mel.to(weight.dtype))
+        x = self.first_conv(sound[:, None].to(weight.dtype))
         # one by one: gradients of a stack's sum would share their memory
         begin = reduce(torch.add, [bias_of(layer.conv1x1_skip) for layer in self.layers])
         weights = [layer.weights for layer in self.layers]

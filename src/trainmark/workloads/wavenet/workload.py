@@ -102,7 +102,7 @@ def _fallen(recipe: WaveNetRecipe, progress: Progress) -> float:
 
 def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
     """Of every sample that follows one that was heard."""
-    return logistics.nll(model(batch.sound[:, :-1], batch.mel), batch.sound[:, 1:])
+    return logistics.nll(model(batch.sound[:, :-1], batch.mel).float(), batch.sound[:, 1:])
 
 
 WORKLOAD = WaveNetOnLJSpeech()
