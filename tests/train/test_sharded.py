@@ -42,6 +42,15 @@ TINY = DecoderRecipe(
     clip_gradient_norm=0.5,
     memory_format="contiguous",
 )
+GPT = {
+    "tied": True,
+    "activation": "gelu",
+    "norm_weights": False,
+    "scale_attention": True,
+    "init": "torch",
+    "kv_heads": 4,
+}
+"""What makes it a small gpt124m."""
 STEPS, SAVED = 4, 2
 NOTHING = torch.zeros(0, dtype=torch.uint8)
 BATCH = 8
@@ -117,6 +126,8 @@ def ranks(
     ("world", "local_ranks", "change"),
     [
         (2, 2, {"parallel": "ddp"}),
+        (4, 4, {"parallel": "ddp", **GPT}),
+        (2, 2, {"parallel": "fsdp", **GPT}),
         (2, 2, {"parallel": "fsdp"}),
         (2, 1, {"parallel": "hsdp", "tied": True}),
         (4, 4, {"parallel": "fsdp", "recompute": "full"}),
@@ -125,7 +136,7 @@ def ranks(
     ],
 )
 def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: dict[str, Any]) -> None:
-    same = {name: value for name, value in change.items() if name == "tied"}
+    same = {name: value for name, value in change.items() if name not in ("parallel", "recompute", "accumulate")}
     found = ranks(world, local_ranks, **change)
     assert found["losses"] == pytest.approx(alone(**same)["losses"], rel=1e-4)
     whole = alone(**same)["held"]
