@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from trainmark.doctor import conformance
 from trainmark.platforms import files, number_types, standin
 from trainmark.platforms.number_types import FACTORS, type_of
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.precision import PRECISIONS, REDUCED_FLOAT32, TOO_NARROW
+from trainmark.spec.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW
 
 
 def products(dtype: torch.dtype, result: torch.dtype) -> list[float]:
@@ -55,9 +56,29 @@ def test_a_device_that_lowers_float32_by_itself_is_found_out(
 
 @pytest.mark.parametrize("name", files.load("cpu").precisions)
 def test_the_processor_computes_in_what_it_is_asked_for(name: str) -> None:
-    found = number_types.computed_types(Platform(files.load("cpu")).open(0), PRECISIONS[name])
+    asked = PRECISIONS[name]
+    found = number_types.computed_types(Platform(files.load("cpu")).open(0), asked)
     for kind in number_types.KINDS:
-        assert found[kind][PRECISIONS[name].computes_in] == PRECISIONS[name].computes_in
+        assert found[kind][asked.unscaled] == asked.unscaled
+    eight_bits = {type_: used for type_, used in found["matmul"].items() if type_ in (E4M3, E5M2)}
+    assert eight_bits == ({E4M3: E4M3, E5M2: E5M2} if asked.scaled else {})
+
+
+@pytest.mark.parametrize("lost", [E4M3, E5M2])
+def test_a_device_that_drops_digits_of_eight_bits_is_found_out(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply = torch._scaled_mm
+
+    def careless(left: torch.Tensor, right: torch.Tensor, **named: object) -> torch.Tensor:
+        if left.dtype == getattr(torch, lost):
+            left = torch.exp2(left.float().log2().floor()).to(left.dtype)
+        return multiply(left, right, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch, "_scaled_mm", careless)
+    device = Platform(files.load("cpu")).open(0)
+    found = number_types.computed_types(device, PRECISIONS["fp8"])["matmul"]
+    assert (found[lost], found[E5M2 if lost == E4M3 else E4M3]) == (TOO_NARROW, E5M2 if lost == E4M3 else E4M3)
+    checked = conformance.precision_is_real(device, PRECISIONS["fp8"])
+    assert (checked.verdict, f"not in {lost}" in checked.sentence) == ("failed", True)
 
 
 def test_a_kind_that_the_device_cannot_compute_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.spec.precision import PRECISIONS, ran, said_of_products
+from trainmark.spec.precision import PRECISIONS, ran, said_of_products, scaled_share
 
 NOT_ALLOWED = {"matmul": False, "convolution": False}
 
@@ -18,6 +18,18 @@ def test_what_ran_as_asked_has_the_name_it_was_asked_by(word: str) -> None:
         ran({"matmul": {used: 9}, "convolution": {used: 5}}, {asked.weights: 3, "float32": 1}, tf32, asked.autocast)
         == word
     )
+
+
+@pytest.mark.parametrize(
+    ("eight_bits", "word"),
+    [(51, "fp8"), (49, "mixed: 51 % bfloat16, 16 % float8_e4m3fn, 33 % float8_e5m2"), (0, "bf16")],
+)
+def test_half_of_the_multiplications_in_eight_bits_make_a_run_fp8(eight_bits: int, word: str) -> None:
+    forward = eight_bits // 3
+    counted = {"bfloat16": 100 - eight_bits, "float8_e4m3fn": forward, "float8_e5m2": eight_bits - forward}
+    found = ran({"matmul": counted}, {"bfloat16": 9, "float32": 1}, NOT_ALLOWED, None)
+    assert found.removesuffix(", weights bfloat16") == word
+    assert scaled_share({"matmul": counted, "convolution": {}}) == eight_bits / 100
 
 
 CONVOLUTIONS_ONLY = {"matmul": False, "convolution": True}
@@ -35,6 +47,7 @@ CONVOLUTIONS_ONLY = {"matmul": False, "convolution": True}
         ({"float32": 999}, {"float32": 1}, CONVOLUTIONS_ONLY, None, "fp32"),
         ({"float32": 5}, {"float32": 5}, CONVOLUTIONS_ONLY, None, "mixed: 50 % float32, 50 % tf32"),
         ({"float8_e4m3fn": 9}, {}, NOT_ALLOWED, None, "mixed: 100 % float8_e4m3fn"),
+        ({"float32": 98, "float8_e5m2": 2}, {}, NOT_ALLOWED, None, "mixed: 98 % float32, 2 % float8_e5m2"),
         ({}, {}, NOT_ALLOWED, None, "mixed: no product was seen"),
     ],
 )

@@ -49,6 +49,7 @@ def test_every_precision_says_what_it_computes_in() -> None:
         "bf16": "bfloat16",
         "amp-fp16": "float16",
         "amp-bf16": "bfloat16",
+        "fp8": "float8_e4m3fn",
     }
     assert {name for name, precision in PRECISIONS.items() if precision.scales_loss} == {"fp16", "amp-fp16"}
 

@@ -17,17 +17,19 @@ from trainmark import workloads
 from trainmark.datasets.input_pool import ImageBatch
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
+from trainmark.spec.errors import UsageError
 from trainmark.spec.event_files import EventTail, EventWriter
 from trainmark.spec.events import PrecisionSeen
-from trainmark.spec.precision import PRECISIONS, Precision
+from trainmark.spec.precision import PRECISIONS, Precision, said_of_products, scaled_share
 from trainmark.train import loop
 from trainmark.train.precision_proof import Proof, kind_of_product
 from trainmark.train.schedule import Position
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
+from trainmark.workloads.decoder.batches import TextBatch
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 
-RUNS_ON_A_CPU = [name for name in PRECISIONS if name != "tf32"]
+RUNS_ON_A_CPU = [name for name, precision in PRECISIONS.items() if name != "tf32" and not precision.scaled]
 NAMES = ("resnet50", "vit", "tacotron2")
 
 
@@ -50,6 +52,9 @@ def batch(name: str) -> Any:
             count=3,
             global_count=3,
         )
+    if name == "gpt124m":
+        tokens = torch.randint(0, 416, (4, 65), generator=drawn)
+        return TextBatch(tokens=tokens, count=4, global_count=4)
     images = torch.randint(0, 255, (4, 3, 64, 64), generator=drawn, dtype=torch.uint8)
     return ImageBatch(
         images=images.contiguous(memory_format=torch.channels_last),
@@ -61,7 +66,12 @@ def batch(name: str) -> Any:
 
 def tiny(name: str, word: str, device: Device, **changes: Any) -> Stepper:
     workload = workloads.load(name)
-    small = {"resnet50": {"width": 4}, "vit": {"layers": 1}, "tacotron2": {"rnn_width": 32, "postnet_width": 32}}
+    small: dict[str, dict[str, Any]] = {
+        "gpt124m": {"layers": 2},
+        "resnet50": {"width": 4},
+        "vit": {"layers": 1},
+        "tacotron2": {"rnn_width": 32, "postnet_width": 32},
+    }
     recipe = replace(workload.recipes["smoke"], **{**small[name], **changes})
     device.set_precision(Precision.parse(word))
     stepper = build_stepper(workload, recipe, Precision.parse(word), device, 1)
@@ -102,6 +112,42 @@ def test_every_precision_is_named_by_what_ran_and_watching_changes_no_loss(
     main = PRECISIONS[word].computes_in
     assert found.computed["matmul"][main] > 0
     assert found.computed["convolution"][main] > 1  # there and back
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "share"),
+    [
+        ("vit", {"layers": 2, "mlp": 512}, 0.5),
+        ("gpt124m", {}, 0.75),
+        ("gpt124m", {"recompute": "selective"}, 0.75),
+        ("gpt124m", {"tied": False, "activation": "swiglu", "kv_heads": 2}, 0.75),
+    ],
+)
+def test_fp8_is_what_linear_layers_compute_in_and_their_share_is_told(
+    tmp_path: Path, device: Device, name: str, changes: dict[str, Any], share: float
+) -> None:
+    data = batch(name)
+    plain = losses(tiny(name, "fp8", device, **changes), data)
+    stepper = tiny(name, "fp8", device, **changes)
+    Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
+    assert losses(stepper, data) == plain
+    assert plain == pytest.approx(losses(tiny(name, "bf16", device, **changes), data), rel=0.01)
+    found = said(tmp_path)
+    assert (found.asked, found.ran) == ("fp8", "fp8")
+    counted = found.multiplications["matmul"]
+    assert counted["float8_e5m2"] == 2 * counted["float8_e4m3fn"]  # two on the way back
+    assert found.scaled_share == scaled_share(found.multiplications)
+    assert share < found.scaled_share < 1
+    assert found.inside["matmul"]["float8_e5m2"] == "float8_e5m2"
+    assert said_of_products(found.computed).count("float8") == 2
+
+
+def test_a_network_with_few_linear_layers_is_not_called_fp8(tmp_path: Path, device: Device) -> None:
+    found = watched(tmp_path, tiny("tacotron2", "fp8", device), batch("tacotron2"))
+    assert found.ran.startswith("mixed: ")
+    assert 0 < found.scaled_share < 0.1
+    with pytest.raises(UsageError, match="fp8 has nothing to compute in this network"):
+        tiny("resnet50", "fp8", device)
 
 
 def test_only_the_first_step_is_watched(tmp_path: Path, device: Device) -> None:

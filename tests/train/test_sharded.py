@@ -42,14 +42,23 @@ TINY = DecoderRecipe(
     clip_gradient_norm=0.5,
     memory_format="contiguous",
 )
+GPT = {
+    "tied": True,
+    "activation": "gelu",
+    "norm_weights": False,
+    "scale_attention": True,
+    "init": "torch",
+    "kv_heads": 4,
+}
+"""What makes it a small gpt124m."""
 STEPS, SAVED = 4, 2
 NOTHING = torch.zeros(0, dtype=torch.uint8)
 BATCH = 8
 
 
-def batch_of(step: int, rank: int, world: int) -> TextBatch:
+def batch_of(step: int, rank: int, world: int, context: int = TINY.context) -> TextBatch:
     lot = torch.Generator().manual_seed(step)
-    tokens = torch.randint(TINY.vocabulary, (BATCH, TINY.context + 1), generator=lot)
+    tokens = torch.randint(TINY.vocabulary, (BATCH, context + 1), generator=lot)
     return TextBatch(tokens=tokens.chunk(world)[rank], count=BATCH // world, global_count=BATCH)
 
 
@@ -70,7 +79,7 @@ def learn(change: dict[str, Any], precision: str, local_ranks: int, state: Tenso
         stepper.load_state(unpacked(state))
     losses, kept = [], NOTHING
     for step in range(SAVED if len(state) else 0, STEPS):
-        losses.append(stepper.step(batch_of(step, rank, world)))
+        losses.append(stepper.step(batch_of(step, rank, world, recipe.context)))
         if step == SAVED - 1:
             whole = stepper.state()
             if rank == 0:
@@ -117,6 +126,8 @@ def ranks(
     ("world", "local_ranks", "change"),
     [
         (2, 2, {"parallel": "ddp"}),
+        (4, 4, {"parallel": "ddp", **GPT}),
+        (2, 2, {"parallel": "fsdp", **GPT}),
         (2, 2, {"parallel": "fsdp"}),
         (2, 1, {"parallel": "hsdp", "tied": True}),
         (4, 4, {"parallel": "fsdp", "recompute": "full"}),
@@ -125,7 +136,7 @@ def ranks(
     ],
 )
 def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: dict[str, Any]) -> None:
-    same = {name: value for name, value in change.items() if name == "tied"}
+    same = {name: value for name, value in change.items() if name not in ("parallel", "recompute", "accumulate")}
     found = ranks(world, local_ranks, **change)
     assert found["losses"] == pytest.approx(alone(**same)["losses"], rel=1e-4)
     whole = alone(**same)["held"]
@@ -147,6 +158,22 @@ def test_bf16_is_computed_from_float32_masters_and_summed_in_float32() -> None:
     assert {weight.dtype for weight in state["model"].values()} == {torch.float32}
     assert state["master_weights"] == []
     assert found["types"] == ["torch.bfloat16"]
+
+
+WIDE = {"width": 32, "kv_heads": 4, "ffn": 48, "context": 16}
+"""Of whose sizes all are multiples of 16."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("parallel", "change"), [("ddp", {}), ("fsdp", {}), ("fsdp", {"recompute": "selective"})])
+def test_fp8_learns_on_two_ranks_what_it_learns_on_one(parallel: str, change: dict[str, Any]) -> None:
+    found = ranks(2, 2, precision="fp8", parallel=parallel, **WIDE, **change)
+    assert found["losses"] == pytest.approx(alone("fp8", **WIDE)["losses"], rel=5e-3)
+    assert found["losses"] != alone("bf16", **WIDE)["losses"]
+    assert found["losses"] == pytest.approx(alone("bf16", **WIDE)["losses"], rel=1e-2)
+    state = unpacked(found["state"])
+    masters = state["model"].values() if parallel == "fsdp" else state["master_weights"]
+    assert {weight.dtype for weight in masters} == {torch.float32}
 
 
 @pytest.mark.slow

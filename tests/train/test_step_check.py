@@ -78,7 +78,8 @@ def checked(name: str, folder: Path, word: str = "fp32", data: Any = None) -> St
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("resnet50", "fp32"), ("resnet50", "amp-bf16"), ("vit", "bf16"), ("tacotron2", "amp-fp16")]
+    ("name", "word"),
+    [("resnet50", "fp32"), ("resnet50", "amp-bf16"), ("vit", "bf16"), ("tacotron2", "amp-fp16"), ("vit", "fp8")],
 )
 def test_an_honest_device_agrees_in_every_precision(name: str, word: str, script: Path, tmp_path: Path) -> None:
     found = checked(name, tmp_path, word)

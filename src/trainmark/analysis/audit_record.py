@@ -21,7 +21,7 @@ from trainmark.spec.audit import DAMAGED, CannotCheckError, Check, check, conclu
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.doubts import CLOCKS_FAR_APART, Facts, collect
 from trainmark.spec.metrics import METRICS, Measured, Quantity, measure, withhold
-from trainmark.spec.precision import Precision, ran
+from trainmark.spec.precision import Precision, ran, scaled_share
 from trainmark.spec.recipe import Recipe
 from trainmark.spec.record import Evaluation, Record, coverage
 from trainmark.spec.series import SeriesFile, StepSeries, thinned
@@ -525,6 +525,13 @@ def precision(case: Case) -> Iterator[CheckResult]:
             f"{proof.ran} on the record; its products make it {found}",
             "the word for what ran follows from the products that were watched",
             "the label, and what was changed in the proof",
+        )
+    share = scaled_share(proof.multiplications)
+    if proof.scaled_share is not None and not same(proof.scaled_share, share, 1e-6):
+        yield wrong(
+            f"{100 * proof.scaled_share:.1f} % of the multiplications in eight bits, by their types {100 * share:.1f}",
+            "what share had factors of eight bits follows from the products that were watched",
+            "the proof",
         )
     if (proof.loss_scale is not None) != asked.scales_loss or (proof.skipped_steps and not asked.scales_loss):
         said = f"loss scale {proof.loss_scale!r}, {proof.skipped_steps} steps skipped"

@@ -18,7 +18,15 @@ from trainmark.spec.published_row import PublishedRow
 MOST_SEEN = 70.0
 """Percent of a data sheet's peak above which hardly any whole training step was ever seen."""
 
-_LABELS = {"amp": "fp16", "fp32": "fp32", "tf32": "tf32", "fp16": "fp16", "bf16": "bf16", "float32": "fp32"}
+_LABELS = {
+    "amp": "fp16",
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "float32": "fp32",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,15 +167,21 @@ def precision_is_real(device: Device, precision: Precision) -> CheckResult:
             if precision.allows_tf32 and kind != "matmul":
                 continue  # a library may choose a way without TF32, and be right to
             used = computed_type(device, precision, getattr(torch, precision.weights))
-            if used != precision.computes_in:
-                return failed(
-                    f"{kind}: numbers whose products tell types apart were multiplied in {used}, "
-                    f"not in {precision.computes_in}",
-                    "it computes in another type than the one asked for, or lowers float32 by itself",
-                )
+            if used != precision.unscaled:
+                return _another_type(kind, used, precision.unscaled)
+        for asked, used in number_types.scaled_types(device, precision).items() if precision.scaled else ():
+            if used != asked:
+                return _another_type("matmul", used, asked)
     finally:
         device.set_precision(FP32)
     return ok(f"trains; products come out as {precision.computes_in} rounds them")
+
+
+def _another_type(kind: str, used: str, computes_in: str) -> CheckResult:
+    return failed(
+        f"{kind}: numbers whose products tell types apart were multiplied in {used}, not in {computes_in}",
+        "it computes in another type than the one asked for, or lowers float32 by itself",
+    )
 
 
 def autocast_works(device: Device) -> CheckResult:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainmark import workloads
-from trainmark.platforms import files
+from trainmark.platforms import files, scaled_products
 from trainmark.platforms.platform import Platform
 from trainmark.spec import cores
 from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
@@ -65,8 +65,13 @@ def devices(plan: Plan, platform: Platform) -> CheckResult:
 
 
 def precision(plan: Plan, platform: Platform) -> CheckResult:
-    device = platform.open(0)
-    if not (reason := device.refuses(Precision.parse(plan.precision))):
+    """UsageError where the network has nothing that the precision is for."""
+    device, asked = platform.open(0), Precision.parse(plan.precision)
+    if not (reason := device.refuses(asked)):
+        if asked.scaled:
+            from trainmark.train import meta_model
+
+            scaled_products.take_over(meta_model.model(plan))
         return ok(f"{plan.precision} runs here")
     can = [name for name, precision in PRECISIONS.items() if not device.refuses(precision)]
     others = f"this device runs {', '.join(can)}" if can else "nor does any other; see `trainmark platform check`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.precision import PRECISIONS, REDUCED_FLOAT32, TOO_NARROW, Precision
+from trainmark.platforms import scaled_products
+from trainmark.spec.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW, Precision
 
 if TYPE_CHECKING:
     from trainmark.platforms.platform import Device
 
+SCALED_FACTORS = {E4M3: (1 + 2**-3, 2.0**8), E5M2: (1 + 2**-2, 2.0**15)}
+"""By the type of eight bits they are of: one that needs all its digits, and one near the end of its range."""
 SIDE = 256
 """Of the matrices: small ones may take another way than those of a network."""
 
@@ -67,6 +71,28 @@ def computed_types(device: Device, precision: Precision) -> dict[str, dict[str, 
                 found[kind][name] = compute(device, settings, factors)
             except (RuntimeError, NotImplementedError):
                 continue
+    if precision.scaled:
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            found["matmul"].update(scaled_types(device, precision))
+    return found
+
+
+def scaled_types(device: Device, precision: Precision) -> dict[str, str]:
+    """In which type factors of eight bits are multiplied, by the type they have: in it, or in fewer digits."""
+    found: dict[str, str] = {}
+    right = torch.zeros(scaled_products.MULTIPLE)
+    right[0], right[1] = 1 + 2**-3, 2.0**-6
+    for name, pair in SCALED_FACTORS.items():
+        left = torch.zeros_like(right)
+        left[0], left[1] = pair
+        types = (getattr(torch, name), getattr(torch, E4M3))
+        here = [side.diag().to(type_).to(device.torch) for side, type_ in zip((left, right), types, strict=True)]
+        one = torch.ones((), device=device.torch)
+        with device.arithmetic(precision), torch.no_grad():
+            products = scaled_products.multiplied(here[0], one, here[1], one, torch.bfloat16)
+        device.synchronize()
+        exact = torch.equal(products.float().cpu().diagonal(), left * right)
+        found[name] = name if exact else TOO_NARROW
     return found
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import psutil
 import torch
 
-from trainmark.platforms import device_errors
+from trainmark.platforms import device_errors, scaled_products
 from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.timestamps import EventMarks, HostMarks, Marks
@@ -194,7 +194,7 @@ class Device:
 
     def arithmetic(self, precision: Precision) -> contextlib.AbstractContextManager[Any]:
         """What forward and backward run in: nothing special, unless the precision has to be emulated."""
-        if not self.emulates(precision):
+        if not self.widens(precision):
             return contextlib.nullcontext()
         return WideArithmetic()  # type: ignore[no-untyped-call]
 
@@ -209,16 +209,23 @@ class Device:
                 linear = torch.nn.Linear(4, 4, device=self.torch, dtype=weights)
                 image = torch.ones(1, 4, 3, 3, device=self.torch, dtype=weights)
                 linear(layer(image).flatten(1)).float().sum().backward()
+            if precision.scaled:
+                scaled_products.train_once(self.torch)
             self.synchronize()
         except (RuntimeError, AssertionError, TypeError) as error:
             return device_errors.sentence(error) or device_errors.first_line(error)
         return None
 
     def emulates(self, precision: Precision) -> bool:
-        """True where the arithmetic of a precision runs, but without instructions of its own."""
-        if self.torch.type != "cpu" or precision.computes_in not in ("bfloat16", "float16"):
+        """True where the arithmetic of a precision runs, but without instructions of its own; torch takes none for
+        products of eight bits on any CPU."""
+        return self.torch.type == "cpu" and (precision.scaled is not None or self.widens(precision))
+
+    def widens(self, precision: Precision) -> bool:
+        """True where products of a narrow type are computed by float32 kernels, as there are no other fast ones."""
+        if self.torch.type != "cpu" or precision.unscaled not in ("bfloat16", "float16"):
             return False
-        asked = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[precision.computes_in]
+        asked = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[precision.unscaled]
         supported = getattr(torch.ops.mkldnn, asked, None)
         return supported is not None and not supported()
 

@@ -71,7 +71,7 @@ class StandInDevice(Device):
         return torch.zeros(length).as_subclass(_late_memory(self.queue))
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[Any]:
-        return self._launches(wide=self.emulates(precision))
+        return self._launches(wide=self.widens(precision))
 
     def _launches(self, *, wide: bool) -> Launches:
         return Launches(self.queue, self.memory, self._script, wide)

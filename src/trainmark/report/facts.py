@@ -11,7 +11,7 @@ from trainmark.spec import links, loss_bands
 from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce
-from trainmark.spec.machine import FlopsFacts, StepCheck
+from trainmark.spec.machine import FlopsFacts, PrecisionProof, StepCheck
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.precision import said_of_inside, said_of_products
 from trainmark.spec.record import Record
@@ -138,6 +138,7 @@ def precision(record: Record, say: Say) -> FactSection | None:
         RecordFact(say("ran"), found.ran if found.ran == found.asked else f"{found.ran}; {found.asked} was asked for"),
         RecordFact(say("asked of the device"), said_of_products(found.computed) or "none seen"),
         RecordFact(say("computed by it"), said_of_inside(found.inside) or "not tried"),
+        *_scaled(found, say),
         RecordFact(say("weights"), ", ".join(held)),
         RecordFact(say("autocast"), found.autocast or "off"),
         RecordFact(say("tf32"), f"allowed for {' and '.join(flags)}" if flags else "not allowed"),
@@ -151,6 +152,12 @@ def precision(record: Record, say: Say) -> FactSection | None:
         remark=say("types of the first step's products, and what the device makes of them"),
         facts=facts,
     )
+
+
+def _scaled(found: PrecisionProof, say: Say) -> list[RecordFact]:
+    if found.scaled_share is None:
+        return []
+    return [RecordFact(say("in eight bits"), f"{100 * found.scaled_share:.1f} % of the multiplications")]
 
 
 def said_of_step(found: StepCheck) -> str:

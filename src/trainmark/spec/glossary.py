@@ -77,13 +77,14 @@ WORDS = {
     "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite, or its "
     "device counted time unlike the host. A folder without a record belongs to a run that still runs, or ended before "
     "a record could be written.",
-    "precision": "What the products of the run's first step were really computed in: fp32, tf32, bf16, fp16, or "
-    "amp-... where autocast lowered them from float32 weights. Two things are looked at. What was asked of the "
-    "device are the types of the factors, as seen on their way to it. What is computed by it, products show that "
-    "come out differently in each type, made before the first step; where these are narrower, they count. A "
-    "type names a run if three quarters of all multiplications were done in it and hardly any in a narrower one. Where "
-    "a CPU emulates a narrow type with float32 kernels, factors that hold nothing but narrow numbers make a narrow "
-    "product.",
+    "precision": "What the products of the run's first step were really computed in: fp32, tf32, bf16, fp16, amp-... "
+    "where autocast lowered them from float32 weights, or fp8 where linear layers scaled their factors to eight bits "
+    "and the rest was bf16. Two things are looked at. What was asked of the device are the types of the "
+    "factors, as seen on their way to it. What is computed by it, products show that come out differently in "
+    "each type, made before the first step; where these are narrower, they count. A type names a run if three "
+    "quarters of all multiplications were done in it and hardly any in a narrower one; for fp8 half of them "
+    "will do, as attention and the head are never in it, and the record has their share. Where a CPU emulates a "
+    "narrow type with float32 kernels, factors that hold nothing but narrow numbers make a narrow product.",
     "group": "What the runs of one --repeat have in common.",
     "fingerprint": "Equal for two runs that were asked for the same training on the same kind of platform.",
 }

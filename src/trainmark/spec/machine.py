@@ -85,6 +85,8 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
     inside: Mapping[str, Mapping[str, str]] = {}
     """By kind and type of the factors, the type in which the device multiplied numbers whose products tell types apart;
     nothing where that was not tried."""
+    scaled_share: Finite | None = None
+    """What share of the multiplications had factors of eight bits; None where none was asked for."""
     weights: Mapping[str, Whole] = {}
     tf32: Mapping[str, bool] = {}
     autocast: str | None = None

@@ -21,6 +21,9 @@ class Precision:
     scales_loss: bool = False
     """float16 gradients underflow unless the loss is scaled up first."""
     allows_tf32: bool = False
+    scaled: str | None = None
+    """Type of eight bits to which linear layers scale the factors of their products, and gradients to its sister of
+    wider range; whatever does not fit stays in the type of the weights."""
 
     @classmethod
     def parse(cls, text: str) -> Precision:
@@ -32,6 +35,11 @@ class Precision:
     @property
     def computes_in(self) -> str:
         """The type most arithmetic is done in, by torch's name; `tf32` where float32 is rounded on the way in."""
+        return self.scaled or self.unscaled
+
+    @property
+    def unscaled(self) -> str:
+        """The same of all products but those that linear layers scale."""
         if self.allows_tf32:
             return "tf32"
         return self.autocast or self.weights
@@ -45,7 +53,10 @@ class Precision:
         return self.name
 
 
-FAMILIES_OF_TYPES = {"float32": "fp32", "tf32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+"""Types of eight bits: one with more digits, for what goes forward, one of wider range, for gradients."""
+
+FAMILIES_OF_TYPES = {"float32": "fp32", "tf32": "tf32", "float16": "fp16", "bfloat16": "bf16", E4M3: "fp8"}
 """From torch's names of types, and `tf32`, to the words of data sheets."""
 FAMILIES = tuple(FAMILIES_OF_TYPES.values())
 
@@ -59,6 +70,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision(name="bf16", weights="bfloat16"),
         Precision(name="amp-fp16", autocast="float16", scales_loss=True),
         Precision(name="amp-bf16", autocast="bfloat16"),
+        Precision(name="fp8", weights="bfloat16", scaled=E4M3),
     )
 }
 
@@ -70,11 +82,22 @@ def significand_bits(type_: str) -> int:
 
 LEAST_SHARE = 0.75
 """What a run's products must share of one type to be called by it: autocast leaves some of them as they are."""
+LEAST_SCALED_SHARE = 0.5
+"""The same of eight bits, which attention and a network's head never are."""
 MOST_NARROWER = 0.01
 """What of them may be narrower than the type a run is called by."""
 REDUCED_FLOAT32, TOO_NARROW = "less than float32", "less than bfloat16"
 """Words for arithmetic that is none of the types there are names for: sums of narrow parts, or a handful of bits."""
-_BITS = {"float32": 24, REDUCED_FLOAT32: 12, "tf32": 11, "float16": 11, "bfloat16": 8, TOO_NARROW: 1}
+_BITS = {
+    "float32": 24,
+    REDUCED_FLOAT32: 12,
+    "tf32": 11,
+    "float16": 11,
+    "bfloat16": 8,
+    E4M3: 4,
+    E5M2: 3,
+    TOO_NARROW: 1,
+}
 """Of the significand."""
 
 
@@ -101,10 +124,15 @@ def ran(
     total = sum(found.values())
     if not total:
         return "mixed: no product was seen"
-    main = max(found, key=lambda used: found[used])
+    kinds: dict[str, int] = {}
+    for used, count in found.items():
+        kind = E4M3 if used == E5M2 else used  # one precision takes both
+        kinds[kind] = kinds.get(kind, 0) + count
+    main = max(kinds, key=lambda used: kinds[used])
     held = max(weights, key=lambda used: weights[used])
-    narrower = sum(count for used, count in found.items() if _BITS.get(used, 0) < _BITS.get(main, 0))
-    if found[main] >= LEAST_SHARE * total and narrower <= MOST_NARROWER * total:
+    narrower = sum(count for used, count in kinds.items() if _BITS.get(used, 0) < _BITS.get(main, 0))
+    least = LEAST_SCALED_SHARE if main == E4M3 else LEAST_SHARE
+    if kinds[main] >= least * total and narrower <= MOST_NARROWER * total:
         lowered = main if held != main and main == autocast else None
         wanted = (main, held, lowered)
         for precision in PRECISIONS.values():
@@ -112,6 +140,13 @@ def ran(
                 return precision.name
     shares = ", ".join(f"{100 * count / total:.0f} % {used}" for used, count in sorted(found.items()))
     return f"mixed: {shares}, weights {held}"
+
+
+def scaled_share(multiplications: Mapping[str, Mapping[str, int]]) -> float:
+    """What share of all multiplications had factors of eight bits."""
+    total = sum(sum(types.values()) for types in multiplications.values())
+    scaled = sum(types.get(type_, 0) for types in multiplications.values() for type_ in (E4M3, E5M2))
+    return scaled / total if total else 0.0
 
 
 def narrower_inside(kind: str, asked: str, factors: str, inside: Mapping[str, Mapping[str, str]]) -> str | None:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainmark.platforms.number_types import computed_types
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import PrecisionSeen
-from trainmark.spec.precision import ran
+from trainmark.spec.precision import ran, scaled_share
 from trainmark.train.stepper import Stepper
 
 _MATMUL = re.compile(r"(^|_)((b?add)?b?(mm|mv)|matmul|linear|v?dot|attention|rnn|lstm|gru)(_|$)")
@@ -76,8 +76,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._proof = proof
         self._stepper = stepper
         precision = stepper.precision
-        emulated = stepper.device.emulates(precision)
-        self._emulated: torch.dtype | None = getattr(torch, precision.computes_in) if emulated else None
+        emulated = stepper.device.widens(precision)
+        self._emulated: torch.dtype | None = getattr(torch, precision.unscaled) if emulated else None
         self._count: dict[str, dict[str, int]] = {"matmul": {}, "convolution": {}}
         self._multiplications: dict[str, dict[str, int]] = {"matmul": {}, "convolution": {}}
         self._autocast: str | None = None
@@ -113,10 +113,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _type(self, tensors: list[Tensor]) -> torch.dtype:
         """The type of a product: its factors' own, or the narrower one an emulation has rounded them to."""
-        factors = tensors[:2]
-        if self._emulated is not None and all(_holds_only(factor, self._emulated) for factor in factors):
-            return self._emulated
-        return min((factor.dtype for factor in factors), key=lambda dtype: dtype.itemsize)
+        factors, emulated = tensors[:2], self._emulated
+        narrowest = min((factor.dtype for factor in factors), key=lambda dtype: dtype.itemsize)
+        if emulated is None or narrowest.itemsize < emulated.itemsize:
+            return narrowest
+        return emulated if all(_holds_only(factor, emulated) for factor in factors) else narrowest
 
     def _note_autocast(self, model: Any, inputs: Any) -> None:
         kind = self._stepper.device.torch.type
@@ -130,8 +131,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "matmul": torch.get_float32_matmul_precision() != "highest",
             "convolution": bool(torch.backends.cudnn.allow_tf32),
         }
+        precision = self._stepper.precision
         return PrecisionSeen(
-            asked=self._stepper.precision.name,
+            asked=precision.name,
             ran=ran(self._multiplications, weights, tf32, self._autocast, self._proof.inside),
             computed=self._count,
             multiplications=self._multiplications,
@@ -140,6 +142,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tf32=tf32,
             autocast=self._autocast,
             loss_scale=self._scale,
+            scaled_share=scaled_share(self._multiplications) if precision.scaled else None,
         )
 
 

@@ -43,6 +43,8 @@ ROUNDINGS = 4
 """Times as much as rounding every result once changes a quantity, it may differ."""
 FLOOR = 1e-4
 """What nobody has to explain, of a quantity's size: sums in another order."""
+SCALED_ROUNDING = 2.0**-5
+"""By how much a sum of products is off whose factors have eight bits: the errors of many, which are larger, differ."""
 LOSS_SCALE = 1024.0
 """Small enough not to overflow at once, as the first of a scaler's usually does."""
 
@@ -166,6 +168,8 @@ def _difference(one: Tensor, other: Tensor) -> float:
 
 
 def _rounding(precision: Precision) -> float:
+    if precision.scaled:
+        return SCALED_ROUNDING
     return float(2.0 ** (1 - significand_bits(precision.computes_in)))
 
 
@@ -327,7 +331,9 @@ def _watching_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
 
     def keep(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            key = f"output of {name} ({type(module).__name__})"
+            # linear layers are called alike however a precision has them compute
+            kind = "Linear" if isinstance(module, nn.Linear) else type(module).__name__
+            key = f"output of {name} ({kind})"
             tensor = output[0] if isinstance(output, (tuple, list)) and output else output
             if key not in found and isinstance(tensor, Tensor) and tensor.is_floating_point():
                 found[key] = _sample(tensor)

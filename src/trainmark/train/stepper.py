@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainmark.platforms import scaled_products
 from trainmark.platforms.platform import Device
 from trainmark.spec.precision import Precision
 from trainmark.train.parallel import OneDevice, Parallel
@@ -38,6 +39,8 @@ class Stepper:
         self.parallel: Parallel = parallel or OneDevice()
         if precision.weights != "float32":
             self.parallel.low_precision(model, getattr(torch, precision.weights))
+        if precision.scaled:
+            scaled_products.take_over(model)
         self.model = self.parallel.wrap(model)
         self._loss = loss
         self._world = self.parallel.world

@@ -25,7 +25,7 @@ STATUSES = {
     "preview": "Preview",
 }
 """Of a system, by the word logs use: how its description says it."""
-WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16"}
+WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """The rules' words for types."""
 NOBODY = "not submitted"
 """The organisation of a log that was written to be looked at."""
@@ -66,12 +66,15 @@ class MlperfRun:
     @property
     def _types(self) -> dict[str, str]:
         """The narrowest types of products and of what ranks send each other, by the rules' words; none where they have
-        no word for it. Sharded ranks send weights in the type they multiply in, and others what their weights are."""
+        no word for it. Only linear layers scale their factors. Sharded ranks send weights in the type they multiply in
+        otherwise, and others what their weights are."""
         precision = Precision.parse(self.record.precision)
-        computed = WORDS.get(precision.computes_in)
+        linear, computed = WORDS.get(precision.computes_in), WORDS.get(precision.unscaled)
         sharded = self.record.plan.recipe.get("parallel") == "fsdp"
         exchanged = computed if sharded else WORDS.get(precision.weights)
-        return {"computed_in": computed, "exchanged_in": exchanged} if computed and exchanged else {}
+        if not (linear and computed and exchanged):
+            return {}
+        return {"linear_in": linear, "computed_in": computed, "exchanged_in": exchanged}
 
     @property
     def reached(self) -> bool:
