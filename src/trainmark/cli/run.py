@@ -61,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(result: Result, store: Store, *, as_json: bool) -> None:
+    from trainmark.analysis.priced import priced
     from trainmark.report import headline, output, table
+    from trainmark.spec import site
 
     # of a run that never made a step, what went wrong is all there is to say
     records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
@@ -70,8 +72,9 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
         json.dump(documents[0] if len(documents) == 1 else documents, sys.stdout, ensure_ascii=False)
         print()
     elif records:
+        price = site.load().price
         told = (*headline.sentences(records, output.rows_beside(records, store)), *result.left_out)
-        sys.stdout.write(table.render(records, sentences=told, **look(console())))
+        sys.stdout.write(table.render([priced(record, price) for record in records], sentences=told, **look(console())))
         for record in records:
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
@@ -96,10 +99,10 @@ def resume_command(record: Record, store: Store) -> str | None:
 def _page(records: Sequence[Record], store: Store) -> str | None:
     """Where the page of these runs was left; where it could not be, says so and fails nothing."""
     from trainmark.report import output
-    from trainmark.spec import escape
+    from trainmark.spec import escape, site
 
     try:
-        return str(output.leave_page(records, store))
+        return str(output.leave_page(records, store, site.load().price))
     except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
         say(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trainmark import workloads
-from trainmark.spec import links, loss_bands
+from trainmark.spec import links, loss_bands, metrics as definitions
 from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce
@@ -100,7 +100,8 @@ def metrics(record: Record, say: Say) -> FactSection:
             reason = quantity.unavailable or say("not available")
             rows.append((alias, NOTHING, "", around, say(reason)))
             continue
-        formula = METRICS[alias].formula if alias in METRICS else ""
+        known = definitions.known(alias)
+        formula = known.formula if known else ""
         peak = _peak(record.environment.flops, quantity.value, say) if alias == "mfu" else ""
         rows.append((alias, number(quantity.value), quantity.unit, around, say(formula) + peak))
     return FactSection(
