@@ -8,7 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_run_options, from_args
+from trainmark.cli.options import add_run_options, add_sweep_option, from_args
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 
@@ -29,6 +29,7 @@ EXAMPLES = """\
   trainmark run resnet50 --recipe quick --precision amp-bf16 --repeat 3
   trainmark run resnet50 --recipe fill --steps 200   finds the largest useful batch first
   trainmark run resnet50 --recipe fill --set batch_per_device=128 --steps 200
+  trainmark run resnet50 --sweep 1x1,1x2,1x4 --repeat 3   how it scales, and a forecast of larger sizes
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
   trainmark run tacotron2 --recipe reference --topology 1x8 --data /data/ljspeech --set target=0.5 --strict
   trainmark run resnet50 --recipe reference --topology 2x8 --hosts a,b --data /data/imagenet
@@ -39,6 +40,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser, store="where records are kept (default: $TRAINMARK_STORE or the user's data folder)")
+    add_sweep_option(parser)
     add = parser.add_argument
     add("--resume", metavar="RUN", help="go on with an earlier run from its last checkpoint")
     add("--hosts", metavar="A,B", help="the nodes of a topology such as 2x8, reached by ssh")
@@ -57,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         say(f"trainmark: {complaint}")
     if result.leads:
         _show(result, session.store_of(options), as_json=args.json)
+        if args.sweep and not args.json:
+            _show_sweep(result.records)
     return result.exit_code
 
 
@@ -83,6 +87,28 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
             show(f"to go on: {again}")
     if records and (page := _page(records, store)):
         (say if as_json else show)(f"page: {page}")
+
+
+def _show_sweep(records: Sequence[Record]) -> None:
+    """How well the topologies scale, and what that says of larger ones; or why it says nothing."""
+    from trainmark.analysis.forecast.further import beyond
+    from trainmark.analysis.forecast.whole import Assumptions
+    from trainmark.analysis.scaling import scaling
+    from trainmark.report import forecast_table, scaling_table
+    from trainmark.spec import site
+    from trainmark.spec.errors import UsageError
+
+    screen = console()
+    try:
+        screen.file.write("\n" + scaling_table.render([scaling(records)], **look(screen)))
+    except UsageError as error:
+        say(f"no scaling: {error}")
+        return
+    try:
+        found = beyond(records, Assumptions(price=site.load().price))
+        screen.file.write("\n" + forecast_table.render([found], **look(screen)))
+    except UsageError as error:
+        say(f"no forecast: {error}")
 
 
 def resume_command(record: Record, store: Store) -> str | None:
