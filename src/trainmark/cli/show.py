@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark import api
+    from trainmark.analysis.forecast.outcome import outcomes
     from trainmark.analysis.priced import priced
     from trainmark.cli.terminal import console, look
     from trainmark.published.lookup import group
@@ -66,7 +67,11 @@ def run(args: argparse.Namespace) -> int:
 
         folder = store.runs / record.run_id
         text = describe(
-            priced(record, price), path=path, run_folder=folder if folder.is_dir() else None, **look(screen)
+            priced(record, price),
+            path=path,
+            run_folder=folder if folder.is_dir() else None,
+            outcome=outcomes([record], store).get(record.run_id),
+            **look(screen),
         )
     screen.file.write(text)
     return 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trainmark import workloads
+from trainmark.analysis.forecast.outcome import ForecastOutcome
 from trainmark.spec import links, loss_bands, metrics as definitions
 from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.language import Say
@@ -239,6 +240,29 @@ def bands(record: Record, say: Say) -> FactSection | None:
             for one in found
         ],
         left=frozenset({3}),
+    )
+
+
+def outcome(found: ForecastOutcome | None, say: Say) -> FactSection | None:
+    """What the run did beside what earlier runs of other sizes would have said of it."""
+    if found is None:
+        return None
+    places = {
+        "inside the range": say("inside the range"),
+        "below the range": say("below the range"),
+        "above the range": say("above the range"),
+    }
+    low, high = (number(end) for end in found.interval)
+    middle = NOTHING if found.forecast.rate is None else number(found.forecast.rate)
+    off = "" if found.off is None else f"{100 * found.off:+.1f} %"
+    return FactSection(
+        title=say("Forecast and outcome"),
+        remark=say("as runs of {sizes} before it would have told").format(
+            sizes=", ".join(str(size) for size in found.known)
+        ),
+        heads=(found.metric, say("outcome"), say("forecast"), say("90 % range"), say("from its middle"), say("place")),
+        rows=[(found.unit, number(found.did), middle, f"{low} – {high}", off, places[found.place])],
+        left=frozenset({0, 5}),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainmark import __version__
 from trainmark.analysis.audit_record import audit_record
+from trainmark.analysis.forecast.outcome import outcomes
 from trainmark.analysis.priced import priced
 from trainmark.published.lookup import published_rows
 from trainmark.report import FORMATS
@@ -135,6 +136,7 @@ def _page(
             beside=tuple(rows_beside(records, store)),
             checks=checks,
             folders=folders,
+            outcomes=outcomes(records, store),
             samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             trainmark=__version__,
