@@ -59,18 +59,25 @@ def write_rank(folder: Path, rank: int, steps: int) -> None:
     log.close()
 
 
-def write_samples(folder: Path, samples: int) -> None:
-    draw = np.random.default_rng(0)
-    log = EventWriter(folder / "telemetry0.jsonl")
+def write_samples(folder: Path, samples: int, machine: int = 0, every_s: float = 0.5) -> None:
+    draw = np.random.default_rng(machine)
+    log = EventWriter(folder / f"telemetry{machine}.jsonl")
     devices = list(range(8))
     log.write(
         events.SamplerBegin(
-            host="node-0", pid=1, first_rank=0, launched_ns=0, at_ns=0, every_s=0.5, devices=devices, cores=64
+            host=f"node-{machine}",
+            pid=1,
+            first_rank=8 * machine,
+            launched_ns=0,
+            at_ns=0,
+            every_s=every_s,
+            devices=devices,
+            cores=64,
         )
     )
     for number in range(samples):
-        at_ns = number * 500_000_000
-        busy_s, used = 0.5 * number, float(draw.integers(10**10, 2 * 10**10))
+        at_ns = int(number * every_s * 1e9)
+        busy_s, used = every_s * number, float(draw.integers(10**10, 2 * 10**10))
         log.write(events.HostSample(at_ns=at_ns, busy_s=busy_s, own_s=busy_s, memory_used_bytes=int(used), load=64.25))
         readings = [
             events.DeviceReading(
@@ -85,7 +92,7 @@ def write_samples(folder: Path, samples: int) -> None:
             for device in devices
         ]
         log.write(events.DeviceSamples(at_ns=at_ns, readings=readings))
-    log.write(events.SamplerEnd(at_ns=samples * 500_000_000, cpu_s=1.0))
+    log.write(events.SamplerEnd(at_ns=int(samples * every_s * 1e9), cpu_s=1.0))
     log.close()
 
 

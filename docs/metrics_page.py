@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainmark.spec.escape import markdown_cell
 from trainmark.spec.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
-from trainmark.spec.metrics import METRICS
+from trainmark.spec.metrics import METRICS, PRICED, Metric
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 
@@ -33,6 +33,13 @@ METRICS_OPENING = """\
 
 Items are what throughput counts: images, mel frames. They are summed over all ranks from what was really trained on:
 short last batches, real mel frames without padding.
+"""
+
+PRICED_OPENING = """\
+### By the reader's own price
+
+No record holds these. `show`, `compare`, `report` and `run` compute them where `--price` or `[price]` of the site file
+gives a price; kWh stand wherever energy was measured.
 """
 
 COVERED = """\
@@ -63,16 +70,7 @@ shown wherever the result is.
 
 def page() -> str:
     phases = [(f"`{phase}`", _prose(text)) for phase, text in PHASES_EXPLAINED.items()]
-    metrics = [
-        (
-            f"`{metric.alias}`",
-            f"`{metric.name}`",
-            f"`{metric.formula}`",
-            markdown_cell(metric.unit.replace("{item}", "items")),
-            _prose(metric.definition),
-        )
-        for metric in METRICS.values()
-    ]
+    heads = ("shown as", "in code", "formula", "unit", "definition")
     words = [(f"`{word}`", _prose(text)) for word, text in WORDS.items()]
     doubts = [(f"`{code}`", _prose(text)) for code, text in DOUBTS.items()]
     parts = [
@@ -80,7 +78,9 @@ def page() -> str:
         PHASES_OPENING,
         table(("phase", "holds"), phases),
         METRICS_OPENING,
-        table(("shown as", "in code", "formula", "unit", "definition"), metrics),
+        table(heads, map(_row, METRICS.values())),
+        PRICED_OPENING,
+        table(heads, map(_row, PRICED.values())),
         COVERED,
         WORDS_OPENING,
         table(("word", "meaning"), words),
@@ -88,6 +88,11 @@ def page() -> str:
         table(("code", "says"), doubts),
     ]
     return "\n".join(parts)
+
+
+def _row(metric: Metric) -> tuple[str, ...]:
+    unit = markdown_cell(metric.general_unit)
+    return (f"`{metric.alias}`", f"`{metric.name}`", f"`{metric.formula}`", unit, _prose(metric.definition))
 
 
 def _prose(text: str) -> str:

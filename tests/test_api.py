@@ -74,7 +74,7 @@ def test_run_and_plan_know_every_option_there_is() -> None:
 
     options = {field.name for field in fields(RunOptions)}
     words = set(inspect.signature(api.run).parameters)
-    assert options - {"workloads", "settings", "repeat"} == words - {"workload", "set", "watch"}
+    assert options - {"workloads", "settings", "repeat", "sweep"} == words - {"workload", "set", "watch"}
     assert set(inspect.signature(api.plan).parameters) < words
 
 

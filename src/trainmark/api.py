@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainmark.launch.launcher import Watcher
     from trainmark.launch.session import Result, Watching
     from trainmark.report.rows import Value
+    from trainmark.spec.price import Price
     from trainmark.spec.rank_log import RankLog
     from trainmark.spec.sample import SampleDocument
     from trainmark.train.sampling import Origin
@@ -358,14 +359,24 @@ def compare(
     threshold: float = 0.03,
     anyway: bool = False,
     store: Place | None = None,
+    price: tuple[Price, Price] | None = None,
 ) -> Verdict:
-    """Whether B is faster than A, by how much and how surely; `anyway` goes on where the two are not alike."""
+    """Whether B is faster than A, by how much and how surely; `anyway` goes on where the two are not alike.
+
+    `price` is what a device of A and one of B cost an hour, for metrics such as cost_per_million; by default both are
+    what the site's file says."""
     from trainmark.analysis.compare import comparison
+    from trainmark.analysis.priced import priced
+    from trainmark.spec import site
 
     if not 0 <= threshold < 1:
         raise UsageError(f"threshold must be from 0 to below 1, not {threshold:g}; 0.03 is 3 %")
     kept = _store(store)
-    subjects = _subject(a, kept), _subject(b, kept)
+    prices = price or (site.load().price,) * 2
+    subjects = [
+        replace(subject, records=tuple(priced(record, own) for record in subject.records))
+        for subject, own in zip((_subject(a, kept), _subject(b, kept)), prices, strict=True)
+    ]
     return verdict(comparison.compare(*subjects, metric=metric, threshold=threshold, anyway=anyway))
 
 
@@ -397,12 +408,15 @@ def report(
     language: str | None = None,
     publish: bool = False,
     store: Place | None = None,
+    price: Price | None = None,
 ) -> str:
     """A report of some runs, or of the newest ten, as text; written to `path` as well where one is given.
 
-    `publish` replaces hosts, users, paths and serials, so that the report can be shared.
+    `publish` replaces hosts, users, paths and serials, so that the report can be shared. `price` is what a device costs
+    an hour; by default what the site's file says, and nothing in a report to be shared.
     """
     from trainmark.report import output
+    from trainmark.spec import site
 
     kept = _store(store)
     chosen = records(store, limit=NEWEST) if runs is None else _records(runs, kept)
@@ -414,7 +428,9 @@ def report(
 
         shown = list(publishable(shown).records)
     folders = output.run_folders(chosen, kept)
-    text = output.render(format, shown, store=kept, language=language, folders=folders, published=publish)
+    if price is None and not publish:
+        price = site.load().price
+    text = output.render(format, shown, store=kept, language=language, folders=folders, published=publish, price=price)
     if path is not None:
         output.write(Path(path), text, kept)
     return text

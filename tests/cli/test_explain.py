@@ -8,7 +8,7 @@ import pytest
 from trainmark.cli import explain
 from trainmark.spec import glossary
 from trainmark.spec.errors import UsageError
-from trainmark.spec.metrics import METRICS
+from trainmark.spec.metrics import METRICS, PRICED
 from trainmark.spec.timeline import PHASES
 
 
@@ -52,7 +52,7 @@ def test_every_word_is_listed_without_one(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setenv("COLUMNS", "80")
     assert call() == 0
     out = capsys.readouterr().out
-    for word in (*METRICS, *PHASES, *glossary.WORDS, *glossary.DOUBTS):
+    for word in (*METRICS, *PRICED, *PHASES, *glossary.WORDS, *glossary.DOUBTS):
         assert f"\n  {word} " in out
     assert max(len(line) for line in out.splitlines()) <= 80
 
@@ -103,7 +103,7 @@ def test_every_word_is_listed_in_chinese_within_the_width(
     monkeypatch.setenv("COLUMNS", "80")
     assert call("--lang", "zh") == 0
     out = capsys.readouterr().out
-    for word in (*METRICS, *PHASES, *glossary.WORDS, *glossary.DOUBTS):
+    for word in (*METRICS, *PRICED, *PHASES, *glossary.WORDS, *glossary.DOUBTS):
         assert f"\n  {word} " in out
     for heading in ("指标", "阶段", "词语", "疑点"):
         assert f"{heading}" in out

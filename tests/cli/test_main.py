@@ -27,7 +27,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--budget", "soon"], "--budget 'soon' is not a length of time; try '90s', '3m' or '1h'"),
         (["run", "vit", "--set", "batchsize=4"], "'batchsize' is not known; there are batch_per_device, batch_norm"),
         (["explain", "latency"], "word 'latency' is not known; 'trainmark explain' lists them"),
-        (["explain", "cost"], "word 'cost' is not known; 'trainmark explain' lists them"),
+        (["explain", "wages"], "word 'wages' is not known; 'trainmark explain' lists them"),
         (["audit", "published:bert"], "is called 'bert'; 'trainmark published' lists them"),
         (["report", "--format", "pdf"], "--format 'pdf' is not known; known: html, markdown,"),
         (["explain", "--lang", "fr"], "--lang 'fr' is not known; known: en, zh"),

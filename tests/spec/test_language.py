@@ -17,7 +17,7 @@ from trainmark.published import library
 from trainmark.spec import endings, metrics
 from trainmark.spec.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
 from trainmark.spec.language import by_locale, catalogue, read_po, speaker, unwrapped
-from trainmark.spec.metrics import METRICS
+from trainmark.spec.metrics import METRICS, PRICED
 from trainmark.spec.record import ALL_STEPS
 
 SPEAKING = ("report", "published")
@@ -132,7 +132,7 @@ def sentences_in_code() -> Iterator[tuple[str, ast.expr]]:
 
 def reasons() -> set[str]:
     """Every sentence a metric gives for having no value."""
-    found = {entry.missing for entry in METRICS.values() if isinstance(entry.missing, str)}
+    found = {entry.missing for entry in (METRICS | PRICED).values() if isinstance(entry.missing, str)}
     found |= {metrics.NO_STEP, metrics.NO_MEMORY, metrics.NOTHING_SAMPLED, metrics.WITHHELD}
     for node in ast.walk(ast.parse(Path(metrics.__file__).read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("_no_"):
@@ -149,7 +149,7 @@ def endings_in_words() -> set[str]:
 def said() -> set[str]:
     """All that anybody says in the reader's language."""
     found = {sentence.value for _, sentence in sentences_in_code() if isinstance(sentence, ast.Constant)}
-    for metric in METRICS.values():
+    for metric in (METRICS | PRICED).values():
         found |= {metric.name, metric.formula, unwrapped(metric.definition)}
     found |= {*PHASES_EXPLAINED.values(), *WORDS.values(), *DOUBTS.values()}
     found |= {ALL_STEPS, *endings_in_words(), *OTHERS_WORDS}
@@ -209,7 +209,7 @@ def as_it_is(text: str) -> bool:
 
 
 def test_a_sentence_has_the_same_numbers_words_of_code_and_places_for_values() -> None:
-    names = {metric.name for metric in METRICS.values()}
+    names = {metric.name for metric in (METRICS | PRICED).values()}
     for english, chinese in CATALOGUE.items():
         assert placeholders(chinese) == placeholders(english), english
         if english not in names | NUMBER_IN_WORDS:
@@ -230,7 +230,7 @@ def test_every_reason_a_metric_is_missing_for_has_chinese() -> None:
 
 
 def test_metrics_have_chinese_names_of_their_own() -> None:
-    names = {alias: CATALOGUE[metric.name] for alias, metric in METRICS.items()}
+    names = {alias: CATALOGUE[metric.name] for alias, metric in (METRICS | PRICED).items()}
     assert len(set(names.values())) == len(names)
     assert [names[word] for word in ("p_whole", "p_train", "p_core", "e2e_time")] == [
         "整体吞吐", "训练吞吐", "计算吞吐", "端到端时间",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.spec import glossary
-from trainmark.spec.metrics import METRICS
+from trainmark.spec.metrics import METRICS, PRICED
 from trainmark.spec.timeline import PHASES
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ def test_the_page_of_metrics_is_what_the_code_says(capsys: pytest.CaptureFixture
     spec.loader.exec_module(script)
     assert script.main(["--check"]) == 0, capsys.readouterr().err
     page = script.page()
-    for word in (*METRICS, *PHASES):
+    for word in (*METRICS, *PRICED, *PHASES):
         assert f"`{word}`" in page
 
 

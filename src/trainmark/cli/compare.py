@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from trainmark.cli.price import add_price_options, prices_of
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
 from trainmark.spec.errors import UsageError
 
@@ -15,6 +16,7 @@ EXAMPLES = """\
   trainmark compare a1b2c3,d4e5f6 last             repeats that were run one by one, against the newest run
   trainmark compare before.json after.json --gate  in CI: exit 6 if slower, 7 if it cannot be told
   trainmark compare last 5a8c9d0e --metric e2e_time --threshold 5%
+  trainmark compare a1b2c3 d4e5f6 --metric cost_per_million --price 2.10/h,3.40/h --anyway
   trainmark compare published:flagperf-a100-vit-1x1 last --anyway
 
 A is the base and B the new one. The verdict is 'same' where the 95 % interval of the ratio lies within the threshold,
@@ -32,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--anyway", action="store_true", help="go on where the two are not alike, and list how")
     add_verdict_options(parser)
+    add_price_options(parser, desc="of A and B, or of each: 2.10/h,3.40/h")
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
 
 
@@ -45,5 +48,13 @@ def run(args: argparse.Namespace) -> int:
     from trainmark import api
 
     a, b = args.runs
-    found = api.compare(a, b, metric=args.metric, threshold=threshold, anyway=args.anyway, store=store.folder)
+    found = api.compare(
+        a,
+        b,
+        metric=args.metric,
+        threshold=threshold,
+        anyway=args.anyway,
+        store=store.folder,
+        price=prices_of(args),
+    )
     return show(found, as_json=args.json, gate=args.gate)

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.cli.price import add_price_options, price_of
+
 if TYPE_CHECKING:
     from trainmark.analysis.forecast.sizes import Known
-    from trainmark.analysis.forecast.until import Price, Work
+    from trainmark.analysis.forecast.until import Work
     from trainmark.spec.topology import Topology
 
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
@@ -31,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOW_MUCH",
         help="'target' (default), 'N epochs', 'N steps' or 'N items': what time, energy and cost are of",
     )
-    parser.add_argument("--price", metavar="P/h", help="what one device costs an hour, like 2.10/h")
-    parser.add_argument(
-        "--pue", type=float, default=1.0, metavar="X", help="energy of the building over that of its machines"
-    )
+    add_price_options(parser)
     parser.add_argument(
         "--mtbf",
         type=float,
@@ -107,8 +106,11 @@ def _show(args: argparse.Namespace, asked: Sequence[tuple[Known, Sequence[Topolo
     from trainmark.analysis.forecast.whole import Assumptions, to_json, whole
     from trainmark.cli.terminal import console, look
     from trainmark.report.forecast_table import render
+    from trainmark.spec.errors import UsageError
 
-    assumed = Assumptions(price=_price(args), device_hours_a_failure=args.mtbf or DEVICE_HOURS_A_FAILURE)
+    if args.mtbf is not None and not args.mtbf > 0:
+        raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
+    assumed = Assumptions(price=price_of(args), device_hours_a_failure=args.mtbf or DEVICE_HOURS_A_FAILURE)
     found = [whole(known, topologies, work, assumed) for known, topologies in asked]
     screen = console()
     if args.json:
@@ -140,21 +142,3 @@ def _topologies(words: str) -> list[Topology]:
     from trainmark.spec.topology import Topology
 
     return list(dict.fromkeys(Topology.parse(word) for word in words.split(",")))
-
-
-def _price(args: argparse.Namespace) -> Price:
-    import re
-
-    from trainmark.analysis.forecast.until import Price
-    from trainmark.spec.errors import UsageError
-
-    if not 1.0 <= args.pue <= 5.0:
-        raise UsageError(f"--pue {args.pue:g} is not between 1 and 5; a building uses at least what its machines do")
-    if args.mtbf is not None and not args.mtbf > 0:
-        raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
-    if args.price is None:
-        return Price(pue=args.pue)
-    match = re.fullmatch(r"([A-Za-z$€£¥]{0,4}) ?([0-9]+(?:\.[0-9]+)?) ?([A-Za-z$€£¥]{0,4})/h", args.price.strip())
-    if not match or (match[1] and match[3]):
-        raise UsageError(f"--price {args.price!r} is not a price of one device an hour; try 2.10/h or EUR 2.10/h")
-    return Price(device_hour=float(match[2]), currency=match[1] or match[3], pue=args.pue)

@@ -66,6 +66,14 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sweep_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sweep",
+        metavar="NxM,...",
+        help="one workload at several topologies, like 1x1,1x2,1x4; asked for again, it goes on where it was",
+    )
+
+
 def add_run_options(parser: argparse.ArgumentParser, *, store: str) -> None:
     """Those of a run that mean the same on another machine; `store` says where records are kept."""
     add_plan_options(parser)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 
-from trainmark.cli.options import add_plan_options, from_args
+from trainmark.cli.options import add_plan_options, add_sweep_option, from_args
 from trainmark.cli.terminal import show
 from trainmark.spec.retold import told
 
 HELP = "Print the decided plan and run nothing."
 EXAMPLES = """\
   trainmark plan resnet50 --recipe reference --topology 1x8
+  trainmark plan resnet50 --sweep 1x1,1x2,1x4
   trainmark plan resnet50 --recipe quick --set batch_per_device=8 --json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
+    add_sweep_option(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document: a plan, or a list of them")
 
 

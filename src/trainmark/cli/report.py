@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.cli.price import add_price_options, price_of
 from trainmark.cli.terminal import console, result_is_kept, say
 from trainmark.report import FORMATS, NEWEST, WITH_ROWS
 from trainmark.spec.language import LANGUAGES
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
     add("--published", action="store_true", help="put the published rows of the same workloads into the table too")
     add("--limit", type=_count, metavar="N", help=f"the newest N runs, 0 for all (default: {NEWEST})")
+    add_price_options(parser)
     add("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
 
 
@@ -56,7 +58,17 @@ def run(args: argparse.Namespace) -> int:
         records = _published(records)
     if rows and form not in WITH_ROWS:
         say(f"{len(rows)} published rows are left out: {form} is about runs")
-    text = output.render(form, records, rows, store=store, language=args.lang, folders=folders, published=args.publish)
+    text = output.render(
+        form,
+        records,
+        rows,
+        store=store,
+        language=args.lang,
+        folders=folders,
+        published=args.publish,
+        # what a site pays is its own affair: a copy to share holds only a price that was asked for
+        price=None if args.publish and args.price is None else price_of(args),
+    )
     if out is not None:
         output.write(out, text, store)
     elif form == "html":

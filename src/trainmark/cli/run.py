@@ -8,7 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_run_options, from_args
+from trainmark.cli.options import add_run_options, add_sweep_option, from_args
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 
@@ -29,6 +29,7 @@ EXAMPLES = """\
   trainmark run resnet50 --recipe quick --precision amp-bf16 --repeat 3
   trainmark run resnet50 --recipe fill --steps 200   finds the largest useful batch first
   trainmark run resnet50 --recipe fill --set batch_per_device=128 --steps 200
+  trainmark run resnet50 --sweep 1x1,1x2,1x4 --repeat 3   how it scales, and a forecast of larger sizes
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
   trainmark run tacotron2 --recipe reference --topology 1x8 --data /data/ljspeech --set target=0.5 --strict
   trainmark run resnet50 --recipe reference --topology 2x8 --hosts a,b --data /data/imagenet
@@ -39,6 +40,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser, store="where records are kept (default: $TRAINMARK_STORE or the user's data folder)")
+    add_sweep_option(parser)
     add = parser.add_argument
     add("--resume", metavar="RUN", help="go on with an earlier run from its last checkpoint")
     add("--hosts", metavar="A,B", help="the nodes of a topology such as 2x8, reached by ssh")
@@ -57,11 +59,15 @@ def run(args: argparse.Namespace) -> int:
         say(f"trainmark: {complaint}")
     if result.leads:
         _show(result, session.store_of(options), as_json=args.json)
+        if args.sweep and not args.json:
+            _show_sweep(result.records)
     return result.exit_code
 
 
 def _show(result: Result, store: Store, *, as_json: bool) -> None:
+    from trainmark.analysis.priced import priced
     from trainmark.report import headline, output, table
+    from trainmark.spec import site
 
     # of a run that never made a step, what went wrong is all there is to say
     records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
@@ -70,8 +76,9 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
         json.dump(documents[0] if len(documents) == 1 else documents, sys.stdout, ensure_ascii=False)
         print()
     elif records:
+        price = site.load().price
         told = (*headline.sentences(records, output.rows_beside(records, store)), *result.left_out)
-        sys.stdout.write(table.render(records, sentences=told, **look(console())))
+        sys.stdout.write(table.render([priced(record, price) for record in records], sentences=told, **look(console())))
         for record in records:
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
@@ -80,6 +87,28 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
             show(f"to go on: {again}")
     if records and (page := _page(records, store)):
         (say if as_json else show)(f"page: {page}")
+
+
+def _show_sweep(records: Sequence[Record]) -> None:
+    """How well the topologies scale, and what that says of larger ones; or why it says nothing."""
+    from trainmark.analysis.forecast.further import beyond
+    from trainmark.analysis.forecast.whole import Assumptions
+    from trainmark.analysis.scaling import scaling
+    from trainmark.report import forecast_table, scaling_table
+    from trainmark.spec import site
+    from trainmark.spec.errors import UsageError
+
+    screen = console()
+    try:
+        screen.file.write("\n" + scaling_table.render([scaling(records)], **look(screen)))
+    except UsageError as error:
+        say(f"no scaling: {error}")
+        return
+    try:
+        found = beyond(records, Assumptions(price=site.load().price))
+        screen.file.write("\n" + forecast_table.render([found], **look(screen)))
+    except UsageError as error:
+        say(f"no forecast: {error}")
 
 
 def resume_command(record: Record, store: Store) -> str | None:
@@ -96,10 +125,10 @@ def resume_command(record: Record, store: Store) -> str | None:
 def _page(records: Sequence[Record], store: Store) -> str | None:
     """Where the page of these runs was left; where it could not be, says so and fails nothing."""
     from trainmark.report import output
-    from trainmark.spec import escape
+    from trainmark.spec import escape, site
 
     try:
-        return str(output.leave_page(records, store))
+        return str(output.leave_page(records, store, site.load().price))
     except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
         say(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
         return None

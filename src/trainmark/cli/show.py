@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.cli.price import add_price_options, price_of
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run id or a part of it, a group of repeats, a record file, 'last' or 'last-WORKLOAD'",
     )
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    add_price_options(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the record as it was written")
     form.add_argument("--markdown", action="store_true", help="print the published table of this run as Markdown")
@@ -35,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark import api
+    from trainmark.analysis.forecast.outcome import outcomes
+    from trainmark.analysis.priced import priced
     from trainmark.cli.terminal import console, look
     from trainmark.published.lookup import group
     from trainmark.spec import escape
@@ -42,25 +47,32 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
+    price = price_of(args)
     screen = console()
     try:
         record, path = api.find(args.run, store)
     except UsageError:
         if not (repeats := group(args.run or "", store)):
             raise
-        _show_group(repeats, args, screen)
+        _show_group([priced(one, price) for one in repeats] if not args.json else repeats, args, screen)
         return 0
-    if args.json:
+    if args.json:  # as it was written, without what a reader's price makes of it
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
     elif args.markdown:
         from trainmark.report.table import markdown
 
-        text = escape.fitted(markdown([record]), screen.encoding)
+        text = escape.fitted(markdown([priced(record, price)]), screen.encoding)
     else:
         from trainmark.report.describe import describe
 
         folder = store.runs / record.run_id
-        text = describe(record, path=path, run_folder=folder if folder.is_dir() else None, **look(screen))
+        text = describe(
+            priced(record, price),
+            path=path,
+            run_folder=folder if folder.is_dir() else None,
+            outcome=outcomes([record], store).get(record.run_id),
+            **look(screen),
+        )
     screen.file.write(text)
     return 0
 

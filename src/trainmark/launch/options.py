@@ -29,6 +29,8 @@ class RunOptions:
     """None means all of them."""
     recipe: str | None = None
     topology: str | None = None
+    sweep: str | None = None
+    """Topologies to run one after the other, joined by commas."""
     precision: str | None = None
     platform: str | None = None
     data: str | None = None

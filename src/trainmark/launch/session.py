@@ -12,7 +12,18 @@ from pathlib import Path
 
 from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
-from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, room, settlement, ssh_run
+from trainmark.launch import (
+    cluster_env,
+    fill,
+    launcher,
+    lifeline_stdin,
+    planning,
+    preflight,
+    room,
+    settlement,
+    ssh_run,
+    sweep,
+)
 from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
@@ -74,6 +85,8 @@ def run(
     `own_command` is how this process can be started again: as a step of its batch job, or as one of several launchers
     of a run. A library cannot be, so it gives none.
     """
+    if options.sweep is not None:
+        return _run_sweep(options, own_command, say, watching)
     session = _Session(options, say, watching, budget_s=options.shared_s)
     if options.hosts:
         return session.run_on_hosts(options.hosts)
@@ -81,6 +94,30 @@ def run(
         say(f"trainmark: {unused}")
     decided = [session.resume_plan(options.resume)] if options.resume else planning.plans(options)
     return session.run_here(decided, own_command)
+
+
+def _run_sweep(options: RunOptions, own_command: Sequence[str] | None, say: Say, watching: Watching) -> Result:
+    """Every topology that is not finished yet, until a run fails; the records are those of all that are."""
+    store, began_s = store_of(options), time.monotonic()
+    store.check_writable()
+    records: list[Record] = []
+    legs = sweep.legs(options, store)
+    for index, leg in enumerate(legs):
+        records += [store.record(run_id) for run_id in leg.finished]
+        done = len(leg.finished)
+        if done and not options.quiet:
+            runs = ", ".join(leg.finished)
+            say(f"sweep {leg.group}: {done} of {options.repeat} finished before: {runs}")
+        if done == options.repeat:
+            continue
+        left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - began_s)
+        share_s = None if left_s is None else max(1.0, left_s / (len(legs) - index))
+        session = _Session(leg.options, say, watching, budget_s=share_s)
+        result = session.run_here([leg.plan], own_command, group=leg.group, done=done)
+        records += result.records
+        if result.exit_code:
+            return replace(result, records=tuple(records))
+    return Result(records=tuple(records))
 
 
 def run_plan(plan: Plan, options: RunOptions, *, say: Say = _silence, watching: Watching = _no_watcher) -> Result:
@@ -108,8 +145,11 @@ class _Session:
         self._store.check_writable()
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every host without a reverse name
 
-    def run_here(self, decided: list[Plan], own_command: Sequence[str] | None) -> Result:
-        """On this machine, together with the other launchers of its job if there are any."""
+    def run_here(
+        self, decided: list[Plan], own_command: Sequence[str] | None, *, group: str | None = None, done: int = 0
+    ) -> Result:
+        """On this machine, together with the other launchers of its job if there are any; `group` and `done` are those
+        of a run whose first repeats are in the store."""
         topology = Topology.parse(decided[0].topology)
         here = cluster_env.find(topology, os.environ, self._options.port or self._site.network.port)
         if own_command is None and (here.kind == "slurm-batch" or here.launchers > 1):
@@ -124,7 +164,7 @@ class _Session:
         if here.launchers == 1:
             decided = self._fitting(decided)
             self.get_ready(decided)
-            result = self.run_all([self._with_found_batch(plan) for plan in decided])
+            result = self.run_all([self._with_found_batch(plan) for plan in decided], group=group, done=done)
             return replace(result, left_out=tuple(self._left_out))
         if not self._options.resume:
             fill.refuse_several_launchers(decided, self._options)
@@ -141,17 +181,19 @@ class _Session:
         finally:
             self._coordinator.leave()
 
-    def run_all(self, decided: Iterable[tuple[Plan, FillResult | None]]) -> Result:
-        """Every plan as often as asked, until one fails."""
+    def run_all(
+        self, decided: Iterable[tuple[Plan, FillResult | None]], *, group: str | None = None, done: int = 0
+    ) -> Result:
+        """Every plan as often as asked, until one fails; without a `group` repeats get one."""
         records: list[Record] = []
         decided = list(decided)
-        left = len(decided) * self._options.repeat
+        left = len(decided) * (self._options.repeat - done)
         for plan, found in decided:
-            group = secrets.token_hex(4) if self._options.repeat > 1 else None
-            for number in range(self._options.repeat):
+            shared = group or (secrets.token_hex(4) if self._options.repeat > 1 else None)
+            for number in range(done, self._options.repeat):
                 if self._options.repeat > 1:
                     self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, group)
+                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, shared)
                 left -= 1
                 records += result.records
                 if result.exit_code:

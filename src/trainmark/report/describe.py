@@ -25,6 +25,7 @@ from trainmark.spec.sample import documents
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
+    from trainmark.analysis.forecast.outcome import ForecastOutcome
     from trainmark.spec.record import Record
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -46,15 +47,18 @@ def describe(
     *,
     path: Path | None = None,
     run_folder: Path | None = None,
+    outcome: ForecastOutcome | None = None,
     width: int = 80,
     color: bool = False,
     encoding: str = "utf-8",
 ) -> str:
-    """The whole record as text of the given width. `path` is where its file lies, `run_folder` where its run worked."""
+    """The whole record as text of the given width. `path` is where its file lies, `run_folder` where its run worked,
+    `outcome` what earlier runs said of it."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     _draw_identity(writer, record)
     for section in (facts.plan, facts.metrics, facts.precision, facts.fill):
         draw_section(writer, section(record, _say))
+    draw_section(writer, facts.outcome(outcome, _say))
     _draw_phases(writer, record)
     _draw_steps(writer, record)
     _draw_telemetry(writer, record)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trainmark import workloads
-from trainmark.spec import links, loss_bands
+from trainmark.analysis.forecast.outcome import ForecastOutcome
+from trainmark.spec import links, loss_bands, metrics as definitions
 from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce
@@ -100,7 +101,8 @@ def metrics(record: Record, say: Say) -> FactSection:
             reason = quantity.unavailable or say("not available")
             rows.append((alias, NOTHING, "", around, say(reason)))
             continue
-        formula = METRICS[alias].formula if alias in METRICS else ""
+        known = definitions.known(alias)
+        formula = known.formula if known else ""
         peak = _peak(record.environment.flops, quantity.value, say) if alias == "mfu" else ""
         rows.append((alias, number(quantity.value), quantity.unit, around, say(formula) + peak))
     return FactSection(
@@ -245,6 +247,29 @@ def bands(record: Record, say: Say) -> FactSection | None:
             for one in found
         ],
         left=frozenset({3}),
+    )
+
+
+def outcome(found: ForecastOutcome | None, say: Say) -> FactSection | None:
+    """What the run did beside what earlier runs of other sizes would have said of it."""
+    if found is None:
+        return None
+    places = {
+        "inside the range": say("inside the range"),
+        "below the range": say("below the range"),
+        "above the range": say("above the range"),
+    }
+    low, high = (number(end) for end in found.interval)
+    middle = NOTHING if found.forecast.rate is None else number(found.forecast.rate)
+    off = "" if found.off is None else f"{100 * found.off:+.1f} %"
+    return FactSection(
+        title=say("Forecast and outcome"),
+        remark=say("as runs of {sizes} before it would have told").format(
+            sizes=", ".join(str(size) for size in found.known)
+        ),
+        heads=(found.metric, say("outcome"), say("forecast"), say("90 % range"), say("from its middle"), say("place")),
+        rows=[(found.unit, number(found.did), middle, f"{low} – {high}", off, places[found.place])],
+        left=frozenset({0, 5}),
     )
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 from trainmark import __version__
 from trainmark.analysis.audit_record import audit_record
+from trainmark.analysis.forecast.outcome import outcomes
+from trainmark.analysis.priced import priced
 from trainmark.published.lookup import published_rows
 from trainmark.report import FORMATS
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError, UsageError, nearest
 from trainmark.spec.language import by_locale
+from trainmark.spec.price import Price
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
 from trainmark.spec.whole_files import write_named, write_whole
@@ -28,8 +31,10 @@ def render(
     language: str | None = None,
     folders: Mapping[str, Path] | None = None,
     published: bool = False,
+    price: Price | None = None,
 ) -> str:
-    """The report as text; `folders` are the runs' own by their ids, where their artifacts and events lie.
+    """The report as text; `folders` are the runs' own by their ids, where their artifacts and events lie. Forms for
+    people and spreadsheets tell what the runs cost at a `price`.
 
     The records of a `published` copy say other hosts than the events do, and are audited alone.
     """
@@ -41,10 +46,13 @@ def render(
 
     if form == "html":
         checks = {record.run_id: audited(record) for record in records}
+        records = [priced(record, price or Price()) for record in records]
         return _page(records, rows, store, language, folders, checks, published=published)
     from trainmark.report import formats
 
     with_rows = {"markdown": formats.to_markdown, "csv": formats.to_csv, "json": formats.to_json}
+    if form in ("markdown", "csv"):
+        records = [priced(record, price or Price()) for record in records]
     if form in with_rows:
         return with_rows[form](records, rows)
     if form == "junit":
@@ -71,9 +79,9 @@ def _mllog(records: Sequence[Record], folders: Mapping[str, Path]) -> str:
     return log_text(run, division=divisions([run], None))
 
 
-def leave_page(records: Sequence[Record], store: Store) -> Path:
+def leave_page(records: Sequence[Record], store: Store, price: Price | None = None) -> Path:
     """Draws the page of these runs and keeps it."""
-    page = render("html", records, store=store, folders=run_folders(records, store))
+    page = render("html", records, store=store, folders=run_folders(records, store), price=price)
     return keep_page(f"{records[-1].run_id}.html", page, store)
 
 
@@ -128,6 +136,7 @@ def _page(
             beside=tuple(rows_beside(records, store)),
             checks=checks,
             folders=folders,
+            outcomes=outcomes(records, store),
             samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             trainmark=__version__,

@@ -41,6 +41,9 @@ TELLING_LAST = (
 )
 """Kinds of notes that a reader can do nothing about, or meant to be so; the others come first."""
 
+FURTHER = (("power", "power"), ("energy", "energy_kwh"), ("cost", "cost"))
+"""Columns that are there where any run has the number, by title and metric."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
@@ -124,10 +127,10 @@ def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> T
         (Column(title="e2e_time", unit=("s",)), lambda record: Cell(pieces=(_shown(record, "e2e_time"),))),
         *([] if one_item else [(counted, lambda record: Cell(pieces=tuple(f"{record.item}/s".split())))]),
         *(_throughput(alias, f"{records[0].item}/s" if one_item else "") for alias in THROUGHPUTS),
-        *([(share, lambda record: Cell(pieces=(_shown(record, "mfu"),)))] if _any_mfu(records) else []),
+        *([(share, lambda record: Cell(pieces=(_shown(record, "mfu"),)))] if _any(records, "mfu") else []),
         _quality(records),
         (Column(title="mem", unit=("GiB",)), _memory),
-        *([_power()] if any(_shown(record, "power") != NOTHING for record in records) else []),
+        *(_metric(title, alias, records) for title, alias in FURTHER if _any(records, alias)),
     ]
     columns = [column for column, _ in parts]
     rows = [[cell(record) for _, cell in parts] for record in records]
@@ -256,14 +259,16 @@ def _memory(record: Record) -> Cell:
     return Cell(pieces=(NOTHING if used == total == NOTHING else f"{used}/{total}",))
 
 
-def _any_mfu(records: Sequence[Record]) -> bool:
-    """Whether the column is worth its room: peaks of many devices are not known."""
-    return any(_shown(record, "mfu") != NOTHING for record in records)
+def _metric(title: str, alias: str, records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
+    unit = next(record.metrics[alias].unit for record in records if _shown(record, alias) != NOTHING)
+    return Column(title=title, unit=(unit,) if unit else (), spare=True), lambda record: Cell(
+        pieces=(_shown(record, alias),)
+    )
 
 
-def _power() -> tuple[Column, Callable[[Record], Cell]]:
-    """Worth a column only where some device said it."""
-    return Column(title="power", unit=("W",), spare=True), lambda record: Cell(pieces=(_shown(record, "power"),))
+def _any(records: Sequence[Record], alias: str) -> bool:
+    """Whether a column is worth its room: many devices do not say their power, and not every reader has a price."""
+    return any(_shown(record, alias) != NOTHING for record in records)
 
 
 def _shown(record: Record, alias: str) -> str:
@@ -277,7 +282,7 @@ def _notes(record: Record, records: Sequence[Record]) -> list[Note]:
     if record.status != "valid":
         found.append(Note(kind="status", text=f"{record.status}: {record.ended}"))
     missing: dict[str, list[str]] = {}
-    for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _any_mfu(records) else []), "mem", "mem_total"):
+    for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _any(records, "mfu") else []), "mem", "mem_total"):
         quantity = record.metrics.get(alias)
         if quantity is None or quantity.value is None:
             reason = (quantity.unavailable if quantity else None) or "not on the record"

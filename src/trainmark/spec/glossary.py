@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.language import LANGUAGES, catalogue, speaker
-from trainmark.spec.metrics import METRICS
+from trainmark.spec.metrics import METRICS, PRICED
 
 PHASES_EXPLAINED = {
     "startup": "From the launcher's start to the first line of the worker: interpreter and imports.",
@@ -176,6 +176,13 @@ ALSO = {
     "samples": "artifacts",
     "padding": "data_facts",
     "flops": "mfu",
+    "price": "cost",
+    "money": "cost",
+    "device_hour": "cost",
+    "kwh": "energy_kwh",
+    "pue": "energy_kwh",
+    "watts": "power",
+    "joules": "energy",
     "peak": "mfu",
     "focus": "attention_focus",
     "rtf": "real_time_factor",
@@ -202,8 +209,8 @@ class Meaning(NamedTuple):
 
 def meanings(language: str = "en") -> Iterator[Meaning]:
     """Everything that can be explained, metrics first."""
-    for metric in METRICS.values():
-        unit = metric.unit.replace("{item}", "items")
+    for metric in (*METRICS.values(), *PRICED.values()):
+        unit = metric.general_unit
         yield _in(language, Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula))
     for kind, entries in (("phase", PHASES_EXPLAINED), ("word", WORDS), ("doubt", DOUBTS)):
         for word, definition in entries.items():
@@ -250,7 +257,7 @@ def by_translated_name(name: str) -> tuple[str, str] | None:
     asked = name.strip().lower()
     for language in LANGUAGES[1:]:
         titles = catalogue(language)
-        for alias, metric in METRICS.items():
+        for alias, metric in (METRICS | PRICED).items():
             if titles.get(metric.name, "").startswith(asked):
                 return alias, language
         for sentence, translation in titles.items():
@@ -263,7 +270,8 @@ def by_translated_name(name: str) -> tuple[str, str] | None:
 
 def _known(word: str) -> str | None:
     """The word that explains another one, if any does."""
-    metric = next((metric.alias for metric in METRICS.values() if word in (metric.alias, metric.name)), None)
+    entries = (METRICS | PRICED).values()
+    metric = next((metric.alias for metric in entries if word in (metric.alias, metric.name)), None)
     return metric or next(
         (entry for entry in (word, ALSO.get(word, "")) if entry in {**PHASES_EXPLAINED, **WORDS}), None
     )

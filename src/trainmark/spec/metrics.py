@@ -15,6 +15,7 @@ from trainmark.spec.cores import FOREIGN_LOAD
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.intervals import WIDEST, around, quantile
 from trainmark.spec.numbers import Finite
+from trainmark.spec.price import HOUR_S, JOULES_A_KWH, Price
 from trainmark.spec.sensed import Sensed
 from trainmark.spec.timeline import Timeline
 
@@ -43,6 +44,8 @@ class Measured:
     others: float | None = None
     """The share that others used of the processors that trained; None where these are not what trained."""
     sensed: Sensed = field(default_factory=Sensed)
+    price: Price = field(default_factory=Price)
+    """The reader's own; no record holds one."""
 
     @property
     def disturbed(self) -> bool:
@@ -90,6 +93,11 @@ class Metric:
     interval: Spread | None = None
 
     @property
+    def general_unit(self) -> str:
+        """Of no workload and no currency in particular."""
+        return self.unit.format(item="items", currency="currency")
+
+    @property
     def is_rate(self) -> bool:
         """Items a second: what is better of it is called faster."""
         return self.unit == "{item}/s"
@@ -101,6 +109,8 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}
 """By alias, in the order tables show them."""
+PRICED: dict[str, Metric] = {}
+"""The same of those that a reader's own price or building decides: views compute them, and no record holds them."""
 
 PARTS, DROPPED = 5, 1
 """Steady training is cut into so many parts for `p_steady`; so many are dropped at either end of their order."""
@@ -122,8 +132,11 @@ def metric(
     any_length: bool = False,
     withheld: bool = False,
     interval: Spread | None = None,
+    priced: bool = False,
 ) -> Callable[[Formula], Formula]:
-    """Registers a function as a metric; its docstring is the public definition, all else has a safe default."""
+    """Registers a function as a metric; its docstring is the public definition, all else has a safe default.
+
+    One that is `priced` is no part of a record."""
     if unknown := set(needs) - {entry.name for entry in fields(Measured)}:
         raise TypeError(f"a metric cannot need {', '.join(sorted(unknown))}: Measured has no such field")
 
@@ -142,7 +155,7 @@ def metric(
             withheld=withheld,
             interval=interval,
         )
-        METRICS[entry.alias] = entry
+        (PRICED if priced else METRICS)[entry.alias] = entry
         return function
 
     return register
@@ -460,6 +473,23 @@ def energy_per_item(m: Measured) -> float | None:
 
 
 @metric(
+    "{item}/J",
+    alias="items_per_joule",
+    formula="items of all steps / energy",
+    better="higher",
+    missing=_unsensed("energy_j"),
+    needs=("sensed",),
+)
+def items_per_joule(m: Measured) -> float | None:
+    """What one joule of the devices trained: 1 / energy_per_item.
+
+    As there, evaluations are in it and the rest of the machine is not.
+    """
+    one = energy_per_item(m)
+    return 1 / one if one else None
+
+
+@metric(
     "°C",
     alias="temperature_peak",
     formula="max over devices and samples of the temperature",
@@ -579,13 +609,90 @@ def completed_share(m: Measured) -> float | None:
     return None if not m.steps_planned else min(100.0, 100 * m.timeline.steps / m.steps_planned)
 
 
+NO_PRICE = "no price is known; give --price 2.10/h, or [price] in trainmark.toml"
+
+
+@metric(
+    "kWh",
+    alias="energy_kwh",
+    formula="energy x PUE / 3,600,000",
+    better="lower",
+    missing=_unsensed("energy_j"),
+    needs=("sensed", "price"),
+    priced=True,
+)
+def building_energy(m: Measured) -> float | None:
+    """The devices' energy as a bill counts it, times what the building uses for each watt of its machines (PUE).
+
+    What was measured is the devices alone, from the first step to the last: hosts, switches and disks are not in it.
+    The PUE is the reader's own, `pue` of [price] in trainmark.toml or --pue; without one it is 1.
+    """
+    return None if m.sensed.energy_j is None else m.sensed.energy_j * m.price.pue / JOULES_A_KWH
+
+
+@metric(
+    "{currency}",
+    alias="cost",
+    formula="devices x e2e_time / 3600 x price of a device-hour",
+    better="lower",
+    missing=NO_PRICE,
+    needs=("price",),
+    priced=True,
+)
+def run_cost(m: Measured) -> float | None:
+    """What the run cost, start and evaluation included: all its devices for all of its time.
+
+    The time was measured; the price is the reader's own, by --price or `device_hour` of [price] in trainmark.toml. It
+    is on no record, so that the same run can be asked for at another price.
+    """
+    hour, seconds = _an_hour(m), end_to_end_time(m)
+    return None if hour is None or seconds is None else hour * seconds / HOUR_S
+
+
+@metric(
+    "{currency}/million {item}",
+    alias="cost_per_million",
+    formula="devices x price of a device-hour / (3600 x p_train) x 1,000,000",
+    interval=_training_spread,
+    better="lower",
+    missing=NO_PRICE,
+    needs=("price",),
+    any_length=True,
+    withheld=True,
+    priced=True,
+)
+def cost_per_million_items(m: Measured) -> float | None:
+    """What a million trained items cost at the speed of p_train: start, evaluation and checkpoints are left out.
+
+    So short runs compare with long ones, and machines of different prices with each other: give `compare` both prices,
+    like --price 2.10/h,3.40/h. The interval is that of p_train; a price has none.
+    """
+    hour, rate = _an_hour(m), training_throughput(m)
+    return None if hour is None or rate is None else 1e6 * hour / (HOUR_S * rate)
+
+
+def _an_hour(m: Measured) -> float | None:
+    """What all devices cost."""
+    return None if m.price.device_hour is None else len(m.timeline.ranks) * m.price.device_hour
+
+
 def measure(m: Measured) -> dict[str, Quantity]:
     """Every metric of a run, by the word the tables use."""
     return {alias: _quantity(entry, m) for alias, entry in METRICS.items()}
 
 
+def measure_priced(m: Measured) -> dict[str, Quantity]:
+    """What a reader's price and building make of a run."""
+    return {alias: _quantity(entry, m) for alias, entry in PRICED.items()}
+
+
+def known(alias: str) -> Metric | None:
+    """A metric by the word the tables use; None where this version has no such one."""
+    return METRICS.get(alias) or PRICED.get(alias)
+
+
 def _quantity(entry: Metric, m: Measured) -> Quantity:
-    unit = entry.unit.format(item=m.item)
+    unit = entry.unit.format(item=m.item, currency=m.price.currency).strip()
     value = entry.compute(m)
     if value is None:
         return Quantity(value=None, unit=unit, unavailable=entry.reason(m))
@@ -598,7 +705,7 @@ def withhold(found: Mapping[str, Quantity]) -> dict[str, Quantity]:
     """The same for an invalid result: what may not be published from one is unavailable."""
     return {
         alias: Quantity(value=None, unit=quantity.unit, unavailable=WITHHELD)
-        if alias in METRICS and METRICS[alias].withheld
+        if (entry := known(alias)) and entry.withheld
         else quantity
         for alias, quantity in found.items()
     }
@@ -606,10 +713,11 @@ def withhold(found: Mapping[str, Quantity]) -> dict[str, Quantity]:
 
 def find(word: str) -> Metric:
     """A metric by either of its names."""
-    for entry in METRICS.values():
+    entries = [*METRICS.values(), *PRICED.values()]
+    for entry in entries:
         if word in (entry.alias, entry.name):
             return entry
-    names = [name for entry in METRICS.values() for name in (entry.alias, entry.name)]
+    names = [name for entry in entries for name in (entry.alias, entry.name)]
     raise UsageError(f"metric {word!r} is not known; {nearest(word, names)}")
 
 

@@ -1,4 +1,4 @@
-"""The facts of one site, from its `trainmark.toml`: where data lies, how other hosts are entered, which network."""
+"""The facts of one site, from its `trainmark.toml`: where data lies, how hosts are entered, the network, the price."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from trainmark.spec import tables
 from trainmark.spec.errors import UsageError
+from trainmark.spec.price import Price
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,6 +54,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of each real data set, by the set's name."""
     remote: Remote = Remote()
     network: Network = Network()
+    price: Price = Price()
+    """What a device costs here, and what the building adds to its energy."""
     trust: tuple[Text, ...] = ()
     """Of a user's own file: working folders whose file may say how other hosts are entered."""
     untrusted: str = ""

@@ -144,7 +144,7 @@ class Timeline:
     def items(self) -> int:
         return sum(self.counted(trace).items for trace in self.ranks)
 
-    @property
+    @cached_property
     def exchange_known(self) -> bool:
         return bool(self.ranks) and all(trace.exchanged >= self.steps for trace in self.ranks)
 
@@ -166,9 +166,11 @@ class Timeline:
         items = np.array([float(self.counted(trace).items) for trace in self.ranks])
         if own.min() <= 0 or items.min() <= 0:
             return None
-        factors = own[:, None] / own / np.maximum(1.0, items[:, None] / items)
-        slow, fast = np.unravel_index(int(factors.argmax()), factors.shape)
-        return Skew(self.ranks[int(slow)], self.ranks[int(fast)], float(factors[slow, fast]))
+        # of 100,000 ranks only those few are paired that no other beats both in time and in time an item
+        slow, fast = _unbeaten(-own, -own / items), _unbeaten(own, own / items)
+        factors = own[slow, None] / own[fast] / np.maximum(1.0, items[slow, None] / items[fast])
+        row, column = np.unravel_index(int(factors.argmax()), factors.shape)
+        return Skew(self.ranks[slow[row]], self.ranks[fast[column]], float(factors[row, column]))
 
     def own_ns(self, trace: RankTrace) -> float:
         """A rank's computing in the counted steps, without the exchange in which it waits for slower ranks."""
@@ -207,3 +209,10 @@ class Timeline:
 
     def _after_warmup(self, values: Sequence[int]) -> Floats:
         return np.asarray(values[self.warmup_steps : self.steps], dtype=np.float64)
+
+
+def _unbeaten(one: Floats, other: Floats) -> npt.NDArray[np.intp]:
+    """The places, in their order, at which no other place has less or as little of both."""
+    order = np.lexsort((other, one))
+    least_before = np.concatenate(([np.inf], np.minimum.accumulate(other[order])[:-1]))
+    return np.sort(order[other[order] < least_before])

@@ -32,14 +32,17 @@ class Reduced:
 
 def reduce(folder: RunFolder, *, full: bool) -> Reduced:
     """All ranks of a run; with `full` its warm-up counts like any other step."""
-    together, ranks, traces = _Together(), [], []
+    together, ranks = _Together(), []
+    traces: list[RankTrace] = []
     for log in folder.each_rank():
         trace = log.trace()
         together.add(trace, log.loss)
         ranks.append(log)
-        traces.append(trace)
         if together.rank_steps > series.MOST_INSIDE:
-            traces = [_without_series(trace) for trace in traces]
+            if together.rank_steps - trace.steps <= series.MOST_INSIDE:  # this rank is the first too many
+                traces = [_without_series(before) for before in traces]
+            trace = _without_series(trace)
+        traces.append(trace)
     if not ranks:
         log = RankLog()
         together.add(trace := log.trace(), ())

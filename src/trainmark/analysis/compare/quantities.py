@@ -61,7 +61,8 @@ def find(word: str, sides: Sequence[Subject]) -> Compared:
         quality = _quality_of(side)
         if quality and word in ("quality", quality[0], quality_word(quality[0])):
             return Compared(name=quality_word(quality[0]), better=quality[1])
-    names = [name for entry in metrics.METRICS.values() for name in (entry.alias, entry.name)]
+    entries = (*metrics.METRICS.values(), *metrics.PRICED.values())
+    names = [name for entry in entries for name in (entry.alias, entry.name)]
     if word not in names:
         if any(word in record.metrics for side in sides for record in side.records):
             raise UsageError(
@@ -87,7 +88,8 @@ def of_record(record: Record, compared: Compared) -> tuple[float, str]:
     else:
         found = record.metrics.get(compared.name)
         value, unit = (found.value, found.unit) if found else (None, "")
-        reason = (found.unavailable if found else None) or "it is not on the record"
+        unpriced = metrics.NO_PRICE if compared.name in metrics.PRICED else "it is not on the record"
+        reason = (found.unavailable if found else None) or unpriced
     if value is None:
         raise UsageError(f"run {record.run_id} has no {compared.name}: {reason}; choose another run or --metric")
     return _positive(value, f"run {record.run_id}", compared), unit

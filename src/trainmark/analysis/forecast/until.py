@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.spec.errors import UsageError
+from trainmark.spec.price import HOUR_S, JOULES_A_KWH, Price
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 
@@ -19,8 +20,6 @@ FAILURES_FROM = 256
 """Devices from which on failures are reckoned with: below, one in eight days is lost in any interval."""
 CHECKPOINT_S = 60.0
 """What saving the state of a large training takes, where nothing is known."""
-JOULES_A_KWH = 3.6e6
-HOUR_S = 3600.0
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
 
 
@@ -44,14 +43,6 @@ class Work:
     """p_train / p_core: what waiting for data leaves."""
     joules_per_item: float | None
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    device_hour: float | None = None
-    currency: str = ""
-    pue: float = 1.0
-    """Energy of the building over energy of the machines."""
 
 
 @dataclass(frozen=True, kw_only=True)

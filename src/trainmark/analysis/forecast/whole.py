@@ -9,7 +9,8 @@ from typing import Any
 from trainmark.analysis.forecast import law, rates
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.analysis.forecast.sizes import Known
-from trainmark.analysis.forecast.until import DEVICE_HOURS_A_FAILURE, FAILURES_FROM, Price, WholeTraining, Work, outcome
+from trainmark.analysis.forecast.until import DEVICE_HOURS_A_FAILURE, FAILURES_FROM, WholeTraining, Work, outcome
+from trainmark.spec.price import Price
 from trainmark.spec.topology import Topology
 
 

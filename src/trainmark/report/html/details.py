@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainmark.analysis.forecast.outcome import ForecastOutcome
 from trainmark.report import facts
 from trainmark.report.facts import FactSection
 from trainmark.report.html import axis, line_chart
@@ -13,6 +14,12 @@ from trainmark.spec.record import Record
 def precision(record: Record, say: Say) -> Markup | None:
     """What the watched step was really computed in, as a card of its own."""
     section = facts.precision(record, say)
+    return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
+
+
+def outcome(found: ForecastOutcome | None, say: Say) -> Markup | None:
+    """What earlier runs said of this one, as a card of its own."""
+    section = facts.outcome(found, say)
     return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
 
 

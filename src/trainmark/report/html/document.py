@@ -121,6 +121,7 @@ def _run(
             details.fill(record, say),
             ranks.draw(record, say),
             details.precision(record, say),
+            details.outcome(contents.outcomes.get(record.run_id), say),
             class_="charts",
         ),
         artifacts.draw(record.artifacts, contents.folders.get(record.run_id), room, say),

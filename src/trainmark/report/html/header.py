@@ -89,6 +89,13 @@ def _figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
     yield "mfu", *_number(record, "mfu"), say("of the peak") if _known(record, "mfu") else _why(record, "mfu", say)
     mean = say("a device, mean")
     yield "power", *_number(record, "power"), mean if _known(record, "power") else _why(record, "power", say)
+    for alias, remark in (
+        ("energy_kwh", say("of the devices, with the building's share")),
+        ("cost", say("of the run, at the reader's price")),
+        ("cost_per_million", say("at p_train and the reader's price")),
+    ):
+        if _known(record, alias):
+            yield alias, *_number(record, alias), remark
 
 
 def _figure(word: str, value: str, unit: str, remark: str) -> Markup:

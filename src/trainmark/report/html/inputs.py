@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainmark.analysis.forecast.outcome import ForecastOutcome
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
@@ -24,6 +25,8 @@ class ReportInputs:
     """By run id, where a run's folder with its sound and pictures still lies."""
     samples: Mapping[str, Path] = field(default_factory=dict)
     """By run id, the folder of what its network was asked to show later."""
+    outcomes: Mapping[str, ForecastOutcome] = field(default_factory=dict)
+    """By run id, what earlier runs of other sizes said of it."""
     made: str = ""
     """When the page was made, for people."""
     trainmark: str = ""

@@ -32,12 +32,13 @@ class _Cell:
 
 def draw(contents: ReportInputs, say: Say, anchors: Sequence[str]) -> Markup:
     """The table with its filter; `anchors` name the parts of the page the runs' rows lead to."""
-    heads = _heads(say)
+    priced = [alias for alias in ("energy_kwh", "cost") if any(_has(record, alias) for record in contents.records)]
+    heads = _heads(say, priced)
     rows = [
-        _row(_of_record(record, anchor, contents, say), record.plan.workload, record.status, anchor)
+        _row(_of_record(record, anchor, contents, priced, say), record.plan.workload, record.status, anchor)
         for record, anchor in zip(contents.records, anchors, strict=True)
     ]
-    rows += [_row(_of_published(row, say), row.workload, "published", None) for row in contents.rows]
+    rows += [_row(_of_published(row, priced, say), row.workload, "published", None) for row in contents.rows]
     return el(
         "section",
         el("h2", say("Summary"), id="summary-title"),
@@ -60,7 +61,12 @@ def draw(contents: ReportInputs, say: Say, anchors: Sequence[str]) -> Markup:
     )
 
 
-def _heads(say: Say) -> list[tuple[str, bool]]:
+def _has(record: Record, alias: str) -> bool:
+    quantity = record.metrics.get(alias)
+    return quantity is not None and quantity.value is not None
+
+
+def _heads(say: Say, priced: Sequence[str]) -> list[tuple[str, bool]]:
     """Each column's name, and whether it holds numbers."""
     return [
         (say("Run"), False),
@@ -73,6 +79,7 @@ def _heads(say: Say) -> list[tuple[str, bool]]:
         (say("Quality"), True),
         ("e2e_time", True),
         ("mem", True),
+        *((alias, True) for alias in priced),
         (say("Doubts"), True),
         (say("Status"), False),
     ]
@@ -121,7 +128,7 @@ def _key(key: float | str | None) -> str | None:
     return f"{key:.9g}" if isinstance(key, float) else key
 
 
-def _of_record(record: Record, anchor: str, contents: ReportInputs, say: Say) -> list[_Cell]:
+def _of_record(record: Record, anchor: str, contents: ReportInputs, priced: Sequence[str], say: Say) -> list[_Cell]:
     quality = record.quality
     shown: Child = (
         NOTHING
@@ -150,6 +157,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, say: Say) ->
         _Cell(shown=shown, key=quality.value, class_="number"),
         _of_metric(record, "e2e_time"),
         _of_metric(record, "mem"),
+        *(_of_metric(record, alias) for alias in priced),
         _Cell(shown=str(len(record.doubts)), key=float(len(record.doubts)), class_="number"),
         _Cell(
             shown=[
@@ -183,7 +191,7 @@ def _of_metric(record: Record, alias: str, beside: Callable[[Quantity], str] | N
     return _Cell(shown=shown, key=float(quantity.value), class_="number")
 
 
-def _of_published(row: PublishedRow, say: Say) -> list[_Cell]:
+def _of_published(row: PublishedRow, priced: Sequence[str], say: Say) -> list[_Cell]:
     used = mfu(row)
     quality: Child = NOTHING
     if row.quality is not None and row.quality_name is not None:
@@ -203,6 +211,7 @@ def _of_published(row: PublishedRow, say: Say) -> list[_Cell]:
         _Cell(shown=quality, key=row.quality, class_="number"),
         _with_unit(row.e2e_time_s, "s"),
         _with_unit(row.mem_used_gib, "GiB"),
+        *(_Cell(shown=NOTHING, class_="number") for _ in priced),
         _Cell(shown=NOTHING, class_="number"),
         _Cell(shown=el("span", say("published"), class_="status published")),
     ]

@@ -1,0 +1,74 @@
+"""A sweep: one training at several topologies, which goes on where it was when it is asked for again.
+
+Its runs are known by their groups: the sweep's name, which begins with a hash of all that was asked, and the topology.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import trainmark
+from trainmark.launch import fill, planning
+from trainmark.launch.options import RunOptions
+from trainmark.spec.errors import UsageError
+from trainmark.spec.plan import Plan
+from trainmark.spec.revision import revision
+from trainmark.store.store import Store, StoreRow
+from trainmark.train.ranks import host_name
+
+_ASKED = 6
+"""Letters of a sweep's name that say what was asked for; the others tell it from the same asked for before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leg:
+    """One topology of a sweep."""
+
+    plan: Plan
+    options: RunOptions
+    """What would be said to run it alone."""
+    group: str
+    finished: tuple[str, ...]
+    """Runs of it that are in the store, oldest first."""
+
+
+def legs(options: RunOptions, store: Store) -> list[Leg]:
+    """What there is to do, smallest first; of a sweep that was not finished, also what was done."""
+    alone = [replace(options, sweep=None, topology=str(topology)) for topology in planning.sweep_topologies(options)]
+    decided = [planning.plans(each)[0] for each in alone]
+    for plan, each in zip(decided, alone, strict=True):
+        if fill.needs_search(plan, each):
+            raise UsageError(
+                "--sweep needs one batch at every topology, and recipe fill looks for one; find it with a run at 1x1, "
+                "then say --set batch_per_device=N"
+            )
+    asked = _hash(decided)
+    rows = [row for row in store.rows() if row.group and row.group.startswith(asked) and row.status == "valid"]
+    newest = str(rows[0].group).partition("-")[0] if rows else ""
+    done = {plan.topology: _finished(rows, f"{newest}-{plan.topology}") for plan in decided}
+    if not newest or all(len(runs) >= options.repeat for runs in done.values()):
+        newest, done = asked + secrets.token_hex(2), {}
+    return [
+        Leg(
+            plan=plan,
+            options=each,
+            group=f"{newest}-{plan.topology}",
+            finished=done.get(plan.topology, ())[: options.repeat],
+        )
+        for plan, each in zip(decided, alone, strict=True)
+    ]
+
+
+def _hash(decided: Sequence[Plan]) -> str:
+    """Of all plans, the machine and the source that runs them: where one of them is another, nothing is carried on."""
+    here = (host_name(os.environ), trainmark.__version__, revision() or "")
+    words = [*(plan.fingerprint for plan in decided), *here]
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:_ASKED]
+
+
+def _finished(rows: Sequence[StoreRow], group: str) -> tuple[str, ...]:
+    return tuple(row.run_id for row in reversed(rows) if row.group == group)
