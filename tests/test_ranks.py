@@ -161,6 +161,12 @@ def test_the_record_of_two_ranks_says_what_the_exchange_and_the_link_were(cli: C
     sizes = [result["bytes"] for result in record["environment"]["link"]]
     assert sizes == sorted(sizes)
     assert len(sizes) >= 3
+    levels = [(level["level"], level["collective"]) for level in record["environment"]["link_levels"]]
+    assert levels == [("node", "all-reduce"), ("node", "all-gather"), ("node", "reduce-scatter")]
+    exchange = record["environment"]["exchange"]
+    assert exchange["parallel"] == "ddp"
+    assert exchange["dtypes"] == {"float32": 4 * exchange["parameters"]}
+    assert 0 < exchange["backward_s"] < max(record["series"]["ranks"][0]["compute_ns"]) / 1e9
 
 
 def torchrun(environment: dict[str, str], *words: str | Path) -> subprocess.CompletedProcess[str]:

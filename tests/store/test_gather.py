@@ -384,9 +384,26 @@ def test_the_launcher_s_word_about_a_fault_goes_before_what_single_ranks_said(tm
 def test_what_the_links_carried_is_on_the_record(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan(topology="1x2"))
     measured = [{"bytes": 8, "repeats": 3, "median_s": 1e-4, "best_s": 1e-4, "bus_gigabytes_per_s": 0.1}]
-    folder.rank(0, [10] * 50, also=[events.LinksMeasured(results=measured)])
+    level = {"level": "node", "collective": "all-reduce", "ranks": 2, "latency_s": 1e-5, "bytes_per_s": 1e9}
+    level |= {"groups": 1, "times": [(8, 1e-4)]}
+    folder.rank(0, [10] * 50, also=[events.LinksMeasured(results=measured, levels=[level])])
     folder.rank(1, [10] * 50)
-    assert msgspec.to_builtins(folder.record().environment.link) == measured
+    environment = folder.record().environment
+    assert msgspec.to_builtins(environment.link) == measured
+    assert msgspec.to_builtins(environment.link_levels) == [level]
+
+
+def test_what_checkpoints_took_is_on_the_record(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(limits=Limits()))
+    saves = [
+        events.Saved(step=step, phases_ns={"checkpoint": done_ms * MS}, size_bytes=2 * 10**9)
+        for step, done_ms in ((10, 4000), (20, 6000), (30, 8000))
+    ]
+    folder.rank(0, [10] * 50, also=[events.Resumed(step=0, took_ns=700 * MS), *saves])
+    found = folder.record().environment.checkpoint
+    assert found is not None
+    assert (found.size_bytes, found.saves, found.save_s, found.restore_s) == (2 * 10**9, 3, 2.0, 0.7)
+    assert found.gigabytes_per_s == 1.0
 
 
 PEAK = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}

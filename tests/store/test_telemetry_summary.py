@@ -12,7 +12,7 @@ from records import make_plan, make_record
 
 from trainmark.spec import doubts, events
 from trainmark.spec.event_files import EventWriter
-from trainmark.spec.machine import Environment
+from trainmark.spec.machine import DeviceInfo, Environment, MachineFacts
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.run_folder import RunFolder
@@ -291,3 +291,20 @@ def test_steady_power_and_memory_are_means_of_what_the_tool_said_after_the_run_h
     assert found.steady_memory_bytes == pytest.approx(6e9)
     assert found.power_w == pytest.approx(7), "the counter's"
     assert telemetry.summarise_sensors([], 1).reasons["steady_power_w"] == telemetry.NOTHING_SAMPLED
+
+
+@pytest.mark.parametrize(("kind", "watts"), [("cuda", 61.0), ("cpu", None)])
+def test_idle_power_is_what_a_device_drew_before_any_rank_of_its_machine_touched_it(
+    tmp_path: Path, kind: str, watts: float | None
+) -> None:
+    machine = Machine(tmp_path)
+    for at_s, power in ((1.0, 60.0), (1.5, 61.0), (2.0, 62.0), (3.0, 180.0), (20.0, 400.0), (30.0, 400.0)):
+        machine.read(at_s, {"power_w": power})
+    machine.end()
+    folder = RunFolder(tmp_path)
+    folder.update()
+    for rank, opened_s in ((0, 3.0), (1, 2.5)):  # a processor starts the ranks itself, so it is never idle then
+        folder.ranks[rank] = RankLog(rank=rank, host="node-0", trained_from_ns=15 * S, trained_until_ns=115 * S)
+        folder.ranks[rank].add(events.DeviceOpening(at_ns=int((5 + opened_s) * S)))
+        folder.ranks[rank].environment = MachineFacts(device=DeviceInfo(type=kind))
+    assert telemetry.idle_power(telemetry.nodes(folder)) == watts

@@ -64,7 +64,8 @@ def describe(
     _draw_telemetry(writer, record)
     _draw_quality(writer, record)
     _draw_artifacts(writer, record, run_folder)
-    for section in (facts.bands, facts.restarts, facts.data, facts.network, facts.environment, facts.unknown):
+    last = (facts.bands, facts.restarts, facts.checkpoints, facts.data, facts.network, facts.environment, facts.unknown)
+    for section in last:
         draw_section(writer, section(record, _say))
     _draw_doubts(writer, record)
     writer.put("", "What a word means: trainmark explain p_core")

@@ -24,7 +24,7 @@ MOST_DEVICES = 8
 """Whose curves are drawn of one machine."""
 MOST_FILES = 10
 _GIB = 2.0**30
-_OWN_SECTIONS = ("link", "precision", "fill")
+_OWN_SECTIONS = ("link", "link_levels", "exchange", "checkpoint", "precision", "fill")
 """Of the environment: they are told apart from the rest."""
 
 
@@ -194,23 +194,59 @@ def fill(record: Record, say: Say) -> FactSection | None:
 
 
 def network(record: Record, say: Say) -> FactSection | None:
-    """What the links between the ranks carried before training."""
-    if not (measured := record.environment.link):
-        return None
+    """What the links between the ranks carried before training, and what a step sends over them."""
+    measured, sent = record.environment.link, [*_levels(record, say), *_exchange(record, say)]
+    if not measured:
+        return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
     said = links.summary(measured, ranks=topology.devices, hosts=topology.nodes)
-    return replace(link_table(measured, say), sentence=retold(said, say), facts=_exchange(record, say))
+    return replace(link_table(measured, say), sentence=retold(said, say), facts=sent)
 
 
-def _exchange(record: Record, say: Say) -> list[RecordFact]:
-    """What a step sends over the links."""
+def _levels(record: Record, say: Say) -> Iterator[RecordFact]:
+    """What explains the times of each collective over each kind of link."""
+    where = {"node": say("inside a node"), "nodes": say("between nodes")}
+    for found in record.environment.link_levels:
+        carried = say("latency {latency} ms, {speed} GB/s among {ranks} ranks").format(
+            latency=number(found.latency_s * 1e3), speed=number(found.bytes_per_s / 1e9), ranks=found.ranks
+        )
+        yield RecordFact(f"{where[found.level]}, {found.collective}", carried)
+
+
+def _exchange(record: Record, say: Say) -> Iterator[RecordFact]:
+    """What a step sends over the links, and what there is to hide it behind."""
     found = record.environment.exchange
     if found is None:
-        return []
+        return
+    kind = f"{found.parallel}, {found.kind}" if found.parallel else found.kind
     sent = say("{kind}: {messages} messages, {size} together").format(
-        kind=found.kind, messages=found.messages, size=links.size(found.size_bytes)
+        kind=kind, messages=found.messages, size=links.size(found.size_bytes)
     )
-    return [RecordFact(say("a step exchanges"), sent)]
+    yield RecordFact(say("a step exchanges"), sent)
+    if found.dtypes:
+        types = (f"{links.size(size)} {name}" for name, size in found.dtypes.items())
+        yield RecordFact(say("exchanged in"), ", ".join(types))
+    if found.parameters is not None:
+        yield RecordFact(say("trained parameters"), f"{found.parameters:,}")
+    if found.backward_s is not None:
+        yield RecordFact(say("backward of a step"), f"{number(found.backward_s * 1e3)} ms")
+
+
+def checkpoints(record: Record, say: Say) -> FactSection | None:
+    """What saving and restoring the state took; None where neither happened."""
+    found = record.environment.checkpoint
+    if found is None:
+        return None
+    facts = []
+    if found.size_bytes is not None:
+        facts.append(RecordFact(say("size"), f"{number(found.size_bytes / _GIB)} GiB"))
+    if found.save_s is not None:
+        speed = f", {number(found.gigabytes_per_s)} GB/s" if found.gigabytes_per_s else ""
+        facts.append(RecordFact(say("saving"), f"{number(found.save_s)} s{speed}"))
+        facts.append(RecordFact(say("saved"), say("{count} times").format(count=found.saves)))
+    if found.restore_s is not None:
+        facts.append(RecordFact(say("restoring"), f"{number(found.restore_s)} s"))
+    return FactSection(title=say("Checkpoints"), facts=facts)
 
 
 def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:

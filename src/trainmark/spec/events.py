@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from trainmark.spec.artifact import Artifact
-from trainmark.spec.links import AllReduce
+from trainmark.spec.links import AllReduce, LinkLevel
 from trainmark.spec.machine import ExchangeShape, FillSearch, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
 from trainmark.spec.numbers import Count, Finite, Whole
 
@@ -49,6 +49,12 @@ class Begin(Event, tag="begin", frozen=True, kw_only=True):
     """How often the ranks had been started again when this worker began."""
 
 
+class DeviceOpening(Event, tag="opening", frozen=True, kw_only=True):
+    """The rank is about to touch its device for the first time."""
+
+    at_ns: Whole
+
+
 class EnvironmentSeen(Event, MachineFacts, tag="environment", frozen=True, kw_only=True):
     """What rank 0 runs on."""
 
@@ -57,6 +63,8 @@ class LinksMeasured(Event, tag="link", frozen=True, kw_only=True):
     """What the links between the ranks carry, as rank 0 saw it."""
 
     results: Sequence[AllReduce]
+    levels: Sequence[LinkLevel] = ()
+    """The same for each kind of link apart."""
 
 
 class StepCompared(Event, StepCheck, tag="step-check", frozen=True, kw_only=True):
@@ -70,6 +78,8 @@ class Resumed(Event, tag="resumed", frozen=True, kw_only=True):
     epoch: Finite = 0
     damaged: Sequence[str] = ()
     """Newer checkpoints that could not be used, and why."""
+    took_ns: Whole | None = None
+    """From its file to weights on the device."""
 
 
 class Ready(Event, tag="ready", frozen=True, kw_only=True):
@@ -140,6 +150,8 @@ class Saved(Event, tag="saved", frozen=True, kw_only=True):
 
     step: Whole
     phases_ns: Mapping[str, Whole]
+    size_bytes: Whole | None = None
+    """Of its file, as the rank knows that wrote it."""
 
 
 class Phases(Event, tag="phases", frozen=True, kw_only=True):
@@ -194,8 +206,9 @@ class Failed(Event, tag="failed", frozen=True, kw_only=True):
 
 
 RankEvent = (
-    Begin | EnvironmentSeen | LinksMeasured | StepCompared | Resumed | Ready | PrecisionSeen | Steps | StretchTimed
-    | Alive | Evaluated | Saved | Phases | ExchangeCounted | FlopsCounted | ArtifactsLeft | NoSample | End | Failed
+    Begin | DeviceOpening | EnvironmentSeen | LinksMeasured | StepCompared | Resumed | Ready | PrecisionSeen | Steps
+    | StretchTimed | Alive | Evaluated | Saved | Phases | ExchangeCounted | FlopsCounted | ArtifactsLeft | NoSample
+    | End | Failed
 )  # fmt: skip
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct, field
 
 from trainmark.spec.format import number
-from trainmark.spec.numbers import Finite, Whole
+from trainmark.spec.numbers import Count, Finite, Whole
+
+Collective = Literal["all-reduce", "all-gather", "reduce-scatter"]
+COLLECTIVES: tuple[Collective, ...] = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 class AllReduce(Struct, frozen=True, kw_only=True):
@@ -18,6 +23,62 @@ class AllReduce(Struct, frozen=True, kw_only=True):
     median_s: Finite
     best_s: Finite = 0.0
     bus_gigabytes_per_s: Finite
+
+
+class LinkLevel(Struct, frozen=True, kw_only=True):
+    """What one collective took over one kind of link: a latency and a bandwidth that explain its times.
+
+    A message of s bytes among k ranks is to take `rounds x latency + passes x s / bandwidth`. Gathering and scattering
+    move (k - 1) / k of what the ranks hold together through every rank, in log2 k rounds at least; an all-reduce is
+    one of each.
+    """
+
+    level: Literal["node", "nodes"]
+    """Among the ranks of a node, or among the nodes: ranks of the same place in each."""
+    collective: Collective
+    ranks: Count
+    """That exchange with each other."""
+    groups: Whole = 1
+    """How many of these did so at the same time, as they do in training."""
+    latency_s: Finite
+    bytes_per_s: Finite
+    times: Sequence[tuple[Whole, Finite]] = ()
+    """Bytes of each message, and the median of what it took."""
+
+    def seconds(self, size_bytes: float, messages: float, ranks: int) -> float:
+        """What a step's messages of so many bytes together would take among so many ranks, one after the other."""
+        passed = passes(self.collective, ranks) * size_bytes / self.bytes_per_s
+        return passed + rounds(self.collective, ranks) * self.latency_s * messages
+
+
+def passes(collective: Collective, ranks: int) -> float:
+    """How many times the message goes through every rank."""
+    return (2 if collective == "all-reduce" else 1) * (ranks - 1) / ranks
+
+
+def rounds(collective: Collective, ranks: int) -> int:
+    """How often a rank waits for another at least."""
+    return (2 if collective == "all-reduce" else 1) * math.ceil(math.log2(ranks))
+
+
+def fitted(
+    level: Literal["node", "nodes"], collective: Collective, ranks: int, groups: int, times: Sequence[tuple[int, float]]
+) -> LinkLevel:
+    """The latency from the smallest message, the bandwidth from the two largest; with one size, both from that one."""
+    (small, small_s), (large, large_s) = times[0], times[-1]
+    before, before_s = times[-2] if len(times) > 1 else (0, 0.0)
+    # noise may make a larger message the faster one: then all its time is taken to be bandwidth
+    slope_s = (large_s - before_s) / (large - before) if large_s > before_s else large_s / large
+    latency_s = max(0.0, small_s - slope_s * small) / rounds(collective, ranks) if len(times) > 1 else 0.0
+    return LinkLevel(
+        level=level,
+        collective=collective,
+        ranks=ranks,
+        groups=groups,
+        latency_s=latency_s,
+        bytes_per_s=passes(collective, ranks) / slope_s,
+        times=list(times),
+    )
 
 
 def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from trainmark.spec.links import AllReduce
+from trainmark.spec.links import AllReduce, LinkLevel
 from trainmark.spec.numbers import Count, Finite, Positive, Whole
 from trainmark.spec.precision import narrower_inside
 
@@ -169,6 +169,35 @@ class ExchangeShape(Struct, frozen=True, kw_only=True):
     """Buckets of gradients, and of weights where these are gathered."""
     size_bytes: Whole = msgspec.field(name="bytes")
     """Of all messages, each as long as what the ranks hold together of it."""
+    parallel: str = ""
+    """How the ranks share the work: `ddp`, `fsdp`, or `hsdp`, which shards inside a node; empty where not recorded."""
+    gathered_bytes: Whole = 0
+    """Of the bytes, those of weights that all-gathers put together; the others are gradients."""
+    last_bytes: Whole | None = None
+    """Of the last message of a step, which no computing can hide."""
+    dtypes: Mapping[str, Whole] = {}
+    """The bytes by the type of their numbers."""
+    parameters: Whole | None = None
+    """Numbers that are trained."""
+    backward_s: Finite | None = None
+    """From a step's loss to its last gradient, as the median of some of the first steps: what there is to hide an
+    all-reduce behind. None where that was not measured."""
+
+
+class CheckpointFacts(Struct, frozen=True, kw_only=True):
+    """What saving and restoring the state of a training took."""
+
+    size_bytes: Whole | None = msgspec.field(name="bytes", default=None)
+    """Of the last one."""
+    saves: Whole = 0
+    save_s: Finite | None = None
+    """The median, as the training waited for it."""
+    restore_s: Finite | None = None
+    """Of a run that was resumed or started again: from its file to weights on the device."""
+
+    @property
+    def gigabytes_per_s(self) -> float | None:
+        return self.size_bytes / self.save_s / 1e9 if self.size_bytes and self.save_s else None
 
 
 class BatchTry(Struct, frozen=True, kw_only=True):
@@ -197,8 +226,12 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
 
     link: Sequence[AllReduce] = ()
     """What the links between the ranks were measured to carry, smallest message first."""
+    link_levels: Sequence[LinkLevel] = ()
+    """The same for the links inside a node and between nodes apart, by collective."""
     exchange: ExchangeShape | None = None
     """None where nothing is exchanged, or this torch does not let it be counted."""
+    checkpoint: CheckpointFacts | None = None
+    """None where no state was saved or restored, or that was not recorded."""
     flops: FlopsFacts | None = None
     precision: PrecisionProof | None = None
     fill: FillSearch | None = None
@@ -206,6 +239,9 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     """Of the first rank whose device does not compute as the CPU, else of rank 0; None where the CPU trained."""
     clock: DeviceClock | None = None
     """Of the rank whose device's events are furthest from the host's clock; None where the host times the steps."""
+    idle_power_w: Finite | None = None
+    """Of a device, before any rank touched it; None where nobody looked then, and of a processor, which starts the
+    ranks meanwhile."""
     foreign_load: Finite | None = None
     """Share of the worst machine's cores that went to others."""
 

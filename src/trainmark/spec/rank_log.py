@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 
 from trainmark.spec import events
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.events import AnyEvent, Unknown
-from trainmark.spec.links import AllReduce
-from trainmark.spec.machine import DeviceClock, ExchangeShape, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
+from trainmark.spec.links import AllReduce, LinkLevel
+from trainmark.spec.machine import (
+    CheckpointFacts,
+    DeviceClock,
+    ExchangeShape,
+    FlopsFacts,
+    MachineFacts,
+    PrecisionProof,
+    StepCheck,
+)
 from trainmark.spec.record import Restart
 from trainmark.spec.timeline import RankTrace
 
@@ -59,10 +69,16 @@ class RankLog:
     restarts: list[Restart] = field(default_factory=list)
     link: tuple[AllReduce, ...] = ()
     """What the links between the ranks were measured to carry."""
+    link_levels: tuple[LinkLevel, ...] = ()
+    """The same for each kind of link apart."""
     exchange: ExchangeShape | None = None
     flops: FlopsFacts | None = None
     saved: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """For each checkpoint its step and the phases until then."""
+    saved_bytes: int | None = None
+    """Of the last of them."""
+    restored_ns: int | None = None
+    """What it took to load one."""
     before_ns: dict[str, int] = field(default_factory=lambda: {"startup": 0})
     """All time until the worker's first line that is not steps: start-up, and what a restart kept and lost."""
     phases_ns: dict[str, int] = field(default_factory=dict)
@@ -74,6 +90,8 @@ class RankLog:
     """Why the trained model left no sample of its work, where it should have."""
     torn: bool = False
     """The event file ends in the middle of a line, which was dropped."""
+    device_from_ns: int | None = None
+    """When it first touched its device, by the machine's monotonic clock."""
     trained_from_ns: int | None = None
     """When the first step came, by the machine's monotonic clock."""
     trained_until_ns: int | None = None
@@ -127,6 +145,8 @@ class RankLog:
                 self.phase, self.samples = event.phase, event.samples
             case events.Begin():
                 self._begin(event)
+            case events.DeviceOpening():
+                self.device_from_ns = self.device_from_ns or event.at_ns
             case events.EnvironmentSeen():
                 self.environment = event
             case events.PrecisionSeen():
@@ -134,6 +154,7 @@ class RankLog:
             case events.StepCompared():
                 self.step_check = event
             case events.Resumed():
+                self.restored_ns = event.took_ns
                 if self._again is None:
                     self.resumed = event
                 else:
@@ -144,13 +165,14 @@ class RankLog:
                 self.evaluations.append(event)
                 self.phase = "train"
             case events.LinksMeasured():
-                self.link = tuple(event.results)
+                self.link, self.link_levels = tuple(event.results), tuple(event.levels)
             case events.ExchangeCounted():
                 self.exchange = event
             case events.FlopsCounted():
                 self.flops = event
             case events.Saved():
                 self.saved.append((event.step, self._whole(event.phases_ns)))
+                self.saved_bytes = event.size_bytes
                 self.phase = "train"
             case events.Phases():
                 self.phases_ns, self.memory_peak_bytes = self._whole(event.phases_ns), event.memory_peak_bytes
@@ -220,6 +242,19 @@ class RankLog:
             stretches=len(self.stretches),
             host_s=sum(stretch.host_ns for stretch in self.stretches) / 1e9,
             device_s=sum(stretch.device_ns for stretch in self.stretches) / 1e9,
+        )
+
+    def checkpoint(self) -> CheckpointFacts | None:
+        """What saving and restoring took; None where neither happened."""
+        if not self.saved and self.restored_ns is None:
+            return None
+        waited_ns = [0, *(phases.get("checkpoint", 0) for _, phases in self.saved)]
+        each_ns = [later - sooner for sooner, later in pairwise(waited_ns)]
+        return CheckpointFacts(
+            size_bytes=self.saved_bytes,
+            saves=len(self.saved),
+            save_s=median(each_ns) / 1e9 if each_ns else None,
+            restore_s=None if self.restored_ns is None else self.restored_ns / 1e9,
         )
 
     def trace(self) -> RankTrace:

@@ -59,7 +59,7 @@ def gather(folder: RunFolder) -> Record:
     status, ended = _status(plan, ranks, folder.fault, clock)
     machines = Topology.parse(plan.topology).nodes
     nodes = samplers.nodes(folder, of=machines, settling_ns=timeline.settling_ns)
-    environment = _environment(folder, first, clock, samplers.foreign_load(nodes))
+    environment = _environment(folder, first, clock, nodes)
     flops = environment.flops
     measured = Measured(
         item=head.item,
@@ -150,20 +150,23 @@ def now_utc() -> str:
 
 
 def _environment(
-    folder: RunFolder, first: RankLog, clock: DeviceClock | None, foreign_load: float | None
+    folder: RunFolder, first: RankLog, clock: DeviceClock | None, nodes: Sequence[samplers.NodeSums]
 ) -> Environment:
     """What rank 0 said of its machine, with what was proved and measured of it; events are kept without their words."""
     told = msgspec.structs.asdict(first.environment) if first.environment else {}
     return Environment(
         **told,
         link=list(first.link),
+        link_levels=list(first.link_levels),
         exchange=_plain(first.exchange, ExchangeShape),
+        checkpoint=first.checkpoint(),
         flops=_plain(first.flops, FlopsFacts),
         precision=_plain(first.precision, PrecisionProof),
         fill=_plain(folder.fill, FillSearch),
         step_check=_plain(_step_check(folder.logs), StepCheck),
         clock=clock,
-        foreign_load=foreign_load,
+        foreign_load=samplers.foreign_load(nodes),
+        idle_power_w=samplers.idle_power(nodes),
     )
 
 

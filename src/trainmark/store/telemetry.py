@@ -31,6 +31,8 @@ MOST_POINTS_OF_ALL = 2000
 """The machines of a run share so many points of a series, as long as each has the fewest."""
 LATE_S = 2.0
 """Sampling may begin or end so much inside the training and still be taken for all of it."""
+IDLE_SAMPLES = 2
+"""Of a device's power before training, from which on they are believed."""
 NOTHING_SAMPLED = "nothing was sampled during the run"
 CUT_SHORT = "the sampler ended before the training did"
 TOO_SHORT = "the training was too short for two samples"
@@ -75,6 +77,8 @@ class Node:
     """Of each reading of a device, why it was held back; None where that was not known."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: SamplerEnd | None = None
+    idle_until_ns: int | None = None
+    """When the first of its ranks touched a device."""
     from_ns: int | None = None
     steady_ns: int | None = None
     """When it had settled."""
@@ -130,6 +134,8 @@ class DeviceSums:
     steady: Mapping[str, float | None]
     """Means over the samples of steady training."""
     throttled_percent: float | None
+    idle_power_w: float | None
+    """Before any rank of its machine touched a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +166,22 @@ def nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> list[NodeSums
             elif node:
                 node.add(event)
         if node and (node.host.at_ns or node.devices):
+            node.idle_until_ns = _touched_ns(folder, node.begin)
             log = folder.ranks.get(node.begin.first_rank)
             if log and log.trained_from_ns is not None:
                 node.from_ns, node.until_ns = log.trained_from_ns, log.trained_until_ns or node.last_ns
                 node.steady_ns = log.trained_from_ns + settling_ns
             found.append(_node_sums(node, most_points(of)))
     return found
+
+
+def _touched_ns(folder: RunFolder, begin: SamplerBegin) -> int | None:
+    """When a rank of this machine first touched a device; None where that is the processor, which is never idle."""
+    told = folder.ranks[0].environment if 0 in folder.ranks else None
+    if told is None or told.device.type == "cpu":
+        return None
+    here = [log for log in folder.ranks.values() if log.host == begin.host]
+    return min((log.device_from_ns for log in here if log.device_from_ns is not None), default=None)
 
 
 def most_points(machines: int) -> int:
@@ -184,6 +200,7 @@ def _node_sums(node: Node, points: int) -> NodeSums:
                 peaks={name: _peak(node, device, name) for name in SERIES},
                 steady={name: _steady_mean(node, device, name) for name in ("power_w", "memory_used_bytes")},
                 throttled_percent=_throttled(node, device),
+                idle_power_w=_idle_power(node, device),
             )
             for device in used
         ],
@@ -238,6 +255,13 @@ def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
 def foreign_load(machines: Sequence[NodeSums]) -> float | None:
     """Share of the worst machine's cores that went to others until the training ended, stolen time included."""
     return max((machine.foreign_load for machine in machines if machine.foreign_load is not None), default=None)
+
+
+def idle_power(machines: Sequence[NodeSums]) -> float | None:
+    """Of a device before the run, on average; None unless all were looked at then."""
+    found = [device.idle_power_w for machine in machines for device in machine.devices]
+    known = [power for power in found if power is not None]
+    return _short(float(np.mean(known))) if known and len(known) == len(found) else None
 
 
 def _foreign_load(machine: Node) -> float | None:
@@ -297,6 +321,14 @@ def _device(machine: Node, device: int, points: int) -> DeviceTelemetry:
         power_samples=int(power_s.size),
         power_gap_s=_short(float(np.diff(power_s).max())) if power_s.size > 1 else None,
     )
+
+
+def _idle_power(machine: Node, device: int) -> float | None:
+    if machine.idle_until_ns is None:
+        return None
+    at_s, power = machine.series(device, "power_w")
+    idle = power[at_s < machine.seconds(machine.idle_until_ns)]
+    return _short(float(np.median(idle))) if idle.size >= IDLE_SAMPLES else None
 
 
 def _host_series(machine: Node, points: int) -> dict[str, Series]:

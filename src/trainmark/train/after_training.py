@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from trainmark.platforms.platform import Device
 from trainmark.spec import endings
 from trainmark.spec.artifact import Artifact
@@ -51,10 +53,14 @@ def write_flops(job: Job, ended: str) -> None:
 
 
 def write_exchange(job: Job) -> None:
-    """Rank 0 writes down what a step exchanged, in how many messages."""
-    counted = job.stepper.parallel.exchanged
-    if job.collectives.rank == 0 and counted is not None and counted.messages:
-        job.events.write(ExchangeCounted(kind=counted.kind, messages=counted.messages, size_bytes=counted.bytes))
+    """Rank 0 writes down what a step exchanged, in how many messages, and what there was to hide it behind."""
+    parallel = job.stepper.parallel
+    if job.collectives.rank or parallel.exchanged is None:
+        return
+    parameters = sum(weight.numel() for weight in job.stepper.bare_model.parameters() if weight.requires_grad)
+    backward_s = parallel.backward.median_s() if parallel.backward else None
+    if found := parallel.exchanged.shape(parameters, backward_s):
+        job.events.write(ExchangeCounted(**msgspec.structs.asdict(found)))
 
 
 def leave_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:

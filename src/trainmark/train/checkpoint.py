@@ -58,6 +58,10 @@ def load_newest(folder: Path) -> tuple[dict[str, Any], list[str]]:
     raise NotReadyError("; ".join([f"no whole checkpoint in {folder}", *damaged]))
 
 
+def size_bytes(path: Path) -> int:
+    return (path / "state.pt").stat().st_size
+
+
 def step_of(folder: Path) -> int:
     """Steps that a whole checkpoint had been trained for."""
     return int(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["step"])
@@ -67,7 +71,7 @@ def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint's folder; None where it is whole."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        size = (path / "state.pt").stat().st_size
+        size = size_bytes(path)
         if size != manifest["size"]:
             return f"{size} bytes, not {manifest['size']}"
         if sha256(path / "state.pt") != manifest["sha256"]:

@@ -25,13 +25,13 @@ class _Counted:
 
 class CountedAllGather(_Counted, AllGather):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        self._tally.add(output_tensor.nbytes)
+        self._tally.add(output_tensor, gathered=True)
         with self._exposed():
             return distributed.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class CountedReduceScatter(_Counted, ReduceScatter):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        self._tally.add(input_tensor.nbytes)
+        self._tally.add(input_tensor)
         with self._exposed():
             return distributed.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

@@ -7,7 +7,7 @@ and whoever finds a wrong sum ends the run before a gradient is trusted to it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
@@ -119,11 +119,16 @@ def _factor(rank: int) -> int:
 
 
 def _all_reduce_s(message: torch.Tensor, device: Device, collectives: Collectives) -> float:
+    return exchange_s(lambda: distributed.all_reduce(message), device, collectives)
+
+
+def exchange_s(exchange: Callable[[], object], device: Device, collectives: Collectives) -> float:
+    """What this rank sees an exchange take that all ranks begin together."""
     device.synchronize()
     collectives.barrier()
     with device.arithmetic(PRECISIONS["fp32"]):
         began_s = time.perf_counter()
-        distributed.all_reduce(message)
+        exchange()
         device.synchronize()
         return time.perf_counter() - began_s
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from statistics import median
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,10 +16,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmark.platforms.platform import Device
+from trainmark.platforms.timestamps import Marks
 from trainmark.spec.errors import UsageError
+from trainmark.spec.machine import ExchangeShape
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 """Layers whose statistics need float32 whatever the rest computes in."""
+TIMED_BACKWARDS = 12
+"""Warm-up has as many steps, or nearly: two marks more in each of them change no result."""
 
 
 class ExchangeTimer(Protocol):
@@ -34,20 +39,61 @@ class ExchangeTimer(Protocol):
 class ExchangeTally:
     """Counts what a step exchanges, as one rank sees it: messages and the bytes that all of them hold together."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.messages = self.bytes = 0
-        """Of the last step that ended."""
-        self._messages = self._bytes = 0
+    def __init__(self, kind: str, parallel: str) -> None:
+        self.kind, self.parallel = kind, parallel
+        self.messages: list[tuple[int, torch.dtype, bool]] = []
+        """Of the last step that ended: bytes, type, and whether weights were gathered."""
+        self._messages: list[tuple[int, torch.dtype, bool]] = []
 
-    def add(self, size: int) -> None:
-        self._messages += 1
-        self._bytes += size
+    def add(self, message: Tensor, *, gathered: bool = False) -> None:
+        self._messages.append((message.nbytes, message.dtype, gathered))
 
     def step_ends(self) -> None:
         if self._messages:
-            self.messages, self.bytes = self._messages, self._bytes
-            self._messages = self._bytes = 0
+            self.messages, self._messages = self._messages, []
+
+    def shape(self, parameters: int, backward_s: float | None) -> ExchangeShape | None:
+        """None where nothing was exchanged."""
+        if not self.messages:
+            return None
+        dtypes: dict[str, int] = {}
+        for size, dtype, _ in self.messages:
+            word = str(dtype).removeprefix("torch.")
+            dtypes[word] = dtypes.get(word, 0) + size
+        return ExchangeShape(
+            kind=self.kind,
+            parallel=self.parallel,
+            messages=len(self.messages),
+            size_bytes=sum(dtypes.values()),
+            gathered_bytes=sum(size for size, _, gathered in self.messages if gathered),
+            last_bytes=self.messages[-1][0],
+            dtypes=dtypes,
+            parameters=parameters,
+            backward_s=backward_s,
+        )
+
+
+class BackwardTimer:
+    """Takes the time from a step's loss to its last gradient in a few of the first steps, and then costs nothing."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._from: Any = None
+        self._taken: list[tuple[Any, Any]] = []
+
+    def begins(self) -> None:
+        if len(self._taken) < TIMED_BACKWARDS:
+            self._from = self._marks.mark()
+
+    def ends(self) -> None:
+        if self._from is not None:
+            self._taken.append((self._from, self._marks.mark()))
+            self._from = None
+
+    def median_s(self) -> float | None:
+        """Of all but the first two, in which devices still prepare themselves; called when all work is done."""
+        times = [self._marks.between_ns(*pair) for pair in self._taken[2:]]
+        return median(times) / 1e9 if times else None
 
 
 class Parallel(Protocol):
@@ -62,6 +108,8 @@ class Parallel(Protocol):
     """True where no rank can compute without the others, not even forward."""
     exchanged: ExchangeTally | None
     """What a step exchanges; None where there is nobody to exchange with."""
+    backward: BackwardTimer | None
+    """What an exchange of gradients may hide behind; None where it is not timed."""
 
     def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
         """Holds the weights of all layers but norms in a narrower type; called before `wrap`, unless it is float32."""
@@ -74,6 +122,9 @@ class Parallel(Protocol):
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Around forward and backward of a micro-batch whose gradients stay here, because more are added to them."""
+
+    def before_backward(self) -> None:
+        """Called when a loss is computed."""
 
     def after_backward(self) -> None:
         """Called when a backward has returned, and work launched from now on finds its gradients."""
@@ -97,6 +148,7 @@ class OneDevice:
     world = 1
     together = False
     exchanged: ExchangeTally | None = None
+    backward: BackwardTimer | None = None
 
     def __init__(self, *, compiled: str = "no") -> None:
         self._compiled = compiled
@@ -126,6 +178,9 @@ class OneDevice:
     def no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def before_backward(self) -> None:
+        pass
+
     def after_backward(self) -> None:
         pass
 
@@ -149,7 +204,8 @@ class DataParallel(OneDevice):
 
     def __init__(self, device: Device, timer: ExchangeTimer | None = None, *, compiled: str = "no") -> None:
         super().__init__(compiled=compiled)
-        self.exchanged = self._tally = ExchangeTally(kind="all-reduce")
+        self.exchanged = self._tally = ExchangeTally("all-reduce", "ddp")
+        self.backward = self._backward = BackwardTimer(device.marks)
         self.world = distributed.get_world_size()
         self._device, self._timer = device, timer
 
@@ -171,6 +227,9 @@ class DataParallel(OneDevice):
     def no_sync(self) -> AbstractContextManager[None]:
         return self._replica.no_sync()
 
+    def before_backward(self) -> None:
+        self._backward.begins()
+
     def after_backward(self) -> None:
         if self._timer:
             self._timer.exchange_ends()
@@ -188,7 +247,9 @@ class DataParallel(OneDevice):
             buffer.copy_(values.view_as(buffer))
 
     def _announce(self, bucket: Any) -> Any:
-        self._tally.add(bucket.buffer().nbytes)
-        if self._timer and bucket.is_last():
-            self._timer.exchange_begins()
+        self._tally.add(bucket.buffer())
+        if bucket.is_last():
+            self._backward.ends()
+            if self._timer:
+                self._timer.exchange_begins()
         return bucket

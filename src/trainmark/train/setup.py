@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -20,13 +21,13 @@ from trainmark.platforms.platform import Device, Platform
 from trainmark.spec import cores
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import LinksMeasured, Resumed, Saved
+from trainmark.spec.events import DeviceOpening, LinksMeasured, Resumed, Saved
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Recipe, from_values
 from trainmark.spec.record import Evaluation
 from trainmark.spec.topology import Topology
-from trainmark.train import checkpoint, environment, link_probe, loop, rank_store, step_check
+from trainmark.train import checkpoint, environment, link_levels, link_probe, loop, rank_store, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.global_batch_norm import over_all_ranks
@@ -60,12 +61,14 @@ def build_job(
         recipe=recipe, limits=plan.limits, steps_per_epoch=data.steps_per_epoch, items_per_step=data.items_per_step
     )
 
+    events.write(DeviceOpening(at_ns=time.perf_counter_ns()))
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
     collectives = join(device, ranks)
     links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model needs the memory
+    levels = link_levels.probe(device, collectives, ranks.local_ranks, links)
     if links and ranks.rank == 0:
-        events.write(LinksMeasured(results=links))
+        events.write(LinksMeasured(results=links, levels=levels))
     initial = initial_weights(plan)
     precision = Precision.parse(plan.precision)
     if compare:
@@ -90,11 +93,12 @@ def build_job(
     def save(at: Position) -> None:
         at.trained_s = monitor.trained_s()
         state = {"stepper": stepper.state(), "position": asdict(at), "made_by": made_by}
+        size_bytes = None
         if collectives.rank == 0:
-            checkpoint.save(folder / "checkpoints", at.step, state)
+            size_bytes = checkpoint.size_bytes(checkpoint.save(folder / "checkpoints", at.step, state))
         collectives.barrier()
         clock.charge("checkpoint")
-        events.write(Saved(step=at.step, phases_ns=clock.phases_ns))
+        events.write(Saved(step=at.step, phases_ns=clock.phases_ns, size_bytes=size_bytes))
 
     if ranks.rank == 0:
         events.write(environment.collect(device, emulated_precision=device.emulates(stepper.precision)))
@@ -251,13 +255,16 @@ def resume_from_checkpoint(
     checkpoints: str, stepper: Stepper, events: EventWriter, collectives: Collectives
 ) -> Position:
     """Loads the newest whole checkpoint and says where it stood."""
+    began_ns = time.perf_counter_ns()
     state, damaged = newest_checkpoint(Path(checkpoints), collectives)
     for sentence in damaged:
         print(sentence, file=sys.stderr)
     stepper.load_state(state["stepper"])
+    stepper.device.synchronize()
+    took_ns = time.perf_counter_ns() - began_ns
     history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]
     position = Position(history=history, **state["position"])
-    events.write(Resumed(step=position.step, epoch=position.epoch, damaged=damaged))
+    events.write(Resumed(step=position.step, epoch=position.epoch, damaged=damaged, took_ns=took_ns))
     return position
 
 

@@ -61,7 +61,7 @@ class ShardedParallel(OneDevice):
             if narrow is torch.float32
             else MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
         )
-        self.exchanged = self._tally = ExchangeTally(kind="reduce-scatter and all-gather")
+        self.exchanged = self._tally = ExchangeTally("reduce-scatter and all-gather", "hsdp" if by_node else "fsdp")
         self._syncs = True
 
     def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:

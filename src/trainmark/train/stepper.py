@@ -107,6 +107,7 @@ class Stepper:
             loss = self._loss(self.model, part)
         weight = self._weight(part, batch)
         weighted = loss if weight == 1 else loss * weight
+        self.parallel.before_backward()
         # a scaler that is not enabled hands everything through, here and in the update
         self.scaler.scale(weighted).backward()  # type: ignore[no-untyped-call]
         self.parallel.after_backward()

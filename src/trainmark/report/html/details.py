@@ -31,6 +31,7 @@ def folded(record: Record, say: Say) -> list[Markup]:
         facts.bands,
         facts.data,
         facts.restarts,
+        facts.checkpoints,
         facts.network,
         facts.environment,
         facts.unknown,
