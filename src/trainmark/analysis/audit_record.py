@@ -336,6 +336,11 @@ def sensed(case: Case) -> Iterator[CheckResult]:
     items = sum(trace.whole.items for trace in record.timeline.ranks)
     if None not in (energy, each) and not same(each, (energy or 0) / items):
         found.append(wrong(f"{each!r} J an item; {energy!r} J, {items} items", "it is their ratio", "the metrics"))
+    for_joule = _value(record, "items_per_joule")
+    if None not in (energy, for_joule) and not same((for_joule or 0) * (energy or 0), items):
+        found.append(
+            wrong(f"{for_joule!r} items a joule; {energy!r} J, {items} items", "it is their ratio", "the metrics")
+        )
     device_s = sum((span[-1] - span[0]) * len(one.devices) for one in machines if (span := one.training_s))
     if None not in (energy, power) and not same(energy, (power or 0) * device_s, 0.01):
         said = f"{energy!r} J; {power!r} W for {device_s:.6g} s of devices"

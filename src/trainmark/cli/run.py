@@ -8,6 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from trainmark.cli import sweep
 from trainmark.cli.options import add_run_options, add_sweep_option, from_args
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if result.leads:
         _show(result, session.store_of(options), as_json=args.json)
         if args.sweep and not args.json:
-            _show_sweep(result.records)
+            sweep.show(result.records)
     return result.exit_code
 
 
@@ -87,28 +88,6 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
             show(f"to go on: {again}")
     if records and (page := _page(records, store)):
         (say if as_json else show)(f"page: {page}")
-
-
-def _show_sweep(records: Sequence[Record]) -> None:
-    """How well the topologies scale, and what that says of larger ones; or why it says nothing."""
-    from trainmark.analysis.forecast.further import beyond
-    from trainmark.analysis.forecast.whole import Assumptions
-    from trainmark.analysis.scaling import scaling
-    from trainmark.report import forecast_table, scaling_table
-    from trainmark.spec import site
-    from trainmark.spec.errors import UsageError
-
-    screen = console()
-    try:
-        screen.file.write("\n" + scaling_table.render([scaling(records)], **look(screen)))
-    except UsageError as error:
-        say(f"no scaling: {error}")
-        return
-    try:
-        found = beyond(records, Assumptions(price=site.load().price))
-        screen.file.write("\n" + forecast_table.render([found], **look(screen)))
-    except UsageError as error:
-        say(f"no forecast: {error}")
 
 
 def resume_command(record: Record, store: Store) -> str | None:
