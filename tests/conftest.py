@@ -100,8 +100,29 @@ STARTS_PROCESSES = {"warm_server", "browser", "cluster"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole runs first: at the end, a long one would keep one core waiting for the other."""
     for item in items:
         if STARTS_PROCESSES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: (item.path.parent.name != "tests", not item.path.name.startswith("test_whole_")))
+    if (workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
+        items[:] = dealt(items, workers)
+
+
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """An order in which each worker begins with its share of the slow tests: at the end, one that has several of them
+    left would keep the others waiting. A worker's first tests are those of one equal part of the list; the tests of a
+    module stay together, as they look at the same runs."""
+    slow: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow"):
+            slow.setdefault(item.path, []).append(item)
+    hands: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for path in sorted(slow, key=lambda path: (not path.name.startswith("test_whole_"), -len(slow[path]), path)):
+        min(hands, key=len).extend(slow[path])
+    others = [item for item in items if not item.get_closest_marker("slow")]
+    order: list[pytest.Item] = []
+    for number, hand in enumerate(hands):
+        part = (len(items) - len(order)) // (workers - number)
+        rest = max(0, part - len(hand))
+        order += [*hand, *others[:rest]]
+        del others[:rest]
+    return order + others
