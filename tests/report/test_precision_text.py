@@ -55,6 +55,17 @@ def doubts(**precision: Any) -> dict[str, str]:
     return {doubt.code: doubt.text for doubt in collect(facts)}
 
 
+def test_little_in_eight_bits_is_a_doubt_and_its_share_is_shown() -> None:
+    computed = {"matmul": {"bfloat16": 9, "float8_e4m3fn": 1, "float8_e5m2": 2}, "convolution": {}}
+    ran = "mixed: 97 % bfloat16, 1 % float8_e4m3fn, 2 % float8_e5m2, weights bfloat16"
+    seen = {**SEEN, "asked": "fp8", "ran": ran, "computed": computed, "scaled_share": 0.03, "autocast": None}
+    said = doubts(**seen)["precision-differs"]
+    assert said.startswith("fp8 was asked for and mixed: 97 % bfloat16")
+    assert "9 matmuls in bfloat16, 1 in float8_e4m3fn, 2 in float8_e5m2" in said
+    assert "3.0 % of the multiplications" in describe(record("fp8", precision=seen))
+    assert "of the multiplications" not in describe(record(precision=SEEN))
+
+
 def test_the_label_is_what_ran_and_says_what_was_asked_for_instead() -> None:
     assert "| fp32 (amp-bf16 asked) |" in table.markdown([record(precision=SEEN)])
     assert "| amp-bf16 |" in table.markdown([record(precision={**SEEN, "ran": "amp-bf16"})])

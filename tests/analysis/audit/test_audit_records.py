@@ -66,6 +66,12 @@ def test_a_label_that_the_first_step_contradicts_is_wrong(tmp_path: Path) -> Non
     assert "its products make it amp-fp16" in found(document)["precision"].evidence
 
 
+def test_a_share_in_eight_bits_that_the_first_step_contradicts_is_wrong(tmp_path: Path) -> None:
+    document = json.loads(ON_A_CARD.leave(tmp_path).dumps())
+    document["environment"]["precision"]["scaled_share"] = 0.9
+    assert found(document)["precision"].evidence == "90.0 % of the multiplications in eight bits, by their types 0.0"
+
+
 def test_a_target_that_was_not_reached_cannot_be_called_reached(tmp_path: Path) -> None:
     document = json.loads(TWO_RANKS.leave(tmp_path).dumps())
     document["quality"]["reached"] = True
