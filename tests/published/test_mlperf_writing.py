@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from analysis.audit.clean_records import Run, pictures
 from conftest import Cli
@@ -21,6 +22,7 @@ from trainmark.published.mlperf.own_convergence import look_at
 from trainmark.spec import endings
 from trainmark.spec.audit import findings
 from trainmark.spec.errors import UsageError
+from trainmark.spec.machine import PrecisionProof
 from trainmark.spec.recipe import Limits, Recipe, to_values
 from trainmark.spec.record import Record
 from trainmark.store import gather
@@ -189,6 +191,14 @@ def test_a_language_model_passes_the_newest_rules_too(
     )
     judged = [audit for folder in result_folders(found.results) for audit in audits(folder)]
     assert [one for one in findings(judged) if one.verdict == "failed"] == []
+
+
+def test_fp8_is_said_of_linear_layers_alone(language_model: list[write.MlperfRun]) -> None:
+    run = language_model[0]
+    proof = PrecisionProof(asked="fp8", ran="fp8")
+    record = replace(run.record, environment=msgspec.structs.replace(run.record.environment, precision=proof))
+    said = replace(run, record=record).values
+    assert (said["linear_in"], said["computed_in"], said["exchanged_in"]) == ("fp8", "bfloat16", "bfloat16")
 
 
 def test_a_language_model_is_held_against_its_reference_points(language_model: list[write.MlperfRun]) -> None:
