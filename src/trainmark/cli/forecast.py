@@ -13,12 +13,14 @@ from trainmark.cli.price import add_price_options, price_of
 if TYPE_CHECKING:
     from trainmark.analysis.forecast.sizes import Known
     from trainmark.analysis.forecast.until import Work
+    from trainmark.analysis.forecast.whole import WholeForecast
     from trainmark.spec.topology import Topology
 
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
 EXAMPLES = """\
   trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone
   trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
+  trainmark forecast a1b2 c3d4 --to 2x8,64x8 --html forecast.html   the same with a chart
   trainmark forecast --published resnet50 --to 2x8   from the smaller rows of published tables
   trainmark forecast --backtest                      how wrong such forecasts were for published clusters"""
 
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--published", metavar="WORKLOAD", help="go by published rows instead of runs")
     parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with table and chart to FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -52,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if args.backtest:
         if args.runs or args.to or args.published:
             raise UsageError("--backtest uses the published clusters alone; leave out runs, --to and --published")
+        if args.html:
+            raise UsageError("--backtest has no page; leave --html out")
         return _backtest(args)
     if not args.to:
         raise UsageError("which sizes? say them, like --to 2x8,64x8")
@@ -113,11 +118,27 @@ def _show(args: argparse.Namespace, asked: Sequence[tuple[Known, Sequence[Topolo
     assumed = Assumptions(price=price_of(args), device_hours_a_failure=args.mtbf or DEVICE_HOURS_A_FAILURE)
     found = [whole(known, topologies, work, assumed) for known, topologies in asked]
     screen = console()
+    if args.html:
+        _write_page(args, found)
     if args.json:
         screen.file.write(json.dumps({"forecasts": [to_json(one) for one in found]}, indent=2) + "\n")
     else:
         screen.file.write(render(found, **look(screen)))
     return 0
+
+
+def _write_page(args: argparse.Namespace, found: Sequence[WholeForecast]) -> None:
+    from datetime import datetime, timezone
+
+    from trainmark import __version__
+    from trainmark.report import output
+    from trainmark.report.html import forecast_page
+    from trainmark.spec.language import chosen
+    from trainmark.store.store import Store, default_folder
+
+    made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
+    output.write(args.html, page, Store(args.store or default_folder()))
 
 
 def _backtest(args: argparse.Namespace) -> int:

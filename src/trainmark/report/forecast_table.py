@@ -78,11 +78,17 @@ def _span(span: ForecastRange) -> tuple[str, ...]:
     return (bounds,) if span.value is None else (number(span.value), bounds)
 
 
-def _time(span: ForecastRange) -> tuple[str, ...]:
-    """In one unit, so that the three can be compared at a glance."""
+def in_one_unit(span: ForecastRange) -> tuple[ForecastRange, str]:
+    """Seconds in a unit in which the three can be compared at a glance."""
     unit, size_s = next((each for each in UNITS_S if (span.value or span.low) >= each[1]), UNITS_S[-1])
-    bounds = f"[{number(span.low / size_s)}, {number(span.high / size_s)}] {unit}"
-    return (bounds,) if span.value is None else (f"{number(span.value / size_s)} {unit}", bounds)
+    middle = None if span.value is None else span.value / size_s
+    return ForecastRange(value=middle, low=span.low / size_s, high=span.high / size_s), unit
+
+
+def _time(span: ForecastRange) -> tuple[str, ...]:
+    shown, unit = in_one_unit(span)
+    bounds = f"[{number(shown.low)}, {number(shown.high)}] {unit}"
+    return (bounds,) if shown.value is None else (f"{number(shown.value)} {unit}", bounds)
 
 
 def render_backtest(found: Backtest, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:

@@ -12,6 +12,8 @@ from trainmark.spec.language import Say
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 30
 _FINE = 20
 """Parts of a pixel that lines are drawn in; the script divides by it again."""
+SIZE = (480, 220)
+"""Of a drawing that has half the page."""
 _WIDE = 600
 """A drawing wider than this takes both columns of a page."""
 
@@ -39,6 +41,16 @@ class Band:
     end: float
     late: bool = False
     """The second of two kinds, drawn fainter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Area:
+    """Where values are expected, between two lines."""
+
+    name: str
+    ends: Sequence[tuple[float, float, float]]
+    """Along the x axis: x, the low end and the high one."""
+    color: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +83,12 @@ class Chart:
     lines: Sequence[Line]
     data: Data
     bands: Sequence[Band] = ()
+    areas: Sequence[Area] = ()
     rules: Sequence[Rule] = ()
     note: Child = None
     whole_x: bool = False
     """The x axis counts: steps, devices."""
-    size: tuple[int, int] = (480, 220)
+    size: tuple[int, int] = SIZE
     columns: int = 300
     """Points a line is thinned to, two for each."""
 
@@ -86,6 +99,7 @@ def draw(chart: Chart, say: Say) -> Markup:
     plot = el(
         "svg",
         [_band(band, chart, inner) for band in chart.bands],
+        [_area(area, chart, inner) for area in chart.areas],
         [_line(line, chart, inner) for line in chart.lines],
         [_rule(rule, chart, inner) for rule in chart.rules],
         el("line", class_="cursor", y1=0, y2=inner[1]),
@@ -111,6 +125,7 @@ def draw(chart: Chart, say: Say) -> Markup:
     )
     keys = [_key(f"c{line.color}", line.name) for line in chart.lines if line.name]
     keys = (keys if len(keys) > 1 else []) + [_key(_band_class(band), band.name) for band in chart.bands]
+    keys += [_key(f"area c{area.color}", area.name) for area in chart.areas]
     # below the drawing, where no name can cover a line
     keys += [_rule_key(rule.name) for rule in chart.rules if rule.name]
     return el(
@@ -164,6 +179,13 @@ def _axes(chart: Chart, inner: tuple[int, int]) -> Markup:
 def _band(band: Band, chart: Chart, inner: tuple[int, int]) -> Markup:
     left, right = (inner[0] * min(max(chart.x.share(value), 0.0), 1.0) for value in (band.start, band.end))
     return el("rect", x=left, y=0, width=max(right - left, 1.0), height=inner[1], class_=_band_class(band))
+
+
+def _area(area: Area, chart: Chart, inner: tuple[int, int]) -> Markup:
+    low = [_at((x, bottom), chart, inner) for x, bottom, _ in area.ends]
+    high = [_at((x, top), chart, inner) for x, _, top in reversed(area.ends)]
+    outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in (*low, *high))
+    return el("polygon", points=outline, class_=f"area c{area.color}")
 
 
 def _band_class(band: Band) -> str:

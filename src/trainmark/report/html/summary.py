@@ -32,7 +32,7 @@ class _Cell:
 
 def draw(contents: ReportInputs, say: Say, anchors: Sequence[str]) -> Markup:
     """The table with its filter; `anchors` name the parts of the page the runs' rows lead to."""
-    priced = [alias for alias in ("energy_kwh", "cost") if any(_has(record, alias) for record in contents.records)]
+    priced = [alias for alias in ("cost", "energy_kwh") if any(_has(record, alias) for record in contents.records)][:1]
     heads = _heads(say, priced)
     rows = [
         _row(_of_record(record, anchor, contents, priced, say), record.plan.workload, record.status, anchor)
@@ -157,7 +157,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, priced: Sequ
         _Cell(shown=shown, key=quality.value, class_="number"),
         _of_metric(record, "e2e_time"),
         _of_metric(record, "mem"),
-        *(_of_metric(record, alias) for alias in priced),
+        *(_of_metric(record, alias, _kwh(record) if alias == "cost" else None) for alias in priced),
         _Cell(shown=str(len(record.doubts)), key=float(len(record.doubts)), class_="number"),
         _Cell(
             shown=[
@@ -189,6 +189,15 @@ def _of_metric(record: Record, alias: str, beside: Callable[[Quantity], str] | N
     aside = beside(quantity) if beside else ""
     shown = [number(quantity.value), el("small", aside)] if aside else f"{number(quantity.value)} {quantity.unit}"
     return _Cell(shown=shown, key=float(quantity.value), class_="number")
+
+
+def _kwh(record: Record) -> Callable[[Quantity], str] | None:
+    """Beside what a run cost, the energy it took where that was measured: one column has room for both."""
+    energy = record.metrics.get("energy_kwh")
+    if energy is None or energy.value is None:
+        return None
+    said = f"{number(energy.value)} {energy.unit}"
+    return lambda cost: f"{cost.unit}, {said}" if cost.unit else said
 
 
 def _of_published(row: PublishedRow, priced: Sequence[str], say: Say) -> list[_Cell]:
