@@ -51,6 +51,13 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add("--init-from", metavar="FILE", help="begin with the weights in FILE instead of random ones")
     add("--skip-bad", type=int, default=0, metavar="N", help="leave out up to N unreadable data files (default: 0)")
     add(
+        "--profile",
+        type=int,
+        default=0,
+        metavar="N",
+        help="after the steps that count, look where the time of N more goes",
+    )
+    add(
         "--max-restarts",
         type=int,
         default=0,

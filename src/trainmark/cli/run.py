@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(result: Result, store: Store, *, as_json: bool) -> None:
     from trainmark.analysis.priced import priced
-    from trainmark.report import headline, output, table
+    from trainmark.report import describe, headline, output, table
     from trainmark.spec import site
 
     # of a run that never made a step, what went wrong is all there is to say
@@ -81,6 +81,7 @@ def _show(result: Result, store: Store, *, as_json: bool) -> None:
         told = (*headline.sentences(records, output.rows_beside(records, store)), *result.left_out)
         sys.stdout.write(table.render([priced(record, price) for record in records], sentences=told, **look(console())))
         for record in records:
+            sys.stdout.write(describe.describe_profile(record, **look(console())))
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")

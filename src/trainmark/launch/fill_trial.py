@@ -87,7 +87,9 @@ class Trial:
             evaluate_after_limit=False,
             checkpoint_every="never",
         )
-        return replace(self._plan, recipe=to_values(recipe), topology="1x1", limits=Limits(steps=steps), max_restarts=0)
+        return replace(
+            self._plan, recipe=to_values(recipe), topology="1x1", limits=Limits(steps=steps), max_restarts=0, profile=0
+        )
 
     def _watch(self, workers: WorkerProcesses, steps: int) -> bool:
         """Until the steps are done, or it failed, or its time is over; True where the process has ended by itself."""

@@ -46,6 +46,7 @@ class RunOptions:
     init_from: str | None = None
     skip_bad: int = 0
     max_restarts: int = 0
+    profile: int = 0
     hang_timeout_s: float | None = _option(None, "--hang-timeout")
     repeat: int = 1
     store: str | None = None
@@ -59,7 +60,7 @@ class RunOptions:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("repeat", 1), ("skip_bad", 0), ("max_restarts", 0)):
+        for name, least in (("repeat", 1), ("skip_bad", 0), ("max_restarts", 0), ("profile", 0)):
             if getattr(self, name) < least:
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option} must be at least {least}, not {getattr(self, name)}")

@@ -115,6 +115,7 @@ def decide(name: str, options: RunOptions) -> Plan:
         skip_bad=options.skip_bad,
         hang_timeout_s=options.hang_timeout_s,
         max_restarts=options.max_restarts,
+        profile=options.profile,
         init_from=init_from,
         init_sha256=init_sha256,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.report import facts
+from trainmark.report import facts, profile_facts
 from trainmark.report.breakdown import MOST_RANKS, evaluations, rank_times, rate_word, time_steps, time_word
 from trainmark.report.facts import FactSection
 from trainmark.report.terminal import TerminalWriter
@@ -60,6 +60,7 @@ def describe(
         draw_section(writer, section(record, _say))
     draw_section(writer, facts.outcome(outcome, _say))
     _draw_phases(writer, record)
+    draw_section(writer, profile_facts.profile(record, _say))
     _draw_steps(writer, record)
     _draw_telemetry(writer, record)
     _draw_quality(writer, record)
@@ -71,6 +72,13 @@ def describe(
     writer.put("", "What a word means: trainmark explain p_core")
     if path is not None:
         writer.put_unbroken(f"Record: {path}")
+    return writer.drawn()
+
+
+def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
+    """Where a step's time goes, alone; empty where no step was looked at."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    draw_section(writer, profile_facts.profile(record, _say))
     return writer.drawn()
 
 

@@ -24,7 +24,7 @@ MOST_DEVICES = 8
 """Whose curves are drawn of one machine."""
 MOST_FILES = 10
 _GIB = 2.0**30
-_OWN_SECTIONS = ("link", "link_levels", "exchange", "checkpoint", "precision", "fill")
+_OWN_SECTIONS = ("link", "link_levels", "exchange", "checkpoint", "precision", "fill", "profile")
 """Of the environment: they are told apart from the rest."""
 
 

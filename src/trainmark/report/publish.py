@@ -133,7 +133,7 @@ KEPT: Mapping[str, Any] = {
         "variables": {ANY: _setting},
         **dict.fromkeys(("threads", "optimised_python", "emulated_precision", "foreign_load", "idle_power_w"), _keep),
         **dict.fromkeys(("precision", "flops", "exchange", "link", "link_levels", "fill"), _data),
-        **dict.fromkeys(("clock", "step_check", "checkpoint"), _data),
+        **dict.fromkeys(("clock", "step_check", "checkpoint", "profile"), _data),
     },
     "skipped_files": _skipped,
     "artifacts": {"file": _file, "caption": _text},

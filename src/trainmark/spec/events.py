@@ -13,7 +13,15 @@ from msgspec import Struct
 
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.links import AllReduce, LinkLevel
-from trainmark.spec.machine import ExchangeShape, FillSearch, FlopsFacts, MachineFacts, PrecisionProof, StepCheck
+from trainmark.spec.machine import (
+    ExchangeShape,
+    FillSearch,
+    FlopsFacts,
+    MachineFacts,
+    PrecisionProof,
+    StepCheck,
+    StepProfile,
+)
 from trainmark.spec.numbers import Count, Finite, Whole
 
 
@@ -170,6 +178,10 @@ class ExchangeCounted(Event, ExchangeShape, tag="exchange", frozen=True, kw_only
     """What ranks exchange in a step, written by rank 0 when the clock has stopped."""
 
 
+class Profiled(Event, StepProfile, tag="profile", frozen=True, kw_only=True):
+    """Where time went in steps after the clock had stopped, as rank 0 saw it."""
+
+
 class ArtifactsLeft(Event, tag="artifacts", frozen=True, kw_only=True):
     """Files of the trained model's work lie in the run's folder."""
 
@@ -208,7 +220,7 @@ class Failed(Event, tag="failed", frozen=True, kw_only=True):
 RankEvent = (
     Begin | DeviceOpening | EnvironmentSeen | LinksMeasured | StepCompared | Resumed | Ready | PrecisionSeen | Steps
     | StretchTimed | Alive | Evaluated | Saved | Phases | ExchangeCounted | FlopsCounted | ArtifactsLeft | NoSample
-    | End | Failed
+    | Profiled | End | Failed
 )  # fmt: skip
 
 

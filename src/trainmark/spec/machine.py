@@ -184,6 +184,42 @@ class ExchangeShape(Struct, frozen=True, kw_only=True):
     all-reduce behind. None where that was not measured."""
 
 
+class OperatorUse(Struct, frozen=True, kw_only=True):
+    """What one of torch's operators took in the steps that were looked at."""
+
+    name: str
+    calls: Whole
+    seconds: Finite
+    """Of its own: those of operators it calls are theirs. On the device where that tells, else on the host."""
+    size_bytes: Whole = msgspec.field(name="bytes", default=0)
+    """Memory it took, those it calls included, and did not give back itself."""
+
+
+class StepProfile(Struct, frozen=True, kw_only=True):
+    """Where rank 0's time went in some steps after those that count."""
+
+    steps: Count
+    seconds: Finite
+    """Of all of them, slowed by the looking."""
+    busy_s: Finite
+    """When at least one operator ran."""
+    launches: Whole
+    """Pieces of work the device was given; of a CPU, calls of operators that compute."""
+    on_device: bool = False
+    """Times are the device's own, and not the host's."""
+    operators: Sequence[OperatorUse] = ()
+    """Those that took longest, longest first."""
+    others: OperatorUse | None = None
+    """All that are not named, together."""
+    trace: str = ""
+    """The file in the run's folder that viewers of traces open; empty where it could not be written."""
+
+    @property
+    def idle(self) -> float:
+        """Share of the time in which nothing ran."""
+        return max(0.0, 1 - self.busy_s / self.seconds) if self.seconds else 0.0
+
+
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
     """What saving and restoring the state of a training took."""
 
@@ -232,6 +268,8 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     """None where nothing is exchanged, or this torch does not let it be counted."""
     checkpoint: CheckpointFacts | None = None
     """None where no state was saved or restored, or that was not recorded."""
+    profile: StepProfile | None = None
+    """None where no step was looked at."""
     flops: FlopsFacts | None = None
     precision: PrecisionProof | None = None
     fill: FillSearch | None = None

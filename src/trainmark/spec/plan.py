@@ -68,6 +68,8 @@ class Plan:
     """No progress for this long ends the run; None decides it from the median step."""
     max_restarts: Whole = 0
     """How often the launcher may start the ranks again after a failure, from their last checkpoint."""
+    profile: Whole = 0
+    """Steps to look at under torch's profiler, after those that count."""
     resume_from: str | None = None
     """Checkpoint folder to go on from."""
     init_from: str | None = None

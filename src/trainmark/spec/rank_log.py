@@ -19,6 +19,7 @@ from trainmark.spec.machine import (
     MachineFacts,
     PrecisionProof,
     StepCheck,
+    StepProfile,
 )
 from trainmark.spec.record import Restart
 from trainmark.spec.timeline import RankTrace
@@ -72,6 +73,7 @@ class RankLog:
     link_levels: tuple[LinkLevel, ...] = ()
     """The same for each kind of link apart."""
     exchange: ExchangeShape | None = None
+    profile: StepProfile | None = None
     flops: FlopsFacts | None = None
     saved: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """For each checkpoint its step and the phases until then."""
@@ -168,6 +170,8 @@ class RankLog:
                 self.link, self.link_levels = tuple(event.results), tuple(event.levels)
             case events.ExchangeCounted():
                 self.exchange = event
+            case events.Profiled():
+                self.profile = event
             case events.FlopsCounted():
                 self.flops = event
             case events.Saved():

@@ -24,6 +24,7 @@ from trainmark.spec.machine import (
     FlopsFacts,
     PrecisionProof,
     StepCheck,
+    StepProfile,
 )
 from trainmark.spec.metrics import Measured, measure, withhold
 from trainmark.spec.plan import Plan
@@ -35,7 +36,7 @@ from trainmark.spec.topology import Topology
 from trainmark.spec.workload_facts import WorkloadFacts
 from trainmark.store import reduction, telemetry as samplers
 
-AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck, ExchangeShape)
+AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck, ExchangeShape, StepProfile)
 
 
 def record(path: Path) -> Record:
@@ -159,6 +160,7 @@ def _environment(
         link=list(first.link),
         link_levels=list(first.link_levels),
         exchange=_plain(first.exchange, ExchangeShape),
+        profile=_plain(first.profile, StepProfile),
         checkpoint=first.checkpoint(),
         flops=_plain(first.flops, FlopsFacts),
         precision=_plain(first.precision, PrecisionProof),

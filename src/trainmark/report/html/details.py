@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmark.analysis.forecast.outcome import ForecastOutcome
-from trainmark.report import facts
+from trainmark.report import facts, profile_facts
 from trainmark.report.facts import FactSection
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
@@ -20,6 +20,12 @@ def precision(record: Record, say: Say) -> Markup | None:
 def outcome(found: ForecastOutcome | None, say: Say) -> Markup | None:
     """What earlier runs said of this one, as a card of its own."""
     section = facts.outcome(found, say)
+    return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
+
+
+def profile(record: Record, say: Say) -> Markup | None:
+    """Where a step's time goes, as a card of its own."""
+    section = profile_facts.profile(record, say)
     return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
 
 

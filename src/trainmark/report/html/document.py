@@ -120,6 +120,7 @@ def _run(
             curves.quality(record, say),
             details.fill(record, say),
             ranks.draw(record, say),
+            details.profile(record, say),
             details.precision(record, say),
             details.outcome(contents.outcomes.get(record.run_id), say),
             class_="charts",

@@ -1,0 +1,144 @@
+"""Where the time of a step goes: some steps under torch's profiler, after those that count.
+
+All ranks take these steps together; rank 0 looks. What it sees lies as a trace in the run's folder, for the usual
+viewers, and the longest operators are written down as an event.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import profiler
+from torch._C._autograd import DeviceType
+
+from trainmark.spec import endings
+from trainmark.spec.events import Profiled
+from trainmark.spec.machine import OperatorUse
+from trainmark.train import transfers
+from trainmark.train.loop import Job
+from trainmark.train.schedule import Position
+
+TRACE = "trace.json.gz"
+MOST_NAMED = 20
+"""Operators that are written down one by one."""
+
+
+def write_profile(job: Job, position: Position, ended: str, folder: Path, steps: int) -> None:
+    """Nothing here may cost the result, which is measured already; what goes wrong stands in the rank's log."""
+    if not steps or ended in endings.WITHOUT_A_MODEL or not job.clock.steps:
+        return
+    job.monitor.alive("sample", 0)
+    job.stepper.model.train()
+    batches = _batches(job, position)
+    job.stepper.step(next(batches))  # a network that evaluated or showed something meanwhile finds its pace
+    job.device.synchronize()
+    if job.collectives.rank:
+        for _ in range(steps):
+            job.stepper.step(next(batches))
+        job.device.synchronize()
+        return
+    watch = profiler.profile(
+        activities=profiler.supported_activities(),  # type: ignore[no-untyped-call]
+        profile_memory=True,
+        acc_events=True,
+    )
+    with watch:
+        began = time.perf_counter()
+        for _ in range(steps):
+            job.stepper.step(next(batches))
+        job.device.synchronize()
+        seconds = time.perf_counter() - began
+    try:
+        job.events.write(summed_up(watch, steps, seconds, _written(watch, folder)))
+    except Exception:
+        traceback.print_exc()
+
+
+def _batches(job: Job, position: Position) -> Iterator[Any]:
+    """From where training stopped, through as many epochs as it takes."""
+    epoch, first = position.epoch, position.step_in_epoch
+    while True:
+        yield from transfers.on_device(job.data.train(epoch, first), job.device)
+        epoch, first = epoch + 1, 0
+
+
+def _written(watch: profiler.profile, folder: Path) -> str:
+    try:
+        watch.export_chrome_trace(str(folder / TRACE))
+    except (OSError, RuntimeError):
+        traceback.print_exc()
+        return ""
+    return TRACE
+
+
+def summed_up(watch: profiler.profile, steps: int, seconds: float, trace: str) -> Profiled:
+    """By operator, in the device's own time where the profiler saw the device at work."""
+    found = watch.events() or []  # type: ignore[no-untyped-call]
+    on_device = [event for event in found if event.device_type != DeviceType.CPU and not event.is_user_annotation]
+    on_host = [event for event in found if event.device_type == DeviceType.CPU and event.name.startswith(OPERATORS)]
+    uses = [
+        OperatorUse(
+            name=each.key.partition("::")[2] or each.key,
+            calls=each.count,
+            seconds=(each.self_device_time_total if on_device else each.self_cpu_time_total) / 1e6,
+            size_bytes=max(0, each.device_memory_usage if on_device else each.cpu_memory_usage),
+        )
+        for each in watch.key_averages()
+        if each.device_type == DeviceType.CPU and each.key.startswith(OPERATORS)
+    ]
+    uses.sort(key=lambda use: (-use.seconds, use.name))
+    named, rest = uses[:MOST_NAMED], uses[MOST_NAMED:]
+    busy = on_device or on_host
+    return Profiled(
+        steps=steps,
+        seconds=seconds,
+        busy_s=min(seconds, covered((event.time_range.start, event.time_range.end) for event in busy) / 1e6),
+        launches=len(on_device) or sum(map(_is_work, on_host)),
+        on_device=bool(on_device),
+        operators=named,
+        others=_together(rest) if rest else None,
+        trace=trace,
+    )
+
+
+OPERATORS = ("aten::", "c10d::", "gloo:", "nccl:", "mkldnn::")
+"""Beginnings of the names of what computes or exchanges; other marks hold these."""
+
+
+WITHOUT_WORK = frozenset(
+    {
+        "alias", "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand", "lift_fresh", "narrow",
+        "permute", "resolve_conj", "select", "slice", "split", "squeeze", "t", "transpose", "unbind", "unfold",
+        "unsqueeze", "view",
+    }
+)  # fmt: skip
+"""Operators that only make room, or look at what is there in another way."""
+
+
+def _is_work(event: Any) -> bool:
+    """It computes itself, and does not only call what does."""
+    own, *called = (each.name.partition("::")[2] not in WITHOUT_WORK for each in (event, *event.cpu_children))
+    return own and not any(called)
+
+
+def _together(uses: Iterable[OperatorUse]) -> OperatorUse:
+    uses = list(uses)
+    return OperatorUse(
+        name=f"{len(uses)} others",
+        calls=sum(use.calls for use in uses),
+        seconds=sum(use.seconds for use in uses),
+        size_bytes=sum(use.size_bytes for use in uses),
+    )
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """How long at least one of the spans lasted."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
