@@ -75,6 +75,17 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
+SCALED_ROUNDING = 2.0**-5
+"""By how much a sum of products is off whose factors have eight bits: the errors of many, which are larger, differ."""
+
+
+def rounding(precision: Precision) -> float:
+    """The largest share of a number by which a precision rounds it."""
+    if precision.scaled:
+        return SCALED_ROUNDING
+    return float(2.0 ** (1 - significand_bits(precision.computes_in)))
+
+
 def significand_bits(type_: str) -> int:
     """Of a type by torch's name, or `tf32`."""
     return _BITS[type_]
