@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -24,7 +24,7 @@ from trainmark.launch.restarts import Restarts
 from trainmark.launch.settlement import Settled, collect_faults, fault_of_lost, follow, settle
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.store_server import StoreServer
-from trainmark.launch.workers import Launch, WorkerProcesses
+from trainmark.launch.workers import Launch, WorkerProcesses, WorkerTask
 from trainmark.spec import endings
 from trainmark.spec.errors import HangError, NotReadyError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
@@ -130,12 +130,36 @@ def probe_only(
     """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
     settled = settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
     with catching_signals() as signals:
-        outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, signals, only_probe=True)
+        outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, signals, task="probe")
     if coordinator and not coordinator.env.leads:
         return [], outcome.exit_code, outcome.sentence
     folder = RunFolder(settled.folder, only_ranks=[0])
     folder.update()
     return list(folder.ranks[0].link), outcome.exit_code, outcome.sentence
+
+
+def verify(
+    plan: Plan,
+    store: Path,
+    *,
+    watch: Callable[[Path], None],
+    coordinator: Coordinator | None = None,
+    interface: str | None = None,
+) -> Outcome:
+    """Starts the ranks of a plan to compute its first steps again and again; what they found lies in the folder.
+
+    `watch` is told which folder whenever something new is in it.
+    """
+    settled = settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "verify", None, token))
+    with catching_signals() as signals:
+        outcome = _execute(
+            plan, settled, lambda ranks: watch(settled.folder), coordinator, interface, signals, task="verify"
+        )
+        if signals and not outcome.exit_code:
+            return replace(
+                outcome, exit_code=128 + signals[0], sentence=endings.ended_by(signal.Signals(signals[0]).name)
+            )
+        return outcome
 
 
 def _execute(
@@ -146,11 +170,11 @@ def _execute(
     interface: str | None,
     signals: list[int],
     *,
-    only_probe: bool = False,
+    task: WorkerTask = "train",
 ) -> Outcome:
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
     here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
-    workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe)
+    workers = WorkerProcesses(plan, here, settled.folder, task=task)
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
     with _meeting_of_ranks(here, coordinator) as (connect, prefix):
         launch = Launch(

@@ -41,7 +41,8 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.round_(result) if isinstance(result, Tensor) else tree_map_only(Tensor, self.round_, result)
 
     def round_(self, tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point() and tensor.layout == torch.strided and tensor.numel() > 1:
+        # no operator is there for numbers of eight bits but the products they are made for
+        if tensor.is_floating_point() and tensor.itemsize > 1 and tensor.layout == torch.strided and tensor.numel() > 1:
             kind = (tensor.shape, tensor.dtype, tensor.device)
             factors = self._shaped.get(kind)
             if factors is None:

@@ -24,7 +24,7 @@ from trainmark.platforms.platform import Device, Platform
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import Alive, StepCompared
 from trainmark.spec.machine import StepCheck
-from trainmark.spec.precision import PRECISIONS, Precision, rounding
+from trainmark.spec.precision import FLOOR, PRECISIONS, ROUNDINGS, Precision, rounding
 from trainmark.spec.recipe import Recipe
 from trainmark.train import loop, meta_model
 from trainmark.train.nothing_drawn import NothingDrawn
@@ -39,10 +39,6 @@ MOST_WEIGHTS = 500_000_000
 """Larger networks are not compared: their step would take a CPU minutes."""
 MOST_NUMBERS = 1 << 20
 """Of each tensor, evenly spread."""
-ROUNDINGS = 4
-"""Times as much as rounding every result once changes a quantity, it may differ."""
-FLOOR = 1e-4
-"""What nobody has to explain, of a quantity's size: sums in another order."""
 LOSS_SCALE = 1024.0
 """Small enough not to overflow at once, as the first of a scaler's usually does."""
 
