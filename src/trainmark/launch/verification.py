@@ -9,7 +9,15 @@ from pathlib import Path
 
 from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
-from trainmark.launch import cluster_env, launcher, lifeline_stdin, planning, preflight, reproduction, settlement
+from trainmark.launch import (
+    cluster_env,
+    lifeline_stdin,
+    planning,
+    preflight,
+    reproduction,
+    settlement,
+    without_training,
+)
 from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
@@ -79,7 +87,7 @@ def run(
     secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
     if here.launchers == 1:
         _get_ready(plan, store, say)
-        return launcher.verify(plan, store.folder, watch=watch, interface=network.interface)
+        return without_training.verify_steps(plan, store.folder, watch=watch, interface=network.interface)
     wait_s = options.run.join_timeout_s
     together = Coordinator(
         here,
@@ -94,7 +102,9 @@ def run(
             except TrainmarkError as error:
                 settlement.refuse(together, error)
                 raise
-        outcome = launcher.verify(plan, store.folder, watch=watch, coordinator=together, interface=network.interface)
+        outcome = without_training.verify_steps(
+            plan, store.folder, watch=watch, coordinator=together, interface=network.interface
+        )
         if here.leads:
             together.finish(outcome.exit_code)
             return outcome
