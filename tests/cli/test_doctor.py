@@ -16,7 +16,7 @@ from rich.cells import cell_len
 
 from trainmark.cli import doctor
 from trainmark.doctor import checks
-from trainmark.launch import coordinator, launcher, ssh_run
+from trainmark.launch import coordinator, ssh_run, without_training
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.report import doctor_screen
 from trainmark.report.terminal import TerminalWriter
@@ -47,11 +47,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
     """Plans that were to be probed; every probe goes well."""
     plans: list[tuple[Plan, Path]] = []
 
-    def probe_only(plan: Plan, store: Path, **coordinator: object) -> tuple[list[links.AllReduce], int, str]:
+    def probe_links(plan: Plan, store: Path, **coordinator: object) -> tuple[list[links.AllReduce], int, str]:
         plans.append((plan, store))
         return msgspec.convert(rows(), list[links.AllReduce]), 0, ""
 
-    monkeypatch.setattr(launcher, "probe_only", probe_only)
+    monkeypatch.setattr(without_training, "probe_links", probe_links)
     return plans
 
 
@@ -86,7 +86,7 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        launcher, "probe_only", lambda *words, **more: (msgspec.convert(rows(3), list[links.AllReduce]), 0, "")
+        without_training, "probe_links", lambda *words, **more: (msgspec.convert(rows(3), list[links.AllReduce]), 0, "")
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
 def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: ([], 4, "rank 1 was killed by SIGKILL"))
+    monkeypatch.setattr(without_training, "probe_links", lambda *words, **more: ([], 4, "rank 1 was killed by SIGKILL"))
     assert call("--topology", "1x2", "--platform", "cpu") == 4
     assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
 
@@ -146,7 +146,7 @@ def test_a_machine_that_is_not_the_first_says_on_stderr_what_went_wrong(
 ) -> None:
     for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "a"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: ([], 4, "the leader was lost"))
+    monkeypatch.setattr(without_training, "probe_links", lambda *words, **more: ([], 4, "the leader was lost"))
     assert call("--topology", "2x2", "--platform", "cpu", "--json") == 4
     assert capsys.readouterr() == ("", "trainmark: the leader was lost\n")
 

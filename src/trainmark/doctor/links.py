@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import cluster_env, coordinator, launcher, lifeline_stdin, planning, ssh_run
+from trainmark.launch import cluster_env, coordinator, lifeline_stdin, planning, ssh_run, without_training
 from trainmark.launch.options import RunOptions
 from trainmark.spec import links, site
 from trainmark.spec.checks import CheckResult
@@ -68,10 +68,12 @@ def _probe_here(plan: Plan, topology: Topology, store: Path, say: Callable[[str]
         cluster_env.start_by_srun(topology, [sys.executable, "-m", "trainmark", *sys.argv[1:]])
     secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
     if here.launchers == 1:
-        return launcher.probe_only(plan, store, interface=network.interface)
+        return without_training.probe_links(plan, store, interface=network.interface)
     together = coordinator.Coordinator(here, secret=secret, interface=network.interface)
     try:
-        results, code, sentence = launcher.probe_only(plan, store, coordinator=together, interface=network.interface)
+        results, code, sentence = without_training.probe_links(
+            plan, store, coordinator=together, interface=network.interface
+        )
         if here.leads:
             together.finish(code)
             return results, code, sentence

@@ -24,18 +24,17 @@ from trainmark.launch.restarts import Restarts
 from trainmark.launch.settlement import Settled, collect_faults, fault_of_lost, follow, settle
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.store_server import StoreServer
-from trainmark.launch.workers import Launch, WorkerProcesses
+from trainmark.launch.workers import Launch, WorkerProcesses, WorkerTask
 from trainmark.spec import endings
 from trainmark.spec.errors import HangError, NotReadyError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import BatchFound, Event, FaultFound
-from trainmark.spec.links import AllReduce
 from trainmark.spec.machine import FillSearch
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.record import Record
 from trainmark.spec.revision import revision
-from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunFolder, RunHead
+from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
 from trainmark.spec.topology import Topology
 from trainmark.spec.whole_files import write_whole
 from trainmark.spec.workload_facts import derive
@@ -78,13 +77,13 @@ def run(
     Without a coordinator this machine is all there is. `fill` is how its batch was found.
     """
     folder = store.folder
-    settled = settle(plan, folder, coordinator, lambda token: _new_folder(plan, folder / "runs", group, token))
+    settled = settle(plan, folder, coordinator, lambda token: new_folder(plan, folder / "runs", group, token))
     if fill:
         _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
     with catching_signals() as signals:
         try:
-            outcome = _execute(plan, settled, watch, coordinator, interface, signals)
+            outcome = execute(plan, settled, watch, coordinator, interface, signals)
         except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
             if leads:
                 with suppress(Exception):
@@ -124,21 +123,7 @@ def _note(folder: Path, event: Event) -> None:
     events.close()
 
 
-def probe_only(
-    plan: Plan, store: Path, *, coordinator: Coordinator | None = None, interface: str | None = None
-) -> tuple[list[AllReduce], int, str]:
-    """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
-    settled = settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
-    with catching_signals() as signals:
-        outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, signals, only_probe=True)
-    if coordinator and not coordinator.env.leads:
-        return [], outcome.exit_code, outcome.sentence
-    folder = RunFolder(settled.folder, only_ranks=[0])
-    folder.update()
-    return list(folder.ranks[0].link), outcome.exit_code, outcome.sentence
-
-
-def _execute(
+def execute(
     plan: Plan,
     settled: Settled,
     watch: Watcher,
@@ -146,11 +131,11 @@ def _execute(
     interface: str | None,
     signals: list[int],
     *,
-    only_probe: bool = False,
+    task: WorkerTask = "train",
 ) -> Outcome:
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
     here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
-    workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe)
+    workers = WorkerProcesses(plan, here, settled.folder, task=task)
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
     with _meeting_of_ranks(here, coordinator) as (connect, prefix):
         launch = Launch(
@@ -244,7 +229,7 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     return of_workers(workers)
 
 
-def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
+def new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
     workload = workloads.of_plan(plan)
     stamp = gather.now_utc()
     compact = stamp.replace("-", "").replace(":", "").removesuffix("Z")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +25,9 @@ class Collectives(Protocol):
     def broadcast(self, data: bytes | None) -> bytes:
         """What rank 0 gives, on every rank; the others give None. All ranks must call together."""
 
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        """What every rank gives, by rank: as many integers of 64 bits as all others. All ranks must call together."""
+
     def barrier(self) -> None: ...
 
     def leave(self) -> None:
@@ -44,6 +48,9 @@ class SingleRank:
 
     def broadcast(self, data: bytes | None) -> bytes:
         return _given(data)
+
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        return [list(values)]
 
     def barrier(self) -> None:
         pass
@@ -80,6 +87,12 @@ class RankGroup:
             for part in torch.split(torch.frombuffer(whole, dtype=torch.uint8), BROADCAST_BYTES):
                 distributed.broadcast(part, src=0, group=self._group)
         return bytes(whole)
+
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        own = torch.tensor(values, dtype=torch.int64)
+        parts = [torch.empty_like(own) for _ in range(self.world)]
+        distributed.all_gather(parts, own, group=self._group)
+        return [[int(value) for value in part] for part in parts]
 
     def barrier(self) -> None:
         distributed.barrier(group=self._group)

@@ -39,8 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
     parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
-    parser.add_argument("--only-probe", action="store_true", help="join, measure the links, and end")
-    parser.add_argument("--trial", action="store_true", help="a try of a batch: compare nothing with the CPU first")
+    parser.add_argument("task", choices=TASKS, help="what to do by it")
     args = parser.parse_args()
     folder: Path = args.folder
     ranks = Ranks.from_environment()
@@ -52,8 +51,7 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        task = probe_links if args.only_probe else partial(work, compare=not args.trial)
-        return _reporting_failure(task, folder, args.plan, ranks)
+        return _reporting_failure(TASKS[args.task], folder, args.plan, ranks)
 
 
 def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
@@ -137,6 +135,22 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> Non
         log.write(events.LinksMeasured(results=results))
     log.write(events.End(ended=endings.LINKS_MEASURED))
     collectives.leave()
+
+
+def verify_steps(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
+    """Computes the same steps again and again, and trains nothing."""
+    from trainmark.train import verify
+
+    verify.work(plan, folder, ranks, log)
+
+
+TASKS: dict[str, Task] = {
+    "train": work,
+    "trial": partial(work, compare=False),
+    "probe": probe_links,
+    "verify": verify_steps,
+}
+"""A trial is a try of a batch, which compares nothing with the CPU first."""
 
 
 def _startup_ns() -> int:
