@@ -8,6 +8,7 @@ import signal
 import struct
 import time
 import warnings
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -22,6 +23,7 @@ from trainmark.spec.plan import Plan
 from trainmark.spec.verify import NUMBERS_FILE, REPLICATED, BitDifference
 from trainmark.spec.whole_files import write_whole
 from trainmark.train import failures, setup
+from trainmark.train.collectives import Collectives
 from trainmark.train.hashed_steps import HashedSteps, StoppedError
 from trainmark.train.known_answers import KnownAnswers
 from trainmark.train.loop import Job
@@ -138,11 +140,11 @@ class Verification:
             return
         shared = [place for place, (stage, _) in enumerate(quantities) if stage in REPLICATED]
         own = [[hashes[place] for place in shared] for hashes in steps]
-        folded = collectives.gather([_fold(values) for values in own])
+        folded = _gathered(collectives, [_fold(values) for values in own])
         step = next((at for at, seen in enumerate(zip(*folded, strict=True)) if len(set(seen)) > 1), None)
         if step is None:
             return
-        by_rank = collectives.gather(own[step])
+        by_rank = _gathered(collectives, own[step])
         places = [at for at, seen in enumerate(zip(*by_rank, strict=True)) if len(set(seen)) > 1]
         stage = quantities[shared[places[0]]][0]
         of_stage = [at for at in places if quantities[shared[at]][0] == stage]
@@ -213,6 +215,11 @@ class Verification:
     def _largest(self, value: bool) -> bool:
         [found] = self._job.collectives.largest(float(value))
         return bool(found)
+
+
+def _gathered(collectives: Collectives, values: Sequence[int]) -> list[list[int]]:
+    """What every rank gives, by rank."""
+    return [list(array("q", one)) for one in collectives.gather(array("q", values).tobytes())]
 
 
 def _fold(values: Sequence[int]) -> int:
