@@ -25,7 +25,7 @@ def plans(options: RunOptions) -> list[Plan]:
     if options.sweep is not None:
         return [
             plan
-            for topology in sweep_topologies(options)
+            for topology in options.sweep_topologies()
             for plan in plans(replace(options, sweep=None, topology=str(topology)))
         ]
     names = options.workloads or workloads.names()
@@ -36,25 +36,6 @@ def plans(options: RunOptions) -> list[Plan]:
             )
     share_s = options.shared_s and options.shared_s / (len(names) * options.repeat)
     return [with_share(decide(name, options), share_s) for name in names]
-
-
-def sweep_topologies(options: RunOptions) -> list[Topology]:
-    """Those of --sweep, smallest first; UsageError where it does not go with what else was said."""
-    words = (options.sweep or "").split(",")
-    found = sorted({Topology.parse(word) for word in words}, key=lambda each: (each.devices, each.nodes))
-    for name in ("topology", "hosts", "resume"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--sweep says itself what runs where; leave --{name} out")
-    if len(found) < 2:
-        raise UsageError(f"--sweep {options.sweep} is one topology; name two or more, like 1x1,1x2,1x4")
-    if len(options.workloads) != 1:
-        raise UsageError("--sweep is for one workload; name it")
-    if several := [each for each in found if each.nodes > 1]:
-        raise UsageError(
-            f"topology {several[0]} of --sweep needs several machines, and a sweep has this one; run it by itself with "
-            "--hosts or in a job, and give all runs to 'trainmark scaling' and 'trainmark forecast'"
-        )
-    return found
 
 
 def with_share(plan: Plan, share_s: float | None) -> Plan:

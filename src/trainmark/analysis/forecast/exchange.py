@@ -17,7 +17,7 @@ Level = Literal["node", "nodes"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class ExchangeOverLinks:
     """What ranks exchange in a step, and the links it goes over."""
 
     shape: ExchangeShape
@@ -77,10 +77,10 @@ class Exchange:
         return link.seconds(size_bytes, messages, ranks) if link else None
 
 
-def exchange(record: Record) -> Exchange | None:
+def exchange(record: Record) -> ExchangeOverLinks | None:
     """Of a run; None where it exchanged nothing, or what it did is not on its record."""
     shape, found = record.environment.exchange, links_of(record)
-    return Exchange(shape=shape, levels=found) if shape and found else None
+    return ExchangeOverLinks(shape=shape, levels=found) if shape and found else None
 
 
 def links_of(record: Record) -> dict[tuple[Level, Collective], LinkLevel]:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from trainmark.analysis.forecast.computing import own_s
-from trainmark.analysis.forecast.exchange import Exchange, exchange
+from trainmark.analysis.forecast.exchange import ExchangeOverLinks, exchange
 from trainmark.analysis.forecast.stragglers import Stragglers, stragglers
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
@@ -47,7 +47,7 @@ class StepModel:
     own_s: float
     measured_s: float
     """A step of it as a whole."""
-    exchange: Exchange
+    exchange: ExchangeOverLinks
     cover_s: float
     """Computing that an exchange may hide behind."""
     assumed_cover: bool
