@@ -51,13 +51,18 @@ class Cluster:
         """All of a step's exchange, one message after the other: rings in each node, then among nodes."""
         inside, nodes = topology.devices_per_node, topology.nodes
         total = 0.0
+        if self.parallel == "hsdp" and nodes > 1:  # a third of the bytes are gradients, summed among nodes
+            latency_s, bytes_per_s = self.nodes
+            total += 2 * (nodes - 1) / nodes * self.bytes / 3 / inside / bytes_per_s
+            total += 2 * math.ceil(math.log2(nodes)) * latency_s * self.messages / 3
+            nodes = 1
         for level, ranks, size in (("node", inside, self.bytes), ("nodes", nodes, self.bytes / inside)):
             latency_s, bytes_per_s = self.node if level == "node" else self.nodes
             if ranks > 1 and self.parallel == "ddp":
                 total += 2 * (ranks - 1) / ranks * size / bytes_per_s
                 total += 2 * math.ceil(math.log2(ranks)) * latency_s * self.messages
             elif ranks > 1:  # two gathers of the weights and a scatter of gradients, in equally many messages
-                total += 3 * (ranks - 1) / ranks * size / 3 / bytes_per_s
+                total += (ranks - 1) / ranks * size / bytes_per_s
                 total += math.ceil(math.log2(ranks)) * latency_s * self.messages
         return total
 

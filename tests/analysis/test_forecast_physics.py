@@ -28,6 +28,7 @@ CLUSTERS = {
     "slow network": Cluster(bytes=LARGE, nodes=(30e-6, 1e9)),
     "long latency": Cluster(messages=200, node=(1e-3, 20e9), nodes=(3e-3, 2e9)),
     "sharded": Cluster(parallel="fsdp", bytes=LARGE),
+    "sharded inside nodes": Cluster(parallel="hsdp", bytes=LARGE),
     "nothing hidden": Cluster(backward=0.0, bytes=LARGE),
 }
 

@@ -137,7 +137,7 @@ def alternatives(known: Known, topology: Topology) -> dict[str, float]:
         "fitted loss": law.law(known.sizes, topology.devices),
         "forecast": topology.devices * math.exp(_log_rate(known, topology)),
     }
-    if not known.several:
+    if not known.several or known.model is None:  # the forecast is just that
         del found["fitted loss"]
     return found
 
