@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
@@ -12,6 +13,7 @@ from trainmark.spec.recipe import LARGEST
 
 BARE_BUDGET_S = 180.0
 """What a command that names neither workload nor length takes, however many workloads there are."""
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{3,63}")
 LIMITS = ("steps", "seconds", "epochs", "items")
 """By what a run may stop before its recipe ends."""
 
@@ -48,6 +50,8 @@ class RunOptions:
     max_restarts: int = 0
     hang_timeout_s: float | None = _option(None, "--hang-timeout")
     repeat: int = 1
+    group: str | None = None
+    """What its runs have in common; without one, repeats and sweeps choose one themselves."""
     store: str | None = None
     resume: str | None = None
     hosts: str | None = None
@@ -65,6 +69,8 @@ class RunOptions:
                 raise UsageError(f"--{option} must be at least {least}, not {getattr(self, name)}")
         if self.budget_s is not None and not 0 < self.budget_s < math.inf:
             raise UsageError(f"--budget must be more than 0 seconds, not {self.budget_s:g}")
+        if self.group and not _GROUP.fullmatch(self.group):
+            raise UsageError(f"--group {self.group!r} is not a name of letters, digits and '-'; try week-47")
         for each in fields(self):
             self._check_value(_option_of(each), getattr(self, each.name))
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:

@@ -42,17 +42,21 @@ def sweep_topologies(options: RunOptions) -> list[Topology]:
     """Those of --sweep, smallest first; UsageError where it does not go with what else was said."""
     words = (options.sweep or "").split(",")
     found = sorted({Topology.parse(word) for word in words}, key=lambda each: (each.devices, each.nodes))
-    for name in ("topology", "hosts", "resume"):
+    for name in ("topology", "resume", "group"):
         if getattr(options, name) is not None:
             raise UsageError(f"--sweep says itself what runs where; leave --{name} out")
     if len(found) < 2:
         raise UsageError(f"--sweep {options.sweep} is one topology; name two or more, like 1x1,1x2,1x4")
     if len(options.workloads) != 1:
         raise UsageError("--sweep is for one workload; name it")
-    if several := [each for each in found if each.nodes > 1]:
+    nodes, hosts = max(each.nodes for each in found), len(options.hosts.split(",")) if options.hosts else 1
+    if options.hosts and nodes != hosts:
+        raise UsageError(f"--hosts names {hosts} hosts, and the largest topology of --sweep has {nodes} nodes")
+    if nodes > hosts:
+        several = next(each for each in found if each.nodes > 1)
         raise UsageError(
-            f"topology {several[0]} of --sweep needs several machines, and a sweep has this one; run it by itself with "
-            "--hosts or in a job, and give all runs to 'trainmark scaling' and 'trainmark forecast'"
+            f"topology {several} of --sweep needs several machines; name them with --hosts, or run it by itself in a "
+            "job and give all runs to 'trainmark scaling' and 'trainmark forecast'"
         )
     return found
 
