@@ -16,7 +16,7 @@ from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankTrace, Timeline
 from trainmark.store import store as store_module
-from trainmark.store.store import Store, default_folder, read_record, read_row, row_of
+from trainmark.store.store import Store, Wanted, default_folder, read_record, read_row, row_of
 
 OLD = sorted((Path(__file__).parent.parent / "fixtures" / "records").glob("schema*/*.json"))
 
@@ -484,7 +484,7 @@ def test_a_limited_listing_still_counts_all_that_fit(store: Store) -> None:
     store.add(renamed(make_record(plan={"workload": "vit"}), "other", "2026-11-15T21:00:00Z"))
     (store.runs / "killed").mkdir(parents=True)
     (store.runs / "run-3").mkdir()
-    contents = store.contents(limit=2, workload="resnet50")
+    contents = store.contents(Wanted(workload="resnet50"), limit=2)
     assert [row.run_id for row in contents.rows] == ["run-4", "run-3"]
     assert contents.count == 5
     assert contents.unrecorded == []
@@ -512,6 +512,12 @@ def test_the_newest_run_folder_is_the_one_touched_last(store: Store) -> None:
     assert [folder.name for folder in store.newest_folders()] == ["young", "middle", "old"]
     assert store.run_folder().name == store.run_folder("last").name == "young"
     assert store.run_folder("mid").name == "middle"
+    for age, name in enumerate(("middle", "old")):
+        (store.runs / name / "run.json").write_text('{"group": "5a8c9d0e"}')
+        os.utime(store.runs / name, (4000 - age, 4000 - age))
+    assert store.run_folder("5a8c", of_group=True).name == "middle"
+    with pytest.raises(UsageError, match="no run '5a8c'"):
+        store.run_folder("5a8c")
     with pytest.raises(UsageError, match="did you mean 'middle'"):
         store.run_folder("middel")
 
@@ -532,7 +538,7 @@ def test_a_run_that_failed_before_its_first_step_is_not_the_last_result(store: S
 def test_a_row_is_skimmed_as_the_whole_record_would_give_it(tmp_path: Path) -> None:
     records = [
         make_record(),
-        make_record(status="incomplete", ended="cut off", metrics={}, group="g"),
+        make_record(status="incomplete", ended="cut off", metrics={}, group="g", tags={"b": "2", "a": "1"}, note="n"),
         *(Record.from_json(json.loads(path.read_text())) for path in OLD),
     ]
     for record in records:

@@ -9,6 +9,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from trainmark.spec.errors import UsageError
+from trainmark.spec.labels import check_note, parse_tags
 from trainmark.spec.recipe import LARGEST
 from trainmark.spec.topology import Topology
 
@@ -54,6 +55,9 @@ class RunOptions:
     repeat: int = 1
     group: str | None = None
     """What its runs have in common; without one, repeats and sweeps choose one themselves."""
+    tags: tuple[str, ...] = _option((), "--tag")
+    """By which the runs are found later, each as `key=value`."""
+    note: str | None = None
     store: str | None = None
     resume: str | None = None
     hosts: str | None = None
@@ -75,6 +79,8 @@ class RunOptions:
             raise UsageError(f"--group {self.group!r} is not a name of letters, digits and '-'; try week-47")
         for each in fields(self):
             self._check_value(_option_of(each), getattr(self, each.name))
+        parse_tags(self.tags)
+        check_note(self.note or "")
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
             raise UsageError(f"--{ends[0]} and --{ends[1]} both say when the run stops; leave one of them out")
 
