@@ -10,6 +10,7 @@ gathered into a store by a process of its own, then shown and drawn as a page by
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
@@ -67,8 +68,6 @@ def alone(*words: str) -> tuple[float, float]:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int, resource.struct_rusage]:
-    import os
-
     pid, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return pid, process.returncode, used

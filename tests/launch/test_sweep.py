@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from records import make_record, make_timeline
 
 from trainmark import api
 from trainmark.cli.main import main
-from trainmark.launch import launcher, session
+from trainmark.launch import launcher, planning, session
 from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import UsageError
+from trainmark.spec.plan import Plan
+from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 from trainmark.store.store import Store
 
@@ -31,20 +34,23 @@ class Machine:
 
     def _run(self, plan: Any, store: Store, *, group: str | None = None, **_: Any) -> launcher.Outcome:
         self.ran.append(plan.topology)
-        self.count += 1
-        devices = Topology.parse(plan.topology).devices
-        record = replace(
-            make_record(timeline=make_timeline(ranks=devices, compute_ms=1000 * 1.02**devices), group=group),
-            plan=plan,
-            run_id=f"resnet50-{plan.topology}-{self.count}",
-            created=f"2026-11-17T00:00:{self.count:02}Z",
-        )
+        record = self.leave(plan, group)
         failed = plan.topology == self.fails_at
         if failed:
             record = replace(record, status="incomplete", ended="rank 1 died")
         store.add(record)
         return launcher.Outcome(
             exit_code=4 if failed else 0, folder=store.folder, record=record, sentence="rank 1 died" if failed else ""
+        )
+
+    def leave(self, plan: Plan, group: str | None) -> Record:
+        self.count += 1
+        devices = Topology.parse(plan.topology).devices
+        return replace(
+            make_record(timeline=make_timeline(ranks=devices, compute_ms=1000 * 1.02**devices), group=group),
+            plan=plan,
+            run_id=f"resnet50-{plan.topology}-{self.count}",
+            created=f"2026-11-17T00:00:{self.count:02}Z",
         )
 
 
@@ -124,9 +130,10 @@ def test_plan_shows_every_topology(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"sweep": "1x2"}, "is one topology"),
         ({"sweep": "1x1,many"}, "is not NODESxDEVICES"),
-        ({"sweep": "1x8,2x8"}, "needs several machines"),
+        ({"sweep": "1x8,2x8"}, "needs several machines; name them with --hosts"),
         ({"topology": "1x2"}, "leave --topology out"),
-        ({"hosts": "a,b"}, "leave --hosts out"),
+        ({"group": "mine"}, "leave --group out"),
+        ({"hosts": "a,b"}, "--hosts names 2 hosts, and the largest topology of --sweep has 1 nodes"),
         ({"resume": "last"}, "leave --resume out"),
         ({"workloads": ("resnet50", "vit")}, "is for one workload"),
         ({"workloads": ()}, "is for one workload"),
@@ -149,3 +156,45 @@ def test_a_budget_is_shared_by_the_topologies_that_are_left(
     shares = [float(record.plan.limits.wall_s or 0) for record in records]
     assert 60 < shares[0] < 100
     assert shares[0] < shares[1] < shares[2] < 300
+
+
+def test_on_hosts_every_topology_has_the_first_of_them_and_a_sweep_goes_on(
+    machine: Machine, options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def over_there(hosts: str, argv: Sequence[str], topology: Topology, *_: Any, **__: Any) -> tuple[Any, int]:
+        asked.append((hosts, str(topology)))
+        group = argv[argv.index("--group") + 1]
+        if str(topology) == broken:
+            return None, 4
+        plan = planning.decide("resnet50", replace(options, sweep=None, topology=str(topology)))
+        return machine.leave(plan, group), 0
+
+    monkeypatch.setattr(session.ssh_run, "run_on_hosts", over_there)
+    several, broken = replace(options, sweep="1x2,2x2,4x2", hosts="a,b,c,d"), "4x2"
+    assert session.run(several).exit_code == 4
+    assert asked == [("a", "1x2"), ("a,b", "2x2"), ("a,b,c,d", "4x2")]
+    asked.clear()
+    broken = ""
+    assert [record.plan.topology for record in session.run(several).records] == ["1x2", "2x2", "4x2"]
+    assert asked == [("a,b,c,d", "4x2")]
+
+
+def test_a_group_is_what_one_says_and_repeats_on_hosts_share_one(
+    machine: Machine, options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = replace(options, sweep=None)
+    assert {record.group for record in api.run_all(replace(alone, group="week-47", repeat=2))} == {"week-47"}
+    with pytest.raises(UsageError, match="is not a name"):
+        replace(alone, group="week 47")
+    groups: list[str] = []
+
+    def over_there(hosts: str, argv: Sequence[str], *_: Any, **__: Any) -> tuple[Any, int]:
+        groups.append(argv[argv.index("--group") + 1])
+        return None, 0
+
+    monkeypatch.setattr(session.ssh_run, "run_on_hosts", over_there)
+    session.run(replace(alone, hosts="a", repeat=2))
+    assert len(groups) == 2
+    assert len(set(groups)) == 1

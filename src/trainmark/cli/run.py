@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sweep_option(parser)
     add = parser.add_argument
     add("--resume", metavar="RUN", help="go on with an earlier run from its last checkpoint")
+    add("--group", metavar="NAME", help="what these runs have in common (default: of repeats and sweeps, made up)")
     add("--hosts", metavar="A,B", help="the nodes of a topology such as 2x8, reached by ssh")
     add("--port", type=int, metavar="N", help="where the first of several nodes listens for the others")
     add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")

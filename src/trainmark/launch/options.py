@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
@@ -13,6 +14,7 @@ from trainmark.spec.topology import Topology
 
 BARE_BUDGET_S = 180.0
 """What a command that names neither workload nor length takes, however many workloads there are."""
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{3,63}")
 LIMITS = ("steps", "seconds", "epochs", "items")
 """By what a run may stop before its recipe ends."""
 
@@ -50,6 +52,8 @@ class RunOptions:
     profile: int = 0
     hang_timeout_s: float | None = _option(None, "--hang-timeout")
     repeat: int = 1
+    group: str | None = None
+    """What its runs have in common; without one, repeats and sweeps choose one themselves."""
     store: str | None = None
     resume: str | None = None
     hosts: str | None = None
@@ -67,6 +71,8 @@ class RunOptions:
                 raise UsageError(f"--{option} must be at least {least}, not {getattr(self, name)}")
         if self.budget_s is not None and not 0 < self.budget_s < math.inf:
             raise UsageError(f"--budget must be more than 0 seconds, not {self.budget_s:g}")
+        if self.group and not _GROUP.fullmatch(self.group):
+            raise UsageError(f"--group {self.group!r} is not a name of letters, digits and '-'; try week-47")
         for each in fields(self):
             self._check_value(_option_of(each), getattr(self, each.name))
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
@@ -76,17 +82,21 @@ class RunOptions:
         """Those of --sweep, smallest first; UsageError where it does not go with what else was said."""
         words = (self.sweep or "").split(",")
         found = sorted({Topology.parse(word) for word in words}, key=lambda each: (each.devices, each.nodes))
-        for name in ("topology", "hosts", "resume"):
+        for name in ("topology", "resume", "group"):
             if getattr(self, name) is not None:
                 raise UsageError(f"--sweep says itself what runs where; leave --{name} out")
         if len(found) < 2:
             raise UsageError(f"--sweep {self.sweep} is one topology; name two or more, like 1x1,1x2,1x4")
         if len(self.workloads) != 1:
             raise UsageError("--sweep is for one workload; name it")
-        if several := [each for each in found if each.nodes > 1]:
+        nodes, hosts = max(each.nodes for each in found), len(self.hosts.split(",")) if self.hosts else 1
+        if self.hosts and nodes != hosts:
+            raise UsageError(f"--hosts names {hosts} hosts, and the largest topology of --sweep has {nodes} nodes")
+        if nodes > hosts:
+            several = next(each for each in found if each.nodes > 1)
             raise UsageError(
-                f"topology {several[0]} of --sweep needs several machines, and a sweep has this one; run it by itself "
-                "with --hosts or in a job, and give all runs to 'trainmark scaling' and 'trainmark forecast'"
+                f"topology {several} of --sweep needs several machines; name them with --hosts, or run it by itself in "
+                "a job and give all runs to 'trainmark scaling' and 'trainmark forecast'"
             )
         return found
 

@@ -107,13 +107,14 @@ def _run_sweep(options: RunOptions, own_command: Sequence[str] | None, say: Say,
         done = len(leg.finished)
         if done and not options.quiet:
             runs = ", ".join(leg.finished)
-            say(f"sweep {leg.group}: {done} of {options.repeat} finished before: {runs}")
+            say(f"sweep {leg.options.group}: {done} of {options.repeat} finished before: {runs}")
         if done == options.repeat:
             continue
         left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - began_s)
         share_s = None if left_s is None else max(1.0, left_s / (len(legs) - index))
-        session = _Session(leg.options, say, watching, budget_s=share_s)
-        result = session.run_here([leg.plan], own_command, group=leg.group, done=done)
+        session = _Session(leg.options, say, watching, budget_s=share_s, done=done)
+        hosts = leg.options.hosts
+        result = session.run_on_hosts(hosts) if hosts else session.run_here([leg.plan], own_command)
         records += result.records
         if result.exit_code:
             return replace(result, records=tuple(records))
@@ -132,8 +133,11 @@ def store_of(options: RunOptions) -> Store:
 
 
 class _Session:
-    def __init__(self, options: RunOptions, say: Say, watching: Watching, budget_s: float | None = None) -> None:
-        self._options, self._budget_s = options, budget_s
+    def __init__(
+        self, options: RunOptions, say: Say, watching: Watching, budget_s: float | None = None, done: int = 0
+    ) -> None:
+        """`done` is how many repeats are in the store already."""
+        self._options, self._budget_s, self._done = options, budget_s, done
         self._say, self._watching = say, watching
         self._quiet = options.quiet
         self._began_s = time.monotonic()
@@ -145,11 +149,8 @@ class _Session:
         self._store.check_writable()
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every host without a reverse name
 
-    def run_here(
-        self, decided: list[Plan], own_command: Sequence[str] | None, *, group: str | None = None, done: int = 0
-    ) -> Result:
-        """On this machine, together with the other launchers of its job if there are any; `group` and `done` are those
-        of a run whose first repeats are in the store."""
+    def run_here(self, decided: list[Plan], own_command: Sequence[str] | None) -> Result:
+        """On this machine, together with the other launchers of its job if there are any."""
         topology = Topology.parse(decided[0].topology)
         here = cluster_env.find(topology, os.environ, self._options.port or self._site.network.port)
         if own_command is None and (here.kind == "slurm-batch" or here.launchers > 1):
@@ -164,7 +165,7 @@ class _Session:
         if here.launchers == 1:
             decided = self._fitting(decided)
             self.get_ready(decided)
-            result = self.run_all([self._with_found_batch(plan) for plan in decided], group=group, done=done)
+            result = self.run_all([self._with_found_batch(plan) for plan in decided])
             return replace(result, left_out=tuple(self._left_out))
         if not self._options.resume:
             fill.refuse_several_launchers(decided, self._options)
@@ -181,19 +182,17 @@ class _Session:
         finally:
             self._coordinator.leave()
 
-    def run_all(
-        self, decided: Iterable[tuple[Plan, FillResult | None]], *, group: str | None = None, done: int = 0
-    ) -> Result:
-        """Every plan as often as asked, until one fails; without a `group` repeats get one."""
+    def run_all(self, decided: Iterable[tuple[Plan, FillResult | None]]) -> Result:
+        """Every plan as often as asked, until one fails."""
         records: list[Record] = []
         decided = list(decided)
-        left = len(decided) * (self._options.repeat - done)
+        left = len(decided) * (self._options.repeat - self._done)
         for plan, found in decided:
-            shared = group or (secrets.token_hex(4) if self._options.repeat > 1 else None)
-            for number in range(done, self._options.repeat):
+            group = self._group()
+            for number in range(self._done, self._options.repeat):
                 if self._options.repeat > 1:
                     self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, shared)
+                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, group)
                 left -= 1
                 records += result.records
                 if result.exit_code:
@@ -212,10 +211,11 @@ class _Session:
             fill.refuse_several_launchers(decided, options)
         over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False, trust=False)
         records: list[Record] = []
-        names = [workloads.word_of(plan) for plan in decided for _ in range(options.repeat)]
-        for index, name in enumerate(names):
-            said = replace(over_there, workloads=(name,), budget_s=self._share_s(len(names) - index))
-            argv = [word for group in said.to_argv() for word in group]
+        groups = [(workloads.word_of(plan), self._group()) for plan in decided]
+        runs = [run for run in groups for _ in range(self._done, options.repeat)]
+        for index, (name, group) in enumerate(runs):
+            said = replace(over_there, workloads=(name,), group=group, budget_s=self._share_s(len(runs) - index))
+            argv = [word for typed in said.to_argv() for word in typed]
             folder = self._store.folder
             record, code = ssh_run.run_on_hosts(hosts, argv, topology, known, folder, quiet=options.quiet)
             if record:
@@ -226,6 +226,10 @@ class _Session:
             if code:
                 return Result(records=tuple(records), exit_code=code)
         return Result(records=tuple(records))
+
+    def _group(self) -> str | None:
+        """Of the repeats of one plan."""
+        return self._options.group or (secrets.token_hex(4) if self._options.repeat > 1 else None)
 
     def resume_plan(self, word: str) -> Plan:
         if self._options.workloads:

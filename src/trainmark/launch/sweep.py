@@ -17,6 +17,7 @@ from trainmark.launch.options import RunOptions
 from trainmark.spec.errors import UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.revision import revision
+from trainmark.spec.topology import Topology
 from trainmark.store.store import Store, StoreRow
 from trainmark.train.ranks import host_name
 
@@ -30,15 +31,14 @@ class Leg:
 
     plan: Plan
     options: RunOptions
-    """What would be said to run it alone."""
-    group: str
+    """What would be said to run it alone, with its group."""
     finished: tuple[str, ...]
     """Runs of it that are in the store, oldest first."""
 
 
 def legs(options: RunOptions, store: Store) -> list[Leg]:
     """What there is to do, smallest first; of a sweep that was not finished, also what was done."""
-    alone = [replace(options, sweep=None, topology=str(topology)) for topology in options.sweep_topologies()]
+    alone = [_alone(options, topology) for topology in options.sweep_topologies()]
     decided = [planning.plans(each)[0] for each in alone]
     for plan, each in zip(decided, alone, strict=True):
         if fill.needs_search(plan, each):
@@ -46,7 +46,7 @@ def legs(options: RunOptions, store: Store) -> list[Leg]:
                 "--sweep needs one batch at every topology, and recipe fill looks for one; find it with a run at 1x1, "
                 "then say --set batch_per_device=N"
             )
-    asked = _hash(decided)
+    asked = _hash(decided, options.hosts or host_name(os.environ))
     rows = [row for row in store.rows() if row.group and row.group.startswith(asked) and row.status == "valid"]
     newest = str(rows[0].group).partition("-")[0] if rows else ""
     done = {plan.topology: _finished(rows, f"{newest}-{plan.topology}") for plan in decided}
@@ -55,18 +55,22 @@ def legs(options: RunOptions, store: Store) -> list[Leg]:
     return [
         Leg(
             plan=plan,
-            options=each,
-            group=f"{newest}-{plan.topology}",
+            options=replace(each, group=f"{newest}-{plan.topology}"),
             finished=done.get(plan.topology, ())[: options.repeat],
         )
         for plan, each in zip(decided, alone, strict=True)
     ]
 
 
-def _hash(decided: Sequence[Plan]) -> str:
-    """Of all plans, the machine and the source that runs them: where one of them is another, nothing is carried on."""
-    here = (host_name(os.environ), trainmark.__version__, revision() or "")
-    words = [*(plan.fingerprint for plan in decided), *here]
+def _alone(options: RunOptions, topology: Topology) -> RunOptions:
+    """What runs one of its topologies: a smaller one has the first of the hosts."""
+    hosts = options.hosts and ",".join(options.hosts.split(",")[: topology.nodes])
+    return replace(options, sweep=None, topology=str(topology), hosts=hosts)
+
+
+def _hash(decided: Sequence[Plan], where: str) -> str:
+    """Of all plans, the machines and the source that runs them: where one of them is another, nothing is carried on."""
+    words = [*(plan.fingerprint for plan in decided), where, trainmark.__version__, revision() or ""]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:_ASKED]
 
 
