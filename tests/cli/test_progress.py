@@ -35,3 +35,14 @@ def test_the_bar_of_a_run_with_a_share_of_a_budget_measures_that(monkeypatch: py
     assert line._length(RankLog()) == (50, 20)
     now[0] = 190.0
     assert line._length(RankLog()) == (50, 50)
+
+
+def test_what_is_left_is_reckoned_as_watch_reckons_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    log = RankLog(wait_ns=[0] * 20, compute_ns=[2_000_000_000] * 20, items=[32] * 20, loss=[1.0] * 20)
+    with progress.ProgressLine(make_plan(limits=Limits(steps=60)), "images", "acc1", quiet=False) as line:
+        line.show([log])
+    assert "left 0:01:20" in screen.getvalue()

@@ -80,6 +80,7 @@ def _of_runs(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
     from trainmark.analysis.forecast import sizes, until
     from trainmark.cli.terminal import say
     from trainmark.published.lookup import records_of
+    from trainmark.published.mlperf import needed
     from trainmark.spec.errors import UsageError
     from trainmark.store.store import Store, default_folder
 
@@ -88,7 +89,7 @@ def _of_runs(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
     known = sizes.of_records(records, args.metric)
     work: Work | None = None
     try:
-        work = until.work(records, args.until)
+        work = until.work(records, args.until, metric=known.metric, reference=needed.reference(records[0]))
     except UsageError as error:
         if args.until != "target" or args.price:
             raise

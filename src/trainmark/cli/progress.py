@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark import workloads
+from trainmark.analysis.forecast.course import left_s
 from trainmark.cli.terminal import console, say
 from trainmark.spec import loss_bands
 from trainmark.spec.cores import FOREIGN_LOAD
@@ -49,7 +51,7 @@ class ProgressLine:
 
     def __enter__(self) -> ProgressLine:
         if not self._quiet and sys.stderr.isatty():
-            from rich.progress import BarColumn, Progress as Live, SpinnerColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, Progress as Live, SpinnerColumn, TextColumn
 
             self._live = Live(
                 SpinnerColumn(),
@@ -57,11 +59,11 @@ class ProgressLine:
                 BarColumn(bar_width=20),
                 TextColumn("{task.fields[facts]}"),
                 TextColumn("left"),
-                TimeRemainingColumn(compact=True),
+                TextColumn("{task.fields[left]}"),
                 console=console(stderr=True),
                 transient=True,
             )
-            self._task = self._live.add_task(f"{self._plan.workload} starting", total=None, facts="")
+            self._task = self._live.add_task(f"{self._plan.workload} starting", total=None, facts="", left="-:--:--")
             self._live.start()
         return self
 
@@ -85,6 +87,7 @@ class ProgressLine:
                 total=planned,
                 completed=done,
                 facts=facts,
+                left=self._left(log),
             )
         now = time.monotonic()
         news = log.phase not in self._seen or len(log.evaluations) > self._evaluations
@@ -115,6 +118,11 @@ class ProgressLine:
         if (share := self._others()) is not None and share > FOREIGN_LOAD:
             parts.append(f"others use {100 * share:.0f} % of this machine")
         return "  ".join(parts)
+
+    def _left(self, log: RankLog) -> str:
+        """About how long it still takes, evaluations and checkpoints included."""
+        found = left_s(self._plan, log, step=log.step, elapsed_s=time.monotonic() - self._began_s)
+        return "-:--:--" if found is None else str(timedelta(seconds=round(found)))
 
     def _length(self, log: RankLog) -> tuple[float | None, float]:
         """What the bar measures: seconds where the run is limited by them, else steps."""

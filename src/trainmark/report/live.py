@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple
 
+from trainmark.analysis.forecast.course import RECENT_STEPS, left_s
 from trainmark.spec.events import Evaluated
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.run_folder import RunFolder
 from trainmark.spec.topology import Topology
 
-RECENT_STEPS = 200
-"""What is said about speed is about so many steps at most, the last ones."""
 MOST_POINTS = 256
 
 
@@ -116,16 +114,11 @@ class Live:
 
     @property
     def left_s(self) -> float | None:
-        """About how long the training still takes, by its last steps; None where nobody can know."""
-        if self.plan is None or self.phase not in ("train", "evaluate") or not self.first.compute_ns:
+        """About how long the training still takes, by its last steps and what it has paused for; None where nobody can
+        know."""
+        if self.plan is None or self.phase not in ("train", "evaluate"):
             return None
-        if self.plan.limits.wall_s is not None and self.elapsed_s is not None:
-            return max(0.0, self.plan.limits.wall_s - self.elapsed_s)
-        if self.plan.limits.seconds is not None:
-            return max(0.0, self.plan.limits.seconds - self.first.busy_ns / 1e9)
-        if self.planned is None:
-            return None
-        return max(0, self.planned - self.step) * median(_whole_s(self.first))
+        return left_s(self.plan, self.first, step=self.step, elapsed_s=self.elapsed_s)
 
     @property
     def loss(self) -> float | None:

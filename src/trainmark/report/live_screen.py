@@ -235,7 +235,7 @@ def _ranks(live: Live) -> str:
 
 
 def _left(live: Live) -> str:
-    # a target may end a full run sooner, and evaluations in between are not counted
+    # a target may end a full run sooner
     about = "at most about" if live.plan and live.plan.limits.full else "about"
     return f"{about} {duration(live.left_s or 0.0)}"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from trainmark.analysis.forecast.course import NEVER, Course, CourseSeconds, pauses
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.spec.errors import UsageError
 from trainmark.spec.price import HOUR_S, JOULES_A_KWH, Price
@@ -24,24 +24,45 @@ CHECKPOINT_S = 60.0
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
 
 
+class Needed(NamedTuple):
+    """Items that a training takes until its target: what is usual, and between what it varies."""
+
+    items: float
+    fewest: float
+    most: float
+
+
+Reference = Callable[[float], Needed | None]
+"""What a reference training needs at a global batch, in samples; None above the largest that anybody tried."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """How much there is to train, and what goes with it beside the steps."""
 
     items: float
+    """At the batch of the run it is known from."""
     why: str
     """Where that number is from."""
     items_per_step: float
-    """Of the run it is known from."""
-    devices: int
     """Of that run."""
+    devices: int
+    batch_per_device: int
+    global_batch: float
+    """Of that run, in samples."""
+    reference: Reference | None = None
+    """Where the items depend on the global batch, and how is known."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """When it evaluates and saves."""
+    items_per_epoch: float | None = None
     start_s: float
     """From the command to the first step."""
     evaluation_s: float
     """Of one evaluation."""
-    items_between_evaluations: float | None
+    save_s: float = 0.0
+    """Of one checkpoint as the recipe asks for them."""
     train_share: float
-    """p_train / p_core: what waiting for data leaves."""
+    """p_train over the throughput that is forecast: what waiting for data leaves."""
     joules_per_item: float | None
     idle_share: float = 0.0
     """What a device draws before training, over what it draws in it; 0 where nobody measured it."""
@@ -50,6 +71,17 @@ class Work:
     """Where its length is from."""
     restore_s: float = 0.0
     notes: tuple[str, ...] = ()
+
+    def times_as_large(self, rate: RateForecast) -> float:
+        """A size's global batch over that of the run."""
+        batch = rate.batch_per_device or self.batch_per_device
+        return rate.topology.devices * batch / (self.devices * self.batch_per_device)
+
+    def needed(self, rate: RateForecast) -> Needed | None:
+        """Items to train at a size; None where its global batch is larger than any that is known to converge."""
+        if self.reference is None:
+            return Needed(self.items, self.items, self.items)
+        return self.reference(self.global_batch * self.times_as_large(rate))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +97,23 @@ class ForecastRange:
 class WholeTraining:
     """What a whole training would take at one size."""
 
+    items: float
+    """To be trained."""
     time_s: ForecastRange
     parts_s: dict[str, float]
-    """Of the middle value: start, training, evaluation, failures."""
+    """Of the middle value: start, training, evaluation, checkpoints, failures."""
     energy_kwh: ForecastRange | None
     cost: ForecastRange | None
     availability: float
     """The share of time that is not lost to failures and checkpoints against them."""
 
 
-def work(records: Sequence[Record], until: str = "target") -> Work:
-    """What the largest of some runs tells of a whole training; UsageError where that is not known."""
+def work(
+    records: Sequence[Record], until: str = "target", *, metric: str = "p_core", reference: Reference | None = None
+) -> Work:
+    """What the largest of some runs tells of a whole training; UsageError where that is not known.
+
+    `metric` is the throughput that is forecast; `reference` what training by the same recipe is known to need."""
     record = max(records, key=lambda one: Topology.parse(one.plan.topology).devices)
     timeline = record.timeline
     trained = sum(trace.whole.items for trace in timeline.ranks)
@@ -84,33 +122,63 @@ def work(records: Sequence[Record], until: str = "target") -> Work:
     per_step = trained / timeline.steps
     history = record.quality.history
     steps_per_epoch = next((each.step / each.epoch for each in reversed(history) if each.epoch), None)
-    items, why = _items(record, until, per_step, steps_per_epoch)
+    devices, batch = Topology.parse(record.plan.topology).devices, int(record.plan.recipe["batch_per_device"])
+    global_batch = float(devices * batch * int(record.plan.recipe.get("accumulate", 1)))
+    met = next((found for one in [record, *records] if (found := _met(one))), None)
+    needed = reference(global_batch) if reference and until == "target" and not met else None
+    if needed:
+        items, why = needed.items, "as MLPerf's reference needs at the global batch of each size"
+    else:
+        items, why = met if met and until == "target" else _items(record, until, per_step, steps_per_epoch)
     notes = []
-    evaluations = len(history)
-    evaluate_s = timeline.seconds("evaluate") / evaluations if evaluations else 0.0
-    if not evaluations:
+    if not history:
         notes.append("the run evaluated nothing, so no evaluation is in the time")
-    gaps = [later.step - sooner.step for sooner, later in pairwise(history)]
-    between = (min(gaps) if gaps else history[0].step) * per_step if evaluations else None
-    core, train = (record.metrics.get(alias) for alias in ("p_core", "p_train"))
-    share = train.value / core.value if core and train and core.value and train.value else 1.0
+    spans = {
+        name: pauses(record.plan.recipe, name, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
+        for name in ("evaluate_every", "checkpoint_every")
+    }
+    if history and spans["evaluate_every"] is None:
+        notes.append("how often it evaluates cannot be told in steps, so no evaluation is in the time")
+    base, train = (record.metrics.get(alias) for alias in (metric, "p_train"))
+    share = train.value / base.value if base and train and base.value and train.value else 1.0
     energy = record.metrics.get("energy_per_item")
     if energy is None or energy.value is None:
         notes.append("the run's energy was not measured, so none is forecast")
+    saves = spans["checkpoint_every"].times(0, timeline.steps) if spans["checkpoint_every"] else 0.0
+    saved = _checkpoint(record)
+    save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / saves if saves else 0.0))
+    if not save_s and spans["checkpoint_every"] not in (None, NEVER):
+        notes.append("the run saved no checkpoint, so none is in the time")
     return Work(
         items=items,
         why=why,
         items_per_step=per_step,
-        devices=Topology.parse(record.plan.topology).devices,
+        devices=devices,
+        batch_per_device=batch,
+        global_batch=global_batch,
+        reference=reference if needed else None,
+        recipe=record.plan.recipe,
+        items_per_epoch=steps_per_epoch * per_step if steps_per_epoch else None,
         start_s=timeline.seconds("startup", "init"),
-        evaluation_s=evaluate_s,
-        items_between_evaluations=between or None,
-        train_share=min(share, 1.0),
+        evaluation_s=timeline.seconds("evaluate") / len(history) if history else 0.0,
+        save_s=save_s,
+        train_share=share,
         joules_per_item=energy.value if energy else None,
         idle_share=_idle_share(record),
-        **_checkpoint(record),
+        **saved,
         notes=tuple(notes),
     )
+
+
+def _met(record: Record) -> tuple[float, str] | None:
+    """How many items a run had trained when it met its target."""
+    quality, timeline = record.quality, record.timeline
+    for each in quality.history:
+        value = each.values.get(quality.name)
+        if value is not None and (value >= quality.goal if quality.better == "higher" else value <= quality.goal):
+            items = sum(trace.whole.items for trace in timeline.ranks) / max(1, timeline.steps) * each.step
+            return items, f"step {each.step}, at which run {record.run_id} met its target"
+    return None
 
 
 def _idle_share(record: Record) -> float:
@@ -138,11 +206,6 @@ def _items(record: Record, until: str, per_step: float, steps_per_epoch: float |
         return amount * steps_per_epoch * per_step, f"{amount:g} epochs, as asked for"
     if until != "target":
         raise UsageError(f"--until {until!r} is not 'target', 'N epochs', 'N steps' or 'N items'")
-    quality = record.quality
-    for each in quality.history:
-        value = each.values.get(quality.name)
-        if value is not None and (value >= quality.goal if quality.better == "higher" else value <= quality.goal):
-            return each.step * per_step, f"step {each.step}, at which run {record.run_id} met its target"
     last = record.plan.last_step(
         first_step=0, steps_per_epoch=round(steps_per_epoch) if steps_per_epoch else None, items_per_step=per_step
     )
@@ -166,41 +229,62 @@ def outcome(
     *,
     device_hours_a_failure: float = DEVICE_HOURS_A_FAILURE,
 ) -> WholeTraining | None:
-    """None where no rate is forecast."""
-    if rate.interval is None:
+    """None where no rate is forecast, or where nobody knows how much training such a batch takes."""
+    needed = known.needed(rate)
+    if rate.interval is None or needed is None:
         return None
     devices = rate.topology.devices
-    evaluations = known.items / known.items_between_evaluations if known.items_between_evaluations else 0.0
-    evaluate_s = evaluations * known.evaluation_s * known.devices / devices
     share = _availability(devices, known, device_hours_a_failure)
 
-    def seconds(items_per_s: float) -> float:
-        return known.start_s + (known.items / (items_per_s * known.train_share) + evaluate_s) / share
+    def parts(items: float, items_per_s: float) -> CourseSeconds:
+        found = _course(known, rate, items_per_s).seconds(
+            0, items / (known.items_per_step * known.times_as_large(rate))
+        )
+        # where failures are reckoned with, so are checkpoints as often as pays
+        return found if share == 1 else found._replace(checkpoint=0.0)
+
+    def seconds(items: float, items_per_s: float) -> float:
+        return known.start_s + parts(items, items_per_s).total / share
 
     slow, fast = rate.interval
-    time = ForecastRange(value=None if rate.rate is None else seconds(rate.rate), low=seconds(fast), high=seconds(slow))
-    middle = rate.rate or math.sqrt(slow * fast)
-    train_s = known.items / (middle * known.train_share)
-    parts = {
-        "start": known.start_s,
-        "train": train_s,
-        "evaluate": evaluate_s,
-        "failures": (train_s + evaluate_s) * (1 / share - 1),
-    }
+    time = ForecastRange(
+        value=None if rate.rate is None else seconds(needed.items, rate.rate),
+        low=seconds(needed.fewest, fast),
+        high=seconds(needed.most, slow),
+    )
+    middle = parts(needed.items, rate.rate or math.sqrt(slow * fast))
     return WholeTraining(
+        items=needed.items,
         time_s=time,
-        parts_s=parts,
-        energy_kwh=_energy(known, rate, price),
+        parts_s={"start": known.start_s, **middle._asdict(), "failures": middle.total * (1 / share - 1)},
+        energy_kwh=_energy(known, needed, rate, price),
         cost=_cost(time, devices, price),
         availability=share,
     )
 
 
-def _energy(known: Work, rate: RateForecast, price: Price) -> ForecastRange | None:
+def _course(known: Work, rate: RateForecast, items_per_s: float) -> Course:
+    """What steps and pauses take at a size: its devices share an evaluation, and one saves for all."""
+    per_step = known.items_per_step * known.times_as_large(rate)
+    per_epoch = known.items_per_epoch / per_step if known.items_per_epoch else None
+    evaluation, saving = (
+        pauses(known.recipe, name, steps_per_epoch=per_epoch, items_per_step=per_step)
+        for name in ("evaluate_every", "checkpoint_every")
+    )
+    return Course(
+        step_s=per_step / (items_per_s * known.train_share),
+        evaluation=evaluation or NEVER,
+        evaluation_s=known.evaluation_s * known.devices / rate.topology.devices,
+        saving=saving or NEVER,
+        save_s=known.save_s,
+    )
+
+
+def _energy(known: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
     """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
     if known.joules_per_item is None or rate.interval is None:
         return None
-    working = known.items * known.joules_per_item * price.pue / JOULES_A_KWH
+    working = known.joules_per_item * price.pue / JOULES_A_KWH
     ideal = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0)
 
     def waits(items_per_s: float) -> float:
@@ -208,8 +292,10 @@ def _energy(known: Work, rate: RateForecast, price: Price) -> ForecastRange | No
         return max(0.0, ideal / items_per_s - 1)
 
     slow, fast = rate.interval
-    low, high = working * (1 + known.idle_share * waits(fast)), working * (1 + waits(slow))
-    value = None if rate.rate is None else working * (1 + (1 + known.idle_share) / 2 * waits(rate.rate))
+    low = needed.fewest * working * (1 + known.idle_share * waits(fast))
+    high = needed.most * working * (1 + waits(slow))
+    between = (1 + known.idle_share) / 2
+    value = None if rate.rate is None else needed.items * working * (1 + between * waits(rate.rate))
     return ForecastRange(value=value, low=low, high=max(high, value or low))
 
 

@@ -115,14 +115,28 @@ def _notes(
     yield from _batch_notes(known, [rate for rate, _ in found], assumed.batch)
     yield from _model_notes(known, [rate for rate, _ in found])
     if work is not None:
-        yield f"time is that of {work.items:,.0f} items: {work.why}; a larger global batch may need more of them"
-        yield from work.notes
+        yield from _work_notes(work, found)
     if work is not None and any(rate.topology.devices >= FAILURES_FROM for rate, _ in found):
         yield (
             f"from {FAILURES_FROM} devices on one failure in {assumed.device_hours_a_failure:,.0f} device-hours is "
             f"reckoned with, and checkpoints of {work.checkpoint_s:.0f} s ({work.checkpoint_why}) as often as pays; "
             "--mtbf changes it"
         )
+
+
+def _work_notes(work: Work, found: Sequence[tuple[RateForecast, WholeTraining | None]]) -> Iterator[str]:
+    if work.reference is None:
+        yield f"time is that of {work.items:,.0f} items: {work.why}; a larger global batch may need more of them"
+    else:
+        batch = f"{work.global_batch:,.0f}"
+        yield f"time is that of as many items {work.why}: {work.items:,.0f} at a global batch of {batch}"
+        beyond = [str(rate.topology) for rate, after in found if rate.interval and after is None]
+        if beyond:
+            yield (
+                f"{', '.join(beyond)}: no reference run has so large a global batch, so nobody knows how much training "
+                "it takes and no time is forecast"
+            )
+    yield from work.notes
 
 
 def _batch_notes(known: Known, found: Sequence[RateForecast], asked: BatchAsked | None) -> Iterator[str]:

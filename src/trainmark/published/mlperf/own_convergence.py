@@ -16,12 +16,12 @@ from trainmark.spec.topology import Topology
 def converged(record: Record) -> Iterator[CheckResult]:
     plan, quality = record.plan, record.quality
     known = next(one for one in rules.benchmarks().values() if one.workload == plan.workload)
-    goal = _goal(known)
-    if goal is None or not quality.reached or not quality.history:
+    aim = goal(known)
+    if aim is None or not quality.reached or not quality.history:
         raise CannotCheckError("the run reached no target of MLPerf's")
     scale = 100 if quality.unit == "%" else 1
-    if (quality.goal < goal * scale) if quality.better == "higher" else (quality.goal > goal * scale):
-        raise CannotCheckError(f"its target is easier than MLPerf's {goal * scale:g}")
+    if (quality.goal < aim * scale) if quality.better == "higher" else (quality.goal > aim * scale):
+        raise CannotCheckError(f"its target is easier than MLPerf's {aim * scale:g}")
     devices = Topology.parse(plan.topology).devices
     batch = int(plan.recipe["batch_per_device"]) * int(plan.recipe.get("accumulate", 1)) * devices
     point = convergence.expected(known.rounds[-1], known.name, batch)
@@ -45,7 +45,8 @@ def look_at(record: Record) -> tuple[CheckResult, ...]:
     return look([converged], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
 
 
-def _goal(known: rules.Benchmark) -> float | None:
+def goal(known: rules.Benchmark) -> float | None:
+    """The benchmark's target, where it is one number."""
     for condition in rules.target(known.rounds[-1], known.name):
         if found := re.fullmatch(r"(?:>=|<=) ([0-9.]+)", condition):
             return float(found[1])
