@@ -45,7 +45,13 @@ def test_a_sharded_run_is_that_of_one_device_and_goes_on_where_it_was_left(
     often = ("evaluate_every=3 steps", f"steps={STEPS}", "target=0.1")
     one = document(cli, *words(text, "1x1", *often))
     first = document(cli, *words(text, "1x2", *often), "--steps", "4")
-    second = document(cli, "run", "--resume", "last", "--topology", "1x1", "--steps", "2")
+    kept = tmp_path / "store" / "runs" / first["run_id"] / "checkpoints"
+    assert len(list(kept.glob("step-000000004/rank0000?.safetensors"))) == 2
+    shown = json.loads(cli("sample", "last", "Ada", "--json").stdout)
+    assert shown["networks"][0]["step"] == 4
+    begun = document(cli, *words(text, "1x1", *often), "--steps", "1", "--init-from", kept)
+    assert begun["series"]["loss"][0] < one["series"]["loss"][0]
+    second = document(cli, "run", "--resume", first["run_id"], "--topology", "1x1", "--steps", "2")
     assert (second["plan"]["topology"], second["plan"]["recipe"]["batch_per_device"]) == ("1x1", 8)
     assert first["series"]["loss"] + second["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=2e-4)
     assert [evaluation["step"] for evaluation in one["quality"]["history"]] == [0, 3, STEPS]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -10,12 +11,13 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor
 
 from trainmark.platforms.platform import Device
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import Precision
 from trainmark.train.parallel import ExchangeTally, ExchangeTimer, OneDevice
+from trainmark.workloads.pieces import Piece, Region, Stored, changed, everything
 
 Fill = Callable[[nn.Module], None]
 """Gives a network its weights, by `place` where they are sharded."""
@@ -111,10 +113,19 @@ class ShardedParallel(OneDevice):
         if self._syncs:
             self._tally.step_ends()
 
-    def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """All ranks gather one tensor after the other, and rank 0 keeps them."""
-        keep = distributed.get_rank() == 0
-        return {name: _whole(value, keep=keep) for name, value in super().state(model, optimizer).items()}
+    def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
+        """Of what several ranks hold alike, the first of them writes it."""
+        held: list[Piece] = []
+
+        def bare(path: str, value: Any) -> Any:
+            if not isinstance(value, DTensor):
+                return value
+            own, begins = value.to_local(), tuple(part.start for part in region(value))
+            if own.numel() and _is_first_of_its_like(value):
+                held.append(Piece(path, begins, own))
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+        return changed(state, bare), held
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         for name, parameter in model.named_parameters():
@@ -123,7 +134,7 @@ class ShardedParallel(OneDevice):
         saved = state["optimizer"]
         parts = {
             number: {
-                name: _part(parameters[number], value) if isinstance(value, Tensor) and value.dim() else value
+                name: _part(parameters[number], value) if isinstance(value, (Tensor, Stored)) and value.shape else value
                 for name, value in values.items()
             }
             for number, values in saved["state"].items()
@@ -163,43 +174,42 @@ class ShardedParallel(OneDevice):
 
 
 @torch.no_grad()
-def place(parameter: Tensor, whole: Tensor) -> None:
+def place(parameter: Tensor, whole: Tensor | Stored) -> None:
     """Copies a tensor into a weight, or this rank's part of it into a sharded one."""
-    if not isinstance(parameter, DTensor):
-        parameter.copy_(whole)
-        return
-    parameter.to_local().copy_(_local(parameter, whole))
+    if isinstance(parameter, DTensor):
+        parameter.to_local().copy_(whole[region(parameter)])
+    else:
+        parameter.copy_(whole[everything(whole.shape)])
 
 
-def _local(like: DTensor, whole: Tensor) -> Tensor:
-    """What of a whole tensor this rank holds, if it is spread like another."""
-    found = whole
-    for dimension, placement in enumerate(like.placements):
-        if isinstance(placement, Shard):
-            parts = torch.chunk(found, like.device_mesh.size(dimension), placement.dim)
-            number = like.device_mesh.get_local_rank(dimension)
-            found = parts[number] if number < len(parts) else found.narrow(placement.dim, 0, 0)
-        elif not isinstance(placement, Replicate):
-            raise ValueError(f"a weight cannot be spread as {placement}")
-    return found
+def region(tensor: DTensor) -> Region:
+    """Where in the whole tensor this rank's part lies."""
+    found = list(everything(tensor.shape))
+    # what the last dimension of a mesh cuts, the one before it cuts again
+    for dimension, placement in reversed(list(enumerate(tensor.placements))):
+        cut = getattr(placement, "dim", None)
+        if cut is None:
+            if not placement.is_replicate():
+                raise ValueError(f"a weight cannot be spread as {placement}")
+            continue
+        part = found[cut]
+        each = math.ceil((part.stop - part.start) / tensor.device_mesh.size(dimension))
+        start = min(part.stop, part.start + each * tensor.device_mesh.get_local_rank(dimension))
+        found[cut] = slice(start, min(part.stop, start + each))
+    return tuple(found)
 
 
-def _part(like: Tensor, whole: Tensor) -> Tensor:
-    if not isinstance(like, DTensor):
-        return whole
-    local = _local(like, whole).to(like.device, copy=True)
-    return DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+def _is_first_of_its_like(tensor: DTensor) -> bool:
+    return not any(
+        placement.is_replicate() and tensor.device_mesh.get_local_rank(dimension)
+        for dimension, placement in enumerate(tensor.placements)
     )
 
 
-def _whole(value: Any, *, keep: bool) -> Any:
-    """A nest of tensors gathered from all ranks, in the same order on each; those that do not keep it hold nothing."""
-    if isinstance(value, DTensor):
-        whole: Tensor = value.full_tensor()
-        return whole.detach().cpu() if keep else torch.empty(0)
-    if isinstance(value, Mapping):
-        return {name: _whole(inner, keep=keep) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_whole(inner, keep=keep) for inner in value]
-    return value
+def _part(like: Tensor, whole: Tensor | Stored) -> Tensor:
+    if not isinstance(like, DTensor):
+        return whole[everything(whole.shape)]
+    local = whole[region(like)].to(like.device, copy=True)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
