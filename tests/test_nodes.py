@@ -296,3 +296,9 @@ def test_two_nodes_share_a_network_that_one_machine_would_hold(
     assert two["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=2e-4)
     [newest] = (nodes.runs[0].store / "runs" / two["run_id"] / "checkpoints").iterdir()
     assert len(list(newest.glob("rank*"))) == {"ddp": 0, "fsdp": 2}[parallel]
+    if parallel == "fsdp":
+        machines[1].run(["umount", str(tmp_path / "store0")])
+        one_store = {1: {"TRAINMARK_STORE": str(nodes.runs[0].store)}}
+        going_on = ("run", "--resume", two["run_id"], "--steps", "1")
+        ends = Nodes([machines[0], machines[1]], tmp_path, *going_on, environ=one_store).end()
+        assert [code for code, _, _ in ends] == [0, 0], ends
