@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -15,13 +15,14 @@ import pytest
 import torch
 from gloo_ranks import on_ranks
 from torch import Tensor, distributed
+from torch.distributed.device_mesh import init_device_mesh
 
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import PRECISIONS
-from trainmark.train import checkpoint, setup
+from trainmark.train import checkpoint, setup, tensor_parallel
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.parallel import DataParallel
 from trainmark.train.schedule import Position
@@ -71,6 +72,7 @@ def learn(change: dict[str, Any], precision: str, local_ranks: int, save: str = 
     rank = distributed.get_rank() if world > 1 else 0
     together: Collectives = RankGroup() if world > 1 else SingleRank()
     recipe = replace(TINY, **change)
+    tensor = recipe.tensor_parallel if world > 1 else 1
     device = Platform(files.load("cpu")).open(0)
     stepper = setup.build_stepper(
         workloads.load("llama8b"), recipe, PRECISIONS[precision], device, world, local_ranks=local_ranks
@@ -80,7 +82,7 @@ def learn(change: dict[str, Any], precision: str, local_ranks: int, save: str = 
         assert setup.resume_from_checkpoint(resume, stepper, log, together).step == SAVED
     losses = []
     for step in range(SAVED if resume else 0, STEPS):
-        losses.append(stepper.step(batch_of(step, rank, world, recipe.context)))
+        losses.append(stepper.step(batch_of(step, rank // tensor, world // tensor, recipe.context)))
         if save and step == SAVED - 1:
             state = {"stepper": stepper.state(), "position": asdict(Position(step=SAVED))}
             rest, held = stepper.parallel.split(state)
@@ -135,6 +137,9 @@ def ranks(
         (4, 4, {"parallel": "fsdp", "recompute": "full"}),
         (4, 2, {"parallel": "hsdp", "recompute": "selective"}),
         (2, 2, {"parallel": "fsdp", "accumulate": 2, "tied": True}),
+        (2, 2, {"parallel": "fsdp", "tensor_parallel": 2, "tied": True}),
+        (4, 4, {"parallel": "fsdp", "tensor_parallel": 2, "recompute": "selective", "accumulate": 2}),
+        (4, 2, {"parallel": "hsdp", "tensor_parallel": 2}),
     ],
 )
 def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: dict[str, Any]) -> None:
@@ -147,6 +152,13 @@ def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: di
         sent = {"kind": "all-reduce", "parallel": "ddp", "messages": 1, "bytes": 4 * whole, "last_bytes": 4 * whole}
         assert sent.items() <= found["exchanged"].items()
         assert found["exchanged"]["dtypes"] == {"float32": 4 * whole}
+    elif change.get("tensor_parallel"):
+        cut = TINY.layers * (2 * TINY.width * TINY.width + 2 * TINY.width * TINY.width // 2 + 3 * TINY.width * TINY.ffn)
+        shards = local_ranks if change["parallel"] == "hsdp" else world
+        assert sum(found["held"]) == (cut + 2 * (whole - cut)) * world // shards  # what is not cut, both have
+        assert found["exchanged"]["kind"] == "all-reduce, reduce-scatter and all-gather"
+        stream = 4 * BATCH * TINY.context * TINY.width * 2 // world
+        assert found["exchanged"]["bytes"] >= 4 * TINY.layers * stream
     else:
         shards = local_ranks if change["parallel"] == "hsdp" else world
         assert sum(found["held"]) == whole * world // shards
@@ -158,8 +170,9 @@ def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: di
 
 
 @pytest.mark.slow
-def test_bf16_is_computed_from_float32_masters_and_summed_in_float32(tmp_path: Path) -> None:
-    found = ranks(2, 2, precision="bf16", parallel="fsdp", save=str(tmp_path))
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_bf16_is_computed_from_float32_masters_and_summed_in_float32(tmp_path: Path, tensor: int) -> None:
+    found = ranks(2, 2, precision="bf16", parallel="fsdp", tensor_parallel=tensor, save=str(tmp_path))
     assert found["losses"] == pytest.approx(alone("bf16")["losses"], rel=1e-2)
     state = checkpoint.load_newest(tmp_path)[0]["stepper"]
     assert {weight.dtype for weight in state["model"].values()} == {torch.float32}
@@ -191,13 +204,22 @@ def saved_by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "parallel"), [(1, "ddp"), (2, "ddp"), (4, "fsdp")])
+@pytest.mark.parametrize(
+    ("world", "parallel", "tensor"), [(1, "ddp", 1), (2, "ddp", 1), (4, "fsdp", 1), (4, "fsdp", 2)]
+)
 def test_what_two_ranks_sharded_saved_goes_on_with_any_number_in_any_way(
-    world: int, parallel: str, saved_by_two: Path
+    world: int, parallel: str, tensor: int, saved_by_two: Path
 ) -> None:
     [newest] = weights.checkpoints(saved_by_two)
     assert [path.name for path in sorted(newest.glob("rank*"))] == ["rank00000.safetensors", "rank00001.safetensors"]
-    found = ranks(world, world, parallel=parallel, resume=str(saved_by_two))
+    found = ranks(world, world, parallel=parallel, tensor_parallel=tensor, resume=str(saved_by_two))
+    assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_what_four_ranks_saved_that_share_blocks_goes_on_on_one_device(tmp_path: Path) -> None:
+    ranks(4, 4, parallel="fsdp", tensor_parallel=2, save=str(tmp_path))
+    found = ranks(1, 1, resume=str(tmp_path))
     assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
 
 
@@ -215,6 +237,7 @@ def refused() -> list[str]:
         ("gpt124m", "amp-fp16", {"parallel": "fsdp"}),
         ("gpt124m", "fp32", {"parallel": "fsdp", "compiled": "yes"}),
         ("gpt124m", "fp32", {"parallel": "fsdp", "average_decay": 0.9}),
+        ("gpt124m", "fp32", {"parallel": "fsdp", "tensor_parallel": 2, "compiled": "blocks"}),
     ):
         recipe = replace(TINY, **change)
         try:
@@ -227,6 +250,12 @@ def refused() -> list[str]:
         setup.build_stepper(vision, recipe, PRECISIONS["fp32"], device, 2, local_ranks=2)
     except UsageError as error:
         said.append(str(error))
+    try:
+        tensor_parallel.share(
+            torch.nn.Linear(2, 2), init_device_mesh("cpu", (2,)), lambda message, gathered=False: nullcontext()
+        )
+    except UsageError as error:
+        said.append(str(error))
     return said
 
 
@@ -236,7 +265,9 @@ def test_what_cannot_be_sharded_is_refused_in_a_sentence() -> None:
     assert "loss scaler" in said[0]
     assert "set compiled=blocks" in said[1]
     assert "no rank holds all weights to average" in said[2]
-    assert "it is not sharded" in said[3]
+    assert "compiled=blocks does not go with tensor_parallel" in said[3]
+    assert "it is not sharded" in said[4]
+    assert "does not say how devices could share its blocks" in said[5]
 
 
 def test_one_rank_has_nothing_to_shard() -> None:

@@ -5,7 +5,7 @@ A network too large for one device is sharded: `train/sharded.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any, Protocol, cast
@@ -25,6 +25,12 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm
 """Layers whose statistics need float32 whatever the rest computes in."""
 TIMED_BACKWARDS = 12
 """Warm-up has as many steps, or nearly: two marks more in each of them change no result."""
+
+
+class Exchange(Protocol):
+    """Is entered around an exchange of a message, which may be one of weights that are gathered."""
+
+    def __call__(self, message: Tensor, *, gathered: bool = False) -> AbstractContextManager[None]: ...
 
 
 class ExchangeTimer(Protocol):
@@ -105,6 +111,7 @@ class Parallel(Protocol):
     """
 
     world: int
+    """How many batches make a step: one of each rank, or of each group of ranks that compute one together."""
     together: bool
     """True where no rank can compute without the others, not even forward."""
     exchanged: ExchangeTally | None

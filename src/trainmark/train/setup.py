@@ -54,7 +54,8 @@ def build_job(
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
 
     # the data's helper processes are forked before any device is open or any thread has started
-    share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks)
+    tensor = getattr(recipe, "tensor_parallel", 1)
+    share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks, tensor=tensor)
     data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
     schedule = Schedule(
         recipe=recipe, limits=plan.limits, steps_per_epoch=data.steps_per_epoch, items_per_step=data.items_per_step
@@ -220,7 +221,14 @@ def sharded_stepper(
 
     by_node = recipe.parallel == "hsdp"
     parallel = ShardedParallel(
-        device, precision, fill, clock, local_ranks=local_ranks, by_node=by_node, compiled=recipe.compiled
+        device,
+        precision,
+        fill,
+        clock,
+        local_ranks=local_ranks,
+        by_node=by_node,
+        tensor=getattr(recipe, "tensor_parallel", 1),
+        compiled=recipe.compiled,
     )
     return _stepper(workload, recipe, precision, device, model, parallel)
 

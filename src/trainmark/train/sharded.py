@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from trainmark.platforms.platform import Device
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import Precision
+from trainmark.train import tensor_parallel
 from trainmark.train.parallel import ExchangeTally, ExchangeTimer, OneDevice
 from trainmark.workloads.pieces import Piece, Region, Stored, changed, everything
 
@@ -28,8 +30,10 @@ class ShardedParallel(OneDevice):
 
     Masters are float32: a precision whose weights are narrower only gathers them in that, and gradients are added up in
     float32. With several nodes and `by_node`, each node holds the whole network in parts, and nodes average gradients.
-    What computing did not hide: on a CPU every exchange, as it does one thing at a time; on other devices the wait for
-    a block's weights before its forward, and for the last gradients after the first block's backward.
+    With `tensor` above 1, so many ranks of a node compute each block together (`train/tensor_parallel.py`), and what
+    each holds of it is sharded over the groups of them. What computing did not hide: on a CPU every exchange, as it
+    does one thing at a time; on other devices those within blocks, the wait for a block's weights before its forward,
+    and for the last gradients after the first block's backward.
     """
 
     together = True
@@ -43,6 +47,7 @@ class ShardedParallel(OneDevice):
         *,
         local_ranks: int,
         by_node: bool = False,
+        tensor: int = 1,
         compiled: str = "no",
     ) -> None:
         super().__init__(compiled=compiled)
@@ -51,19 +56,24 @@ class ShardedParallel(OneDevice):
                 f"a sharded network is not trained in {precision}: its loss scaler would look at one rank's gradients; "
                 "take bf16 or amp-bf16"
             )
-        self.world = distributed.get_world_size()
-        self._device, self._fill, self._timer = device, fill, timer
-        nodes = self.world // local_ranks if by_node else 1
+        self.world = distributed.get_world_size() // tensor
+        self._device, self._fill, self._timer, self._tensor = device, fill, timer, tensor
+        nodes = distributed.get_world_size() // local_ranks if by_node else 1
         shape = {"replicate": nodes, "shard": self.world // nodes} if nodes > 1 else {"shard": self.world}
+        groups, shape = tuple(shape), shape | ({"tensor": tensor} if tensor > 1 else {})
         # given, not left to torch, which takes whatever accelerator it finds
-        self._mesh = init_device_mesh(device.torch.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
+        self._all = init_device_mesh(device.torch.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
+        self._mesh = self._all[groups] if tensor > 1 else self._all
         narrow = getattr(torch, precision.weights)
         self._policy = (
             MixedPrecisionPolicy()
             if narrow is torch.float32
             else MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
         )
-        self.exchanged = self._tally = ExchangeTally("reduce-scatter and all-gather", "hsdp" if by_node else "fsdp")
+        kind, way = "reduce-scatter and all-gather", "hsdp" if by_node else "fsdp"
+        if tensor > 1:
+            kind, way = f"all-reduce, {kind}", f"{way}+tp{tensor}"
+        self.exchanged = self._tally = ExchangeTally(kind, way)
         self._syncs = True
 
     def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -81,6 +91,10 @@ class ShardedParallel(OneDevice):
             )
         if self._compiled == "yes":
             raise UsageError("compiled=yes does not go with a sharded network; set compiled=blocks")
+        if self._tensor > 1:
+            if self._compiled != "no":
+                raise UsageError(f"compiled={self._compiled} does not go with tensor_parallel; set one to its default")
+            tensor_parallel.share(model, self._all["tensor"], partial(self._exchange, hidden=False))
         self._compile_blocks(model)
         for part in (*blocks, model):
             fully_shard(part, mesh=self._mesh, mp_policy=self._policy)
@@ -168,9 +182,19 @@ class ShardedParallel(OneDevice):
             return
         from trainmark.train import counted_exchange
 
-        exposed = self._timer.exchange if self._timer and self._device.is_cpu else nullcontext
-        part.set_custom_all_gather(counted_exchange.CountedAllGather(self._tally, exposed))
-        part.set_custom_reduce_scatter(counted_exchange.CountedReduceScatter(self._tally, exposed))
+        part.set_custom_all_gather(counted_exchange.CountedAllGather(self._exchange))
+        part.set_custom_reduce_scatter(counted_exchange.CountedReduceScatter(self._exchange))
+
+    def _exchange(
+        self, message: Tensor, *, gathered: bool = False, hidden: bool = True
+    ) -> AbstractContextManager[None]:
+        """Counts an exchange of a training step; marks it where nothing is `hidden` behind, as nothing is on a CPU."""
+        if not cast("nn.Module", self._model).training:
+            return nullcontext()
+        self._tally.add(message, gathered=gathered)
+        if self._timer is None or (hidden and not self._device.is_cpu):
+            return nullcontext()
+        return self._timer.exchange()
 
 
 @torch.no_grad()
