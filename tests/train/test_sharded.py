@@ -238,6 +238,7 @@ def refused() -> list[str]:
         ("gpt124m", "fp32", {"parallel": "fsdp", "compiled": "yes"}),
         ("gpt124m", "fp32", {"parallel": "fsdp", "average_decay": 0.9}),
         ("gpt124m", "fp32", {"parallel": "fsdp", "tensor_parallel": 2, "compiled": "blocks"}),
+        ("gpt124m", "fp8", {"parallel": "fsdp", "tensor_parallel": 2}),
     ):
         recipe = replace(TINY, **change)
         try:
@@ -266,8 +267,9 @@ def test_what_cannot_be_sharded_is_refused_in_a_sentence() -> None:
     assert "set compiled=blocks" in said[1]
     assert "no rank holds all weights to average" in said[2]
     assert "compiled=blocks does not go with tensor_parallel" in said[3]
-    assert "it is not sharded" in said[4]
-    assert "does not say how devices could share its blocks" in said[5]
+    assert "fp8 does not go with tensor_parallel=2" in said[4]
+    assert "it is not sharded" in said[5]
+    assert "does not say how devices could share its blocks" in said[6]
 
 
 def test_one_rank_has_nothing_to_shard() -> None:

@@ -164,8 +164,8 @@ class ExchangeShape(Struct, frozen=True, kw_only=True):
     """What ranks exchange in one step, as rank 0 saw it in the last one."""
 
     kind: str
-    """`all-reduce`, or `reduce-scatter and all-gather` where the network is sharded; both where ranks also compute blocks
-    together."""
+    """`all-reduce`, or `reduce-scatter and all-gather` where the network is sharded; both where ranks also compute
+    blocks together."""
     messages: Whole
     """Buckets of gradients, and of weights where these are gathered."""
     size_bytes: Whole = msgspec.field(name="bytes")

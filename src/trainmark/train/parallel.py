@@ -5,7 +5,7 @@ A network too large for one device is sharded: `train/sharded.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any, Protocol, cast

@@ -56,6 +56,11 @@ class ShardedParallel(OneDevice):
                 f"a sharded network is not trained in {precision}: its loss scaler would look at one rank's gradients; "
                 "take bf16 or amp-bf16"
             )
+        if tensor > 1 and precision.scaled:
+            raise UsageError(
+                f"{precision} does not go with tensor_parallel={tensor}: each part of a weight would have its own "
+                "scale; take bf16"
+            )
         self.world = distributed.get_world_size() // tensor
         self._device, self._fill, self._timer, self._tensor = device, fill, timer, tensor
         nodes = distributed.get_world_size() // local_ranks if by_node else 1

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainmark.spec.errors import UsageError
 from trainmark.train.parallel import Exchange
+from trainmark.workloads.tensor_group import own
 
 
 class RankTensorGroup:
@@ -76,6 +77,20 @@ def share(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
         if id(weight) not in made:
             made[id(weight)] = nn.Parameter(_part(weight, plan.get(".".join(name.split(".")[-2:])), mesh))
         setattr(model.get_submodule(where), own_name, made[id(weight)])
+    for module in model.modules():
+        if module._parameters:
+            module.register_forward_pre_hook(_put_own_weights_before)
+            module.register_forward_hook(_take_them_away, always_call=True)
+
+
+def _put_own_weights_before(module: nn.Module, given: Any) -> None:
+    """Whatever a layer computes with its weights, it computes with this rank's part, and knows nothing of a mesh."""
+    module.__dict__.update({name: own(weight) for name, weight in module._parameters.items() if weight is not None})
+
+
+def _take_them_away(module: nn.Module, given: Any, result: Any) -> None:
+    for name in module._parameters:
+        module.__dict__.pop(name, None)
 
 
 def _part(weight: Tensor, cut: int | None, mesh: DeviceMesh) -> DTensor:

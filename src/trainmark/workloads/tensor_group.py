@@ -38,7 +38,7 @@ class Alone:
 
 
 def own(weight: Tensor) -> Tensor:
-    """What of a weight this device computes with."""
+    """What of a weight this device computes with; inside a layer's own forward its weights are that already."""
     to_local = getattr(weight, "to_local", None)
     found: Tensor = to_local() if to_local else weight
     return found

@@ -33,7 +33,7 @@ class RootMeanSquare(nn.RMSNorm):
     """In float32 whatever the network computes in, as the sum of squares needs it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = None if self.weight is None else own(self.weight).float()
+        weight = None if self.weight is None else self.weight.float()
         return F.rms_norm(x.float(), self.normalized_shape, weight, self.eps).to(x.dtype)
 
 
@@ -46,18 +46,12 @@ class Projection(nn.Linear):
     def reset_parameters(self) -> None:
         pass
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, own(self.weight))
-
 
 class TokenTable(nn.Embedding):
     """The same for the embedding."""
 
     def reset_parameters(self) -> None:
         pass
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, own(self.weight))
 
 
 class CausalAttention(nn.Module):
