@@ -131,11 +131,12 @@ class Stepper:
         return self._average.put_into(self.bare_model) if self._average else nullcontext()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must restore; all ranks ask for it together, and one writes it down."""
+        """What a checkpoint must restore, as this rank holds it."""
         shared = self.parallel.state(self.bare_model, self.optimizer) | (self._average.state() if self._average else {})
         return {**shared, "master_weights": self._master_weights, "scaler": self.scaler.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        state = self._with_masters_as_here(state)
         self.parallel.load_state(self.bare_model, self.optimizer, state)
         with torch.no_grad():
             for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):
@@ -143,6 +144,19 @@ class Stepper:
         self.scaler.load_state_dict(state["scaler"])
         if self._average:
             self._average.load_state(state)
+
+    def _with_masters_as_here(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A sharded network's weights are their own masters, others may have them apart: whichever a state has, as this
+        stepper has it."""
+        saved = state["master_weights"]
+        if bool(saved) == bool(self._master_weights):
+            return state
+        named = list(self.bare_model.named_parameters())
+        if self._master_weights:
+            own = {id(weight) for weight in self._low_precision_weights}
+            return {**state, "master_weights": [state["model"][name] for name, weight in named if id(weight) in own]}
+        narrow = [name for name, _ in named if state["model"][name].dtype != torch.float32]
+        return {**state, "model": {**state["model"], **dict(zip(narrow, saved, strict=True))}, "master_weights": []}
 
     def _gradients_to_master(self) -> None:
         """Moves the gradients to the float32 copies, so that scaling and updates happen there."""
