@@ -229,9 +229,9 @@ def test_what_four_ranks_saved_that_share_blocks_goes_on_on_one_device(tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "differs"), [("fp32", 1e-4), ("bf16", 5e-3)])
 def test_what_one_device_saved_goes_on_sharded(tmp_path: Path, precision: str, differs: float) -> None:
-    learn({}, precision, 1, str(tmp_path))
-    found = ranks(2, 2, precision=precision, parallel="fsdp", resume=str(tmp_path))
-    assert found["losses"] == pytest.approx(alone(precision)["losses"][SAVED:], rel=differs)
+    learn({"tied": True}, precision, 1, str(tmp_path))
+    found = ranks(2, 2, precision=precision, parallel="fsdp", tied=True, resume=str(tmp_path))
+    assert found["losses"] == pytest.approx(alone(precision, tied=True)["losses"][SAVED:], rel=differs)
 
 
 def refused() -> list[str]:

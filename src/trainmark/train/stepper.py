@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainmark.platforms import scaled_products
 from trainmark.platforms.platform import Device
 from trainmark.spec.precision import Precision
-from trainmark.train.parallel import OneDevice, Parallel
+from trainmark.train.parallel import OneDevice, Parallel, with_masters
 from trainmark.train.weight_average import WeightAverage
 
 
@@ -136,7 +136,8 @@ class Stepper:
         return {**shared, "master_weights": self._master_weights, "scaler": self.scaler.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        state = self._with_masters_as_here(state)
+        narrow = {id(weight) for weight in self._low_precision_weights}
+        state = with_masters(state, {name: id(weight) in narrow for name, weight in self.bare_model.named_parameters()})
         self.parallel.load_state(self.bare_model, self.optimizer, state)
         with torch.no_grad():
             for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):
@@ -144,19 +145,6 @@ class Stepper:
         self.scaler.load_state_dict(state["scaler"])
         if self._average:
             self._average.load_state(state)
-
-    def _with_masters_as_here(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A sharded network's weights are their own masters, others may have them apart: whichever a state has, as this
-        stepper has it."""
-        saved = state["master_weights"]
-        if bool(saved) == bool(self._master_weights):
-            return state
-        named = list(self.bare_model.named_parameters())
-        if self._master_weights:
-            own = {id(weight) for weight in self._low_precision_weights}
-            return {**state, "master_weights": [state["model"][name] for name, weight in named if id(weight) in own]}
-        narrow = [name for name, _ in named if state["model"][name].dtype != torch.float32]
-        return {**state, "model": {**state["model"], **dict(zip(narrow, saved, strict=True))}, "master_weights": []}
 
     def _gradients_to_master(self) -> None:
         """Moves the gradients to the float32 copies, so that scaling and updates happen there."""
