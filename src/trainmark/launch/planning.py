@@ -15,7 +15,7 @@ from trainmark.spec import site
 from trainmark.spec.errors import NotReadyError, UsageError, nearest
 from trainmark.spec.plan import NO_FOLDER, DataChoice, Plan
 from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import AnyRecipe, Limits, Recipe, deviations, from_values, kind_of, to_values, with_settings
+from trainmark.spec.recipe import AnyRecipe, Limits, deviations, from_values, kind_of, to_values, with_settings
 from trainmark.spec.topology import Topology
 from trainmark.store.store import Store, default_folder
 
@@ -72,7 +72,7 @@ def decide(name: str, options: RunOptions) -> Plan:
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
     recipe = _with_weights_of_runs(recipe, options)
-    _check_tensor_parallel(recipe, topology)
+    preflight.check_tensor_parallel(recipe, topology)
     data = options.data or _site_data(workload.data_set, recipe_name)
     if data:
         folder = str(Path(data).expanduser().absolute())
@@ -138,18 +138,6 @@ def shared_anew(plan: Plan, topology: Topology) -> Plan:
         values["tensor_parallel"] = math.gcd(tensor, topology.devices_per_node)
     recipe = from_values(type(reference), values)
     return replace(plan, topology=str(topology), recipe=to_values(recipe), deviations=deviations(recipe, reference))
-
-
-def _check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
-    """UsageError where devices cannot compute blocks together as a recipe says."""
-    tensor = getattr(recipe, "tensor_parallel", 1)
-    if tensor > 1 and recipe.parallel == "ddp":
-        raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
-    if topology.devices_per_node % tensor:
-        raise UsageError(
-            f"tensor_parallel={tensor} does not divide the devices a node has, {topology.devices_per_node} in "
-            f"{topology}; set a divisor of them"
-        )
 
 
 def _site_data(data_set: str, recipe_name: str) -> str | None:

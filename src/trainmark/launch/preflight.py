@@ -12,10 +12,10 @@ from trainmark.platforms import files, scaled_products
 from trainmark.platforms.platform import Platform
 from trainmark.spec import cores
 from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
-from trainmark.spec.errors import NotReadyError
+from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import NO_FOLDER, Plan
 from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import from_values
+from trainmark.spec.recipe import Recipe, from_values
 from trainmark.spec.topology import Topology
 
 
@@ -136,6 +136,18 @@ def disk(plan: Plan, store: Path) -> CheckResult:
             "free some, choose another with --store DIR, or --set checkpoint_every=never"
         )
     return ok(f"{store} has room for checkpoints and logs")
+
+
+def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
+    """UsageError where devices cannot compute blocks together as a recipe says."""
+    tensor = getattr(recipe, "tensor_parallel", 1)
+    if tensor > 1 and recipe.parallel == "ddp":
+        raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
+    if topology.devices_per_node % tensor:
+        raise UsageError(
+            f"tensor_parallel={tensor} does not divide the devices a node has, {topology.devices_per_node} in "
+            f"{topology}; set a divisor of them"
+        )
 
 
 def initial_weights(plan: Plan) -> CheckResult:

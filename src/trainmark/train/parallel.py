@@ -5,7 +5,7 @@ A network too large for one device is sharded: `train/sharded.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any, Protocol, cast
@@ -268,3 +268,16 @@ class DataParallel(OneDevice):
             if self._timer:
                 self._timer.exchange_begins()
         return bucket
+
+
+def with_masters(state: dict[str, Any], parameters: Mapping[str, bool]) -> dict[str, Any]:
+    """A state whose master weights stand where they are wanted, wherever they stood when it was saved: apart from the
+    weights, where `parameters` says so of their names, or, as in a sharded network, in their place."""
+    weights, masters = state["model"], state["master_weights"]
+    apart = [name for name, is_apart in parameters.items() if is_apart]
+    if bool(masters) == bool(apart):
+        return state
+    if apart:
+        return {**state, "master_weights": [weights[name] for name in apart]}
+    narrow = [name for name in parameters if weights[name].dtype != torch.float32]
+    return {**state, "model": {**weights, **dict(zip(narrow, masters, strict=True))}, "master_weights": []}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainmark.platforms import scaled_products
 from trainmark.platforms.platform import Device
 from trainmark.spec.precision import Precision
-from trainmark.train.parallel import OneDevice, Parallel
+from trainmark.train.parallel import OneDevice, Parallel, with_masters
 from trainmark.train.weight_average import WeightAverage
 
 
@@ -134,11 +134,13 @@ class Stepper:
         return self._average.put_into(self.bare_model) if self._average else nullcontext()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must restore; all ranks ask for it together, and one writes it down."""
+        """What a checkpoint must restore, as this rank holds it."""
         shared = self.parallel.state(self.bare_model, self.optimizer) | (self._average.state() if self._average else {})
         return {**shared, "master_weights": self._master_weights, "scaler": self.scaler.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        narrow = {id(weight) for weight in self._low_precision_weights}
+        state = with_masters(state, {name: id(weight) in narrow for name, weight in self.bare_model.named_parameters()})
         self.parallel.load_state(self.bare_model, self.optimizer, state)
         with torch.no_grad():
             for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):

@@ -220,6 +220,13 @@ def test_a_recipe_of_another_name_and_the_same_settings_is_the_same() -> None:
     assert [str(one) for one in compare(*two(plan={"recipe_name": "fill"})).differences] == []
 
 
+def test_a_setting_that_an_older_trainmark_did_not_have_tells_no_runs_apart_unless_it_was_changed() -> None:
+    plan = make_record().plan
+    newer = replace(plan, recipe={**plan.recipe, "tensor_parallel": 1})
+    first, second = (make_record(run_id=name) for name in ("first", "second"))
+    assert compare(one(first), one(replace(second, plan=newer))).differences == ()
+
+
 def as_published(run_id: str = "mine", **changes: Any) -> Subject:
     """A full run of the published training."""
     plan = {

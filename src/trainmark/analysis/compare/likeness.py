@@ -43,15 +43,25 @@ def differences(a: Subject, b: Subject, compared: Compared) -> tuple[Difference,
     rest: of two workloads everything differs, of two recipes their settings do."""
     sides = [_of_row(side.row) if side.row else _of_runs(side.records, compared) for side in (a, b)]
     pages = a.row is not None or b.row is not None
+    later = _later_settings(a, b)
     found = []
     for place, unlike in enumerate((True, False)):
         one, other = (side[place] for side in sides)
         for name in {**one, **other}:
             # a page says less than a record: what it leaves out cannot be held against it
             known = name in one and name in other
-            if one.get(name, ABSENT) != other.get(name, ABSENT) and (known or not pages):
+            if one.get(name, ABSENT) != other.get(name, ABSENT) and (known or not pages) and name not in later:
                 found.append(Difference(name=name, a=one.get(name, ABSENT), b=other.get(name, ABSENT), unlike=unlike))
     return _decisive(found, a, b)
+
+
+def _later_settings(a: Subject, b: Subject) -> set[str]:
+    """Settings that the trainmark of one side did not have yet, and that the other left as the reference has them."""
+    plans = [side.records[0].plan for side in (a, b) if side.records]
+    if len(plans) < 2:
+        return set()
+    deviating = {deviation.name for plan in plans for deviation in plan.deviations}
+    return (set(plans[0].recipe) ^ set(plans[1].recipe)) - deviating
 
 
 def _decisive(found: Sequence[Difference], a: Subject, b: Subject) -> tuple[Difference, ...]:
