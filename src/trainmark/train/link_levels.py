@@ -21,16 +21,22 @@ BUDGET_S = 0.1
 """For each collective over each kind of link; two sizes are measured whatever they take."""
 LEAST_REPEATS = 3
 MOST_REPEATS = 15
+# newer torch has other names for them, and warns of the old ones
+_gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+_scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
 
 
 class _Group(NamedTuple):
-    """The ranks that this one exchanges with over one kind of link."""
+    """Ranks that exchange with each other over one kind of link, as one rank sees them."""
 
     level: Literal["node", "nodes"]
-    ranks: Sequence[int]
+    ranks: int
     groups: int
-    process_group: Any
+    """Such groups that exchange at the same time."""
+    process_group: Any = None
     """None is all ranks."""
+    member: bool = True
+    """Others only wait."""
 
 
 def probe(
@@ -44,42 +50,55 @@ def probe(
     found = []
     for group in _groups(collectives, local_ranks):
         for collective in COLLECTIVES:
-            times = (
-                [(row.size_bytes, row.median_s) for row in together]
-                if collective == "all-reduce" and group.process_group is None
-                else []
-            )
+            times: list[tuple[int, float]] = []
+            if collective == "all-reduce" and group.process_group is None and group.member:
+                times = [(row.size_bytes, row.median_s) for row in together]
             times = times or _times(collective, group, device, collectives)
             if times:
-                found.append(fitted(group.level, collective, len(group.ranks), group.groups, times))
+                found.append(fitted(group.level, collective, group.ranks, group.groups, times))
         if group.process_group is not None:
             distributed.destroy_process_group(group.process_group)  # it may hold memory of the device
     return found
 
 
 def _groups(collectives: Collectives, local_ranks: int) -> list[_Group]:
+    """Those of this rank. One node stands for all, as each has links of its own; ranks of the same place in all nodes
+    are measured for all places at once, as these may share the way out of a node."""
     world, rank = collectives.world, collectives.rank
-    if world == 1:
+    if world == 1 or world % local_ranks:
         return []
-    if local_ranks in (1, world):
-        return [_Group("node" if local_ranks > 1 else "nodes", range(world), 1, None)]
-    if world % local_ranks:
+    nodes = world // local_ranks
+    if 1 in (nodes, local_ranks):
+        return [_Group("node" if nodes == 1 else "nodes", world, 1)]
+    # every rank makes every group, in the same order, so that none is mistaken for another of these or of training
+    inside = _made(collectives, range(local_ranks))
+    across = [_made(collectives, range(place, world, local_ranks)) for place in range(local_ranks)]
+    own = across[rank % local_ranks]
+    if inside is None or own is None:
         return []
-    node, place = divmod(rank, local_ranks)
-    inside = range(node * local_ranks, (node + 1) * local_ranks)
-    across = range(place, world, local_ranks)
-    made = []
-    for level, ranks in (("node", inside), ("nodes", across)):
-        # only its members make a group, so that thousands of ranks do not wait for each other's
-        process_group, failed = None, 0.0
-        try:
-            process_group = distributed.new_group(list(ranks), use_local_synchronization=True)
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            print(f"the links of a part of the ranks are not measured: {error}", file=sys.stderr)
-            failed = 1.0
-        if collectives.largest(failed) == [0.0]:
-            made.append(_Group(level, ranks, world // len(ranks), process_group))  # type: ignore[arg-type]
-    return made
+    first = rank < local_ranks
+    return [
+        _Group("node", local_ranks, 1, inside if first else None, first),
+        _Group("nodes", nodes, local_ranks, own),
+    ]
+
+
+def _made(collectives: Collectives, ranks: Sequence[int]) -> Any:
+    """A group of ranks; None where the backend has no such thing."""
+    made, failed = None, 0.0
+    try:
+        made = distributed.new_group(list(ranks))
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        failed = _unsupported(error)
+    return None if collectives.largest(failed) != [0.0] else made
+
+
+def _unsupported(error: Exception) -> float:
+    """1 for what a backend cannot do, on any rank; whatever else went wrong ends this rank, as the others wait."""
+    if not isinstance(error, NotImplementedError) and "support" not in str(error):
+        raise error
+    print(f"a kind of link is not measured: {error}", file=sys.stderr)
+    return 1.0
 
 
 def _times(collective: Collective, group: _Group, device: Device, collectives: Collectives) -> list[tuple[int, float]]:
@@ -88,14 +107,13 @@ def _times(collective: Collective, group: _Group, device: Device, collectives: C
     times: list[tuple[int, float]] = []
     for size_bytes in SIZES_BYTES:
         # a whole number of float32 for each rank
-        size = max(1, size_bytes // 4 // len(group.ranks)) * len(group.ranks)
+        size = max(1, size_bytes // 4 // group.ranks) * group.ranks
         call = _call(collective, size, group, device)
         warm_s = failed = 0.0
         try:
             warm_s = exchange_s(call, device, collectives)
-        except (RuntimeError, NotImplementedError, AttributeError) as error:
-            print(f"no {collective} is measured: {error}", file=sys.stderr)
-            failed = 1.0
+        except (RuntimeError, NotImplementedError) as error:
+            failed = _unsupported(error)
         # the clocks of ranks differ: all must decide the same
         warm_s, failed, spent_s = collectives.largest(warm_s, failed, time.perf_counter() - began_s)
         if failed:
@@ -109,11 +127,13 @@ def _times(collective: Collective, group: _Group, device: Device, collectives: C
 
 
 def _call(collective: Collective, size: int, group: _Group, device: Device) -> Callable[[], object]:
+    if not group.member:
+        return lambda: None
     whole = torch.zeros(size, dtype=torch.float32, device=device.torch)
-    part = torch.zeros(size // len(group.ranks), dtype=torch.float32, device=device.torch)
+    part = torch.zeros(size // group.ranks, dtype=torch.float32, device=device.torch)
     among = group.process_group
     if collective == "all-reduce":
         return lambda: distributed.all_reduce(whole, group=among)
     if collective == "all-gather":
-        return lambda: distributed.all_gather_into_tensor(whole, part, group=among)
-    return lambda: distributed.reduce_scatter_tensor(part, whole, group=among)
+        return lambda: _gather(whole, part, group=among)
+    return lambda: _scatter(part, whole, group=among)
