@@ -16,7 +16,8 @@ from trainmark.analysis.forecast.physics import StepModel, step_model
 from trainmark.analysis.forecast.rates import BatchAsked, RateForecast
 from trainmark.analysis.forecast.stragglers import Stragglers, stragglers
 from trainmark.spec.errors import UsageError
-from trainmark.spec.machine import Environment
+from trainmark.spec.links import AllReduce
+from trainmark.spec.machine import Environment, ExchangeShape
 from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankSums, StepSums
 from trainmark.spec.topology import Topology
@@ -100,6 +101,24 @@ def test_an_exchange_slower_than_the_links_were_measured_is_as_slow_at_other_siz
     parts = model.parts(Topology.parse("1x8"))
     assert parts is not None
     assert parts.exchange_s == pytest.approx(cluster.exposed_s(Topology.parse("1x8")), rel=0.01)
+
+
+def test_a_record_of_before_links_were_told_apart_still_tells_those_of_its_one_node() -> None:
+    cluster = Cluster(bytes=LARGE)
+    record = cluster.record("1x4")
+    level, shape = record.environment.link_levels[0], record.environment.exchange
+    rows = [
+        AllReduce(size_bytes=size, median_s=seconds, best_s=seconds, bus_gigabytes_per_s=1.0)
+        for size, seconds in level.times
+    ]
+    assert shape is not None
+    older = ExchangeShape(kind="all-reduce", messages=shape.messages, size_bytes=shape.size_bytes)
+    model = model_of(dataclasses.replace(record, environment=Environment(link=rows, exchange=older)))
+    assert model.assumed_cover
+    parts = model.parts(Topology.parse("1x8"))
+    assert parts is not None
+    assert parts.exchange_s == pytest.approx(cluster.exposed_s(Topology.parse("1x8")), rel=0.2)
+    assert model.parts(Topology.parse("2x4")) is None
 
 
 def test_the_slowest_of_many_is_what_endless_draws_from_the_seen_ranks_give() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import msgspec
+from records import in_environment, make_record
 
 from trainmark.report import facts
 from trainmark.report.terminal import TerminalWriter
@@ -33,3 +34,30 @@ def test_the_table_has_a_row_for_each_message_size() -> None:
         ["1", "MiB", "1.25", "1.57"],
         ["64", "MiB", "55.4", "1.90"],
     ]
+
+
+def test_what_a_forecast_goes_by_is_told_with_the_links_and_the_checkpoints() -> None:
+    level = {"level": "nodes", "collective": "all-gather", "ranks": 4, "latency_s": 2e-5, "bytes_per_s": 2.5e9}
+    exchange = {
+        "kind": "all-reduce",
+        "parallel": "ddp",
+        "messages": 3,
+        "bytes": 3 << 20,
+        "dtypes": {"float32": 3 << 20},
+    }
+    record = in_environment(
+        make_record(plan={"topology": "4x1"}),
+        link_levels=[level],
+        exchange={**exchange, "parameters": 786_432, "backward_s": 0.05},
+        checkpoint={"bytes": 2**31, "saves": 2, "save_s": 4.0, "restore_s": 1.5},
+    )
+    network, checkpoints = facts.network(record, str), facts.checkpoints(record, str)
+    assert network is not None and checkpoints is not None
+    assert [(fact.name, fact.value) for fact in network.facts] == [
+        ("between nodes, all-gather", "latency 0.0200 ms, 2.50 GB/s among 4 ranks"),
+        ("a step exchanges", "ddp, all-reduce: 3 messages, 3 MiB together"),
+        ("exchanged in", "3 MiB float32"),
+        ("trained parameters", "786,432"),
+        ("backward of a step", "50.0 ms"),
+    ]
+    assert [fact.value for fact in checkpoints.facts] == ["2.00 GiB", "4.00 s, 0.537 GB/s", "2 times", "1.50 s"]
