@@ -220,11 +220,11 @@ def test_a_range_holds_nine_of_ten_clusters_whose_loss_nothing_on_their_records_
             backward=draw.uniform(0.3, 0.7),
             noise=draw.uniform(0, 0.03),
             ranks_differ=draw.uniform(0, 0.02),
-            hidden_loss=draw.gauss(-0.01, 0.02),
+            hidden_loss=draw.gauss(-0.02, 0.05),
             seed=seed,
         )
         found = forecast([cluster.record("1x2", steps=20), cluster.record("2x2", steps=20)], "4x2")
         outcome = cluster.record("4x2", steps=20).metrics["p_core"].value or 0.0
         assert found.interval is not None
         inside += found.interval[0] <= outcome <= found.interval[1]
-    assert inside >= 0.85 * count
+    assert 0.85 * count <= inside < 0.99 * count
