@@ -201,6 +201,10 @@ def test_another_batch_without_a_second_one_known_goes_by_the_usual_share_and_a_
     assert blind.interval[0] < cluster.rate("2x4", 16) < blind.interval[1]
 
 
+def test_ranks_that_compute_blocks_together_are_forecast_by_their_sizes_alone() -> None:
+    assert step_model(Cluster(parallel="fsdp+tp2").record("1x4")) is None
+
+
 def test_links_that_changed_and_batches_that_changed_with_the_size_are_refused() -> None:
     usual, slow = Cluster(), Cluster(node=(10e-6, 2e9))
     again = dataclasses.replace(slow.record("1x4"), run_id="after")

@@ -17,8 +17,10 @@ from trainmark.train.collectives import Collectives
 from trainmark.train.link_probe import exchange_s
 
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
-BUDGET_S = 0.1
-"""For each collective over each kind of link; two sizes are measured whatever they take."""
+SIZE_S = 0.025
+"""For one size, if that is enough for the fewest repeats."""
+MOST_S = 0.4
+"""For all sizes of a collective, as far as that can be told before; two are measured whatever they take."""
 LEAST_REPEATS = 3
 MOST_REPEATS = 15
 # newer torch has other names for them, and warns of the old ones
@@ -102,10 +104,13 @@ def _unsupported(error: Exception) -> float:
 
 
 def _times(collective: Collective, group: _Group, device: Device, collectives: Collectives) -> list[tuple[int, float]]:
-    """The median of what each message took, as long as the budget lasts."""
-    began_s = time.perf_counter()
+    """The median of what each message took; those that would take too long are left out."""
     times: list[tuple[int, float]] = []
+    began_s, spent_s = time.perf_counter(), 0.0
     for size_bytes in SIZES_BYTES:
+        next_s = times[-1][1] * size_bytes / times[-1][0] * (1 + LEAST_REPEATS) if times else 0.0
+        if len(times) > 1 and spent_s + next_s > MOST_S:
+            break
         # a whole number of float32 for each rank
         size = max(1, size_bytes // 4 // group.ranks) * group.ranks
         call = _call(collective, size, group, device)
@@ -115,13 +120,12 @@ def _times(collective: Collective, group: _Group, device: Device, collectives: C
         except (RuntimeError, NotImplementedError) as error:
             failed = _unsupported(error)
         # the clocks of ranks differ: all must decide the same
-        warm_s, failed, spent_s = collectives.largest(warm_s, failed, time.perf_counter() - began_s)
+        warm_s, failed = collectives.largest(warm_s, failed)
         if failed:
             return []
-        repeats = min(max(int(BUDGET_S / len(SIZES_BYTES) / max(warm_s, 1e-9)), LEAST_REPEATS), MOST_REPEATS)
-        if len(times) > 1 and spent_s + repeats * warm_s > BUDGET_S:
-            break
-        taken = collectives.largest(*[exchange_s(call, device, collectives) for _ in range(repeats)])
+        repeats = min(max(int(SIZE_S / max(warm_s, 1e-9)), LEAST_REPEATS), MOST_REPEATS)
+        own = [exchange_s(call, device, collectives) for _ in range(repeats)]
+        *taken, spent_s = collectives.largest(*own, time.perf_counter() - began_s)
         times.append((4 * size, median(taken)))
     return times
 

@@ -14,6 +14,8 @@ from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 
 Level = Literal["node", "nodes"]
+WAYS = ("", "ddp", "fsdp", "hsdp")
+"""To share the work whose exchange is added up here; older records do not say theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +80,11 @@ class ExchangeOverLinks:
 
 
 def exchange(record: Record) -> ExchangeOverLinks | None:
-    """Of a run; None where it exchanged nothing, or what it did is not on its record."""
+    """Of a run; None where it exchanged nothing, what it did is not on its record, or it shared the work otherwise."""
     shape, found = record.environment.exchange, links_of(record)
-    return ExchangeOverLinks(shape=shape, levels=found) if shape and found else None
+    if shape is None or shape.parallel not in WAYS or not found:
+        return None
+    return ExchangeOverLinks(shape=shape, levels=found)
 
 
 def links_of(record: Record) -> dict[tuple[Level, Collective], LinkLevel]:
