@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from fleets import host_record
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.cli import runs
@@ -193,3 +194,14 @@ def test_groups_have_a_column_where_there_are_any(store: Store, capsys: pytest.C
     store.add(make_record(run_id="r-2"))
     assert call(store) == 0
     assert "group" not in capsys.readouterr().out
+
+
+def test_the_host_is_a_column_where_runs_are_of_several(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.add(host_record("node01"))
+    assert call(store) == 0
+    assert "host" not in capsys.readouterr().out.splitlines()[0]
+    store.add(host_record("node02"))
+    assert call(store) == 0
+    assert "host" in capsys.readouterr().out.splitlines()[0]
+    assert call(store, "--json") == 0
+    assert {row["host"] for row in json.loads(capsys.readouterr().out)["runs"]} == {"node01", "node02"}

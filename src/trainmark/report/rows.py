@@ -33,7 +33,7 @@ def flat(record: Record) -> dict[str, Value]:
         "status": record.status,
         "ended": record.ended,
         "group": record.group,
-        "host": ", ".join(dict.fromkeys(trace.host for trace in record.timeline.ranks)),
+        "host": ", ".join(record.hosts),
         "workload": plan.workload,
         "recipe": plan.recipe_name,
         "device": device_name(record),

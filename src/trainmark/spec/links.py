@@ -1,4 +1,4 @@
-"""What the links between ranks were measured to carry, and the two numbers that sum it up."""
+"""What the links between ranks and between nodes were measured to carry, and the two numbers that sum it up."""
 
 from __future__ import annotations
 
@@ -79,6 +79,19 @@ def fitted(
         bytes_per_s=passes(collective, ranks) / slope_s,
         times=list(times),
     )
+
+
+class PairLink(Struct, frozen=True, kw_only=True):
+    """What two nodes carry between them, as all ranks of both exchange."""
+
+    first: Whole
+    """The node's number in the topology."""
+    second: Whole
+    size_bytes: Whole = field(name="bytes")
+    """Of the largest message there was time for."""
+    bus_gigabytes_per_s: Finite
+    latency_s: Finite
+    """Of the smallest message."""
 
 
 def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
