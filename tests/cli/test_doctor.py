@@ -47,9 +47,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
     """Plans that were to be probed; every probe goes well."""
     plans: list[tuple[Plan, Path]] = []
 
-    def probe_only(plan: Plan, store: Path, **coordinator: object) -> tuple[list[links.AllReduce], int, str]:
+    def probe_only(plan: Plan, store: Path, **coordinator: object) -> launcher.Probed:
         plans.append((plan, store))
-        return msgspec.convert(rows(), list[links.AllReduce]), 0, ""
+        return launcher.Probed(results=msgspec.convert(rows(), tuple[links.AllReduce, ...]))
 
     monkeypatch.setattr(launcher, "probe_only", probe_only)
     return plans
@@ -86,7 +86,9 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        launcher, "probe_only", lambda *words, **more: (msgspec.convert(rows(3), list[links.AllReduce]), 0, "")
+        launcher,
+        "probe_only",
+        lambda *words, **more: launcher.Probed(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
@@ -97,7 +99,11 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
 def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: ([], 4, "rank 1 was killed by SIGKILL"))
+    monkeypatch.setattr(
+        launcher,
+        "probe_only",
+        lambda *words, **more: launcher.Probed(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
+    )
     assert call("--topology", "1x2", "--platform", "cpu") == 4
     assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
 
@@ -146,7 +152,9 @@ def test_a_machine_that_is_not_the_first_says_on_stderr_what_went_wrong(
 ) -> None:
     for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "a"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(launcher, "probe_only", lambda *words, **more: ([], 4, "the leader was lost"))
+    monkeypatch.setattr(
+        launcher, "probe_only", lambda *words, **more: launcher.Probed(exit_code=4, sentence="the leader was lost")
+    )
     assert call("--topology", "2x2", "--platform", "cpu", "--json") == 4
     assert capsys.readouterr() == ("", "trainmark: the leader was lost\n")
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "sample": "sample",
     "scaling": "scaling",
     "forecast": "forecast",
+    "fleet": "fleet",
     "published": "published",
     "import": "import_",
     "package": "package",

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -29,7 +29,7 @@ from trainmark.spec import endings
 from trainmark.spec.errors import HangError, NotReadyError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import BatchFound, Event, FaultFound
-from trainmark.spec.links import AllReduce
+from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.machine import FillSearch
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
@@ -124,18 +124,47 @@ def _note(folder: Path, event: Event) -> None:
     events.close()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """What ranks that were started only for it measured of the links between them; only the leader has results."""
+
+    results: tuple[AllReduce, ...] = ()
+    pairs: tuple[PairLink, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """Of the pairs: what the nodes call themselves, in their order."""
+    exit_code: int = 0
+    sentence: str = ""
+    """What went wrong, in words."""
+
+
 def probe_only(
-    plan: Plan, store: Path, *, coordinator: Coordinator | None = None, interface: str | None = None
-) -> tuple[list[AllReduce], int, str]:
-    """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
+    plan: Plan,
+    store: Path,
+    *,
+    pair_rounds: int | None = None,
+    coordinator: Coordinator | None = None,
+    interface: str | None = None,
+) -> Probed:
+    """Starts the ranks of a plan only to measure the links: among all of them, or so many rounds of pairs of nodes."""
     settled = settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
     with catching_signals() as signals:
-        outcome = _execute(plan, settled, lambda ranks: None, coordinator, interface, signals, only_probe=True)
+        outcome = _execute(
+            plan,
+            settled,
+            lambda ranks: None,
+            coordinator,
+            interface,
+            signals,
+            only_probe=True,
+            pair_rounds=pair_rounds,
+        )
+    probed = Probed(exit_code=outcome.exit_code, sentence=outcome.sentence)
     if coordinator and not coordinator.env.leads:
-        return [], outcome.exit_code, outcome.sentence
+        return probed
     folder = RunFolder(settled.folder, only_ranks=[0])
     folder.update()
-    return list(folder.ranks[0].link), outcome.exit_code, outcome.sentence
+    first = folder.ranks[0]
+    return replace(probed, results=first.link, pairs=tuple(first.pairs), hosts=first.pair_hosts)
 
 
 def _execute(
@@ -147,10 +176,11 @@ def _execute(
     signals: list[int],
     *,
     only_probe: bool = False,
+    pair_rounds: int | None = None,
 ) -> Outcome:
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
     here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
-    workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe)
+    workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe, pair_rounds=pair_rounds)
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
     with _meeting_of_ranks(here, coordinator) as (connect, prefix):
         launch = Launch(

@@ -75,10 +75,19 @@ class WorkerProcesses:
     """The ranks of one launcher: their processes, and what they wrote so far."""
 
     def __init__(
-        self, plan: Plan, env: ClusterEnv, folder: Path, *, only_probe: bool = False, sampled: bool = True
+        self,
+        plan: Plan,
+        env: ClusterEnv,
+        folder: Path,
+        *,
+        only_probe: bool = False,
+        pair_rounds: int | None = None,
+        sampled: bool = True,
     ) -> None:
+        """With `only_probe` links are measured and nothing trained: among all ranks, or so many rounds of pairs."""
         self.plan = plan
         self._only_probe = only_probe
+        self._pair_rounds = pair_rounds
         self._sampled = sampled and not only_probe
         self.env = env
         self.folder = folder
@@ -239,6 +248,7 @@ class WorkerProcesses:
         self._processes, self._ended, self._ended_when_read = {}, [], []
         worker = ["-m", "trainmark.train.worker", str(self.folder), str(self._launch.plan_file)]
         worker += ["--only-probe"] if self._only_probe else [] if self._sampled else ["--trial"]
+        worker += [] if self._pair_rounds is None else ["--pairs", str(self._pair_rounds)]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
             with self.log.open("ab") as log, ExitStack() as handed_over:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Literal
 
 from msgspec import Struct, field
@@ -101,6 +102,17 @@ def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
     latency = f"{number(smallest.median_s * 1e3, 2)} ms for {size(smallest.size_bytes)}"
     bandwidth = f"{number(largest.bus_gigabytes_per_s, 2)} GB/s for {size(largest.size_bytes)}"
     return f"all-reduce among {where}: {latency}, {bandwidth}"
+
+
+def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:
+    """How many pairs there are, and what the slowest and the median one carry."""
+    ordered = sorted(measured, key=lambda pair: pair.bus_gigabytes_per_s)
+    slowest = ordered[0]
+    return (
+        f"{len(ordered)} pairs of nodes in {rounds} rounds: the median one carries "
+        f"{number(median(pair.bus_gigabytes_per_s for pair in ordered), 2)} GB/s, the slowest, nodes {slowest.first} "
+        f"and {slowest.second}, {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
+    )
 
 
 def size(size_bytes: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-FEW_NODES = 9
+FEW_NODES = 16
 """Of so many all pairs are measured."""
 
 GOLDEN = 0.618

@@ -23,6 +23,7 @@ from trainmark.spec import endings, events
 from trainmark.spec.errors import InvalidResultError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
+from trainmark.spec.topology import Topology
 from trainmark.train import failures
 from trainmark.train.ranks import RESTART, Ranks, host_name
 
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
     parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
     parser.add_argument("--only-probe", action="store_true", help="join, measure the links, and end")
+    parser.add_argument("--pairs", type=int, metavar="ROUNDS", help="of --only-probe: measure pairs of nodes instead")
     parser.add_argument("--trial", action="store_true", help="a try of a batch: compare nothing with the CPU first")
     args = parser.parse_args()
     folder: Path = args.folder
@@ -52,7 +54,9 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        task = probe_links if args.only_probe else partial(work, compare=not args.trial)
+        task: Task = partial(work, compare=not args.trial)
+        if args.only_probe:
+            task = probe_links if args.pairs is None else partial(probe_pairs, count=args.pairs)
         return _reporting_failure(task, folder, args.plan, ranks)
 
 
@@ -135,6 +139,20 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> Non
     results = link_probe.probe(device, collectives)
     if ranks.rank == 0:
         log.write(events.LinksMeasured(results=results))
+    log.write(events.End(ended=endings.LINKS_MEASURED))
+    collectives.leave()
+
+
+def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, count: int) -> None:
+    """Only joins the other ranks and measures so many rounds of pairs of nodes."""
+    from trainmark.train import link_pairs, setup
+
+    device = setup.open_device(plan, ranks)
+    collectives = setup.join(device, ranks)
+    nodes = Topology.parse(plan.topology).nodes
+    hosts = link_pairs.host_names(collectives, nodes=nodes, own=host_name(os.environ))
+    for pairs in link_pairs.measure(device, collectives, nodes=nodes, count=count):
+        log.write(events.PairsMeasured(pairs=pairs, hosts=hosts) if ranks.rank == 0 else events.Alive(phase="init"))
     log.write(events.End(ended=endings.LINKS_MEASURED))
     collectives.leave()
 

@@ -1,0 +1,97 @@
+"""What is said of a fleet in words, on every view: the verdict, each host that is not as the others, the links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainmark.analysis.fleet.links import FleetLinks
+from trainmark.analysis.fleet.verdict import Fleet, FleetHost
+from trainmark.spec.checks import count
+from trainmark.spec.format import NOTHING, number, plus_minus
+
+
+def headline(fleet: Fleet) -> str:
+    """Whether the fleet is accepted, in one sentence with what decided it."""
+    told = []
+    hosts = len(fleet.hosts)
+    for verdict, word in (("slow", "slow"), ("failed", "failed"), ("unclear", "unclear")):
+        if found := sum(one.verdict == verdict for one in fleet.hosts):
+            told.append(f"{found} of {count(hosts, 'host')} {word}")
+    if fleet.links and (bad := len(slow_links(fleet.links))):
+        told.append(f"{count(bad, 'link')} slow")
+    if not told:
+        told.append(f"{count(hosts, 'host')} judged")
+    if fleet.median is not None:
+        told.append(f"median {number(fleet.median)} {fleet.unit} {plus_minus(fleet.interval)}".rstrip())
+    return f"{fleet.outcome}: {', '.join(told)}"
+
+
+def host_sentences(fleet: Fleet) -> Iterator[str]:
+    """A line for each host that is not as the others, with all that explains it."""
+    for one in fleet.hosts:
+        if one.reasons:
+            yield f"host {one.host} {one.verdict}: {'; '.join((*one.reasons, *one.remarks))}"
+        elif one.remarks:
+            yield f"host {one.host}: {'; '.join(one.remarks)}"
+
+
+def fleet_sentences(fleet: Fleet) -> Iterator[str]:
+    """What is to be known beside the hosts and the links."""
+    yield from fleet.faults
+    yield from fleet.unsure
+    yield from fleet.notes
+    if fleet.smallest is not None:
+        yield f"a host slower by {_percent(fleet.smallest)} than the median would be named four times in five"
+
+
+def slow_links(links: FleetLinks) -> list[str]:
+    """The slow cables, then the slow ways between good ones."""
+    cables = [
+        f"the cable of host {one.host} carries {number(one.gigabytes_per_s)} GB/s, {_percent(-one.away)} less than the "
+        "fleet's median"
+        for one in links.cables
+        if one.slow
+    ]
+    ways = [
+        f"between hosts {one.hosts[0]} and {one.hosts[1]} pass {number(one.gigabytes_per_s)} GB/s, "
+        f"{_percent(one.short)} less than the cables of both carry"
+        for one in links.ways
+        if one.slow
+    ]
+    return [*cables, *ways]
+
+
+def link_sentences(links: FleetLinks) -> Iterator[str]:
+    yield (
+        f"links: {count(len(links.ways), 'pair')} of hosts in {count(links.rounds, 'round')}, the median cable carries "
+        f"{number(links.median)} GB/s"
+    )
+    yield from slow_links(links)
+    if links.smallest is None:
+        yield "two hosts have one link, and nothing to hold it against"
+    elif not links.whole:
+        yield (
+            f"not all {links.all_rounds} rounds were measured: each cable is known, a bad way between two good cables "
+            "may not be"
+        )
+
+
+def away(one: FleetHost) -> str:
+    """`−8.1 %`."""
+    return NOTHING if one.away is None else signed(one.away)
+
+
+def interval(one: FleetHost) -> str:
+    """`[−9.6, −6.5] %`."""
+    if one.interval is None:
+        return NOTHING
+    low, high = (f"{100 * bound:+.1f}".replace("-", "−") for bound in one.interval)
+    return f"[{low}, {high}] %"
+
+
+def signed(share: float) -> str:
+    return f"{100 * share:+.1f} %".replace("-", "−")
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 2)} %"

@@ -1,0 +1,81 @@
+"""Measures what pairs of nodes carry between them, in rounds in which all pairs exchange at once, no two of one node.
+
+Each pair is a process group of its own for one round. What the whole network carries when everybody talks is part of
+what is measured: a slow cable shows in every round, and a switch that cannot carry all at once shows as slow rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import distributed
+
+from trainmark.platforms.platform import Device
+from trainmark.spec.links import AllReduce, PairLink
+from trainmark.spec.tournament import Pairs, rounds
+from trainmark.train import link_probe
+from trainmark.train.collectives import Collectives, RankGroup
+
+SIZES_BYTES = (4096, 1 << 20, 16 << 20, 64 << 20)
+"""One for the latency, the largest for the bandwidth, and two on the way for links too slow for it."""
+LONGEST_NAME = 64
+BUDGET_S = 1.0
+"""Of a pair, connecting left out."""
+
+
+def measure(
+    device: Device, everybody: Collectives, *, nodes: int, count: int | None = None, budget_s: float = BUDGET_S
+) -> Iterator[list[PairLink]]:
+    """The pairs of one round after the other; all ranks must go through it together and all get the same answer."""
+    on_each = everybody.world // nodes
+    node = everybody.rank // on_each
+    for pairs in rounds(nodes, count):
+        mine = next((index for index, pair in enumerate(pairs) if node in pair), None)
+        found = [0.0] * 3 * len(pairs)
+        if mine is not None:
+            results = _between(device, pairs[mine], on_each, budget_s)
+            largest = results[-1]
+            found[3 * mine : 3 * mine + 3] = [
+                largest.size_bytes,
+                largest.bus_gigabytes_per_s,
+                results[0].median_s,
+            ]
+        yield _told(pairs, everybody.largest(*found))
+
+
+def host_names(everybody: Collectives, *, nodes: int, own: str) -> list[str]:
+    """What each node calls itself, told as numbers, which need no unpacking of what others send."""
+    node = everybody.rank // (everybody.world // nodes)
+    letters = [0.0] * LONGEST_NAME * nodes
+    for place, byte in enumerate(own.encode()[:LONGEST_NAME]):
+        letters[LONGEST_NAME * node + place] = byte
+    told = bytes(int(letter) for letter in everybody.largest(*letters))
+    return [
+        told[LONGEST_NAME * each : LONGEST_NAME * (each + 1)].rstrip(b"\0").decode(errors="replace")
+        for each in range(nodes)
+    ]
+
+
+def _between(device: Device, pair: tuple[int, int], on_each: int, budget_s: float) -> list[AllReduce]:
+    """Among all ranks of two nodes, so that every cable between them is used."""
+    ranks = [node * on_each + local for node in pair for local in range(on_each)]
+    group = distributed.new_group(ranks, use_local_synchronization=True)
+    together = RankGroup(ranks)
+    try:
+        return link_probe.measure(device, together, sizes_bytes=SIZES_BYTES, budget_s=budget_s, group=group)
+    finally:
+        together.leave()
+        distributed.destroy_process_group(group)
+
+
+def _told(pairs: Pairs, found: list[float]) -> list[PairLink]:
+    return [
+        PairLink(
+            first=first,
+            second=second,
+            size_bytes=int(found[3 * index]),
+            bus_gigabytes_per_s=found[3 * index + 1],
+            latency_s=found[3 * index + 2],
+        )
+        for index, (first, second) in enumerate(pairs)
+    ]
