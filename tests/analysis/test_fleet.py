@@ -18,7 +18,7 @@ from trainmark.analysis.fleet.verdict import Fleet, judge, to_json
 from trainmark.spec.errors import UsageError
 from trainmark.spec.record import Doubt, Record
 from trainmark.spec.site import Expected
-from trainmark.spec.tournament import all_rounds, rounds, usual_rounds
+from trainmark.spec.tournament import all_rounds, disjoint, rounds, usual_rounds
 
 FLOOR = -math.log1p(-0.03)
 
@@ -219,6 +219,21 @@ def test_a_bad_way_between_two_good_cables_is_named() -> None:
     found = links.judge([f"node{number}" for number in range(8)], pair_links(8, way=(2, 5)))
     assert [way.hosts for way in found.ways if way.slow] == [("node2", "node5")]
     assert not any(cable.slow for cable in found.cables)
+
+
+def test_a_pair_that_was_measured_again_counts_by_its_better_time() -> None:
+    hosts = [f"node{number}" for number in range(8)]
+    disturbed = pair_links(8, way=(2, 5))
+    again = [pair for pair in pair_links(8) if (pair.first, pair.second) == (2, 5)]
+    found = links.judge(hosts, [*disturbed, *again])
+    assert (found.slow, len(found.ways), found.rounds) == (False, 28, 7)
+
+
+def test_pairs_to_be_measured_again_are_sorted_into_rounds_without_a_common_node() -> None:
+    pairs = [(0, 1), (1, 2), (3, 4), (0, 2), (5, 6)]
+    found = disjoint(pairs)
+    assert sorted(pair for one in found for pair in one) == sorted(pairs)
+    assert all(len({node for pair in one for node in pair}) == 2 * len(one) for one in found)
 
 
 def test_two_nodes_have_one_way_and_nothing_to_hold_it_against() -> None:

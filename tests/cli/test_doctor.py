@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import Cli
+from fleets import pair_links
 from rich.cells import cell_len
 
 from trainmark.cli import doctor
 from trainmark.doctor import checks
-from trainmark.launch import coordinator, launcher, ssh_run
+from trainmark.launch import cluster_env, coordinator, launcher, ssh_run
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.report import doctor_screen
 from trainmark.report.terminal import TerminalWriter
@@ -272,7 +273,7 @@ def test_json_holds_the_whole_machine(capsys: pytest.CaptureFixture[str]) -> Non
     document = json.loads(capsys.readouterr().out)
     assert (document["ready"], document["summary"]) == (False, "not ready; 1 failed, 1 doubt, 1 unknown")
     for shown, result in zip(document["sections"], [*SECTIONS, FAILED], strict=True):
-        assert shown == {name: getattr(result, name) for name in KEYS} | {"results": []}
+        assert shown == {name: getattr(result, name) for name in KEYS} | {"results": [], "pairs": [], "hosts": []}
 
 
 @pytest.mark.parametrize("word", ["--quick", "--no-probe"])
@@ -356,3 +357,31 @@ def test_two_real_ranks_of_this_machine_are_probed(cli: Cli) -> None:
     assert section["sentence"].startswith("all-reduce among 2 ranks on 1 host: ")
     assert section["results"][0]["bytes"] == 4096
     assert all(row["bus_gigabytes_per_s"] > 0 for row in section["results"])
+
+
+def test_pairs_of_nodes_are_shown_slowest_first_and_named_for_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+
+    def probe_only(plan: Plan, store: Path, **words: object) -> launcher.Probed:
+        asked.append(words["pair_rounds"])
+        return launcher.Probed(pairs=tuple(pair_links(3, thin={2: 1.5})), hosts=("a", "b", "c"))
+
+    monkeypatch.setattr(launcher, "probe_only", probe_only)
+    monkeypatch.setattr(cluster_env, "find", lambda topology, *words: cluster_env.alone(topology))
+    assert call("--topology", "3x1", "--platform", "cpu", "--pairs") == 0
+    out = capsys.readouterr().out
+    assert "3 pairs of nodes in 3 rounds: the median one carries 1.5 GB/s, the slowest, nodes" in out
+    assert out.index("–2") < out.index("0–1")
+    assert call("--topology", "3x1", "--platform", "cpu", "--pairs", "--rounds", "2", "--json") == 0
+    section = json.loads(capsys.readouterr().out)["sections"][0]
+    assert (section["hosts"], len(section["pairs"]), asked) == (["a", "b", "c"], 3, [3, 2])
+    assert call("--topology", "1x2", "--platform", "cpu", "--pairs") == 0
+    assert "1x2 has one node, and no pair of them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--pairs"], ["--topology", "2x1", "--rounds", "2"], ["--rounds", "0", "--pairs"]])
+def test_words_that_ask_for_no_pairs_are_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"--pairs|--rounds"):
+        call(*words)

@@ -67,7 +67,7 @@ def test_ten_hosts_of_which_two_are_slow_and_one_has_a_thin_cable(
     words = [*RUN, "--hosts", hosts, "--links", "--at-once", "4", "--html", str(page), "--junit", str(tests)]
     assert main(words) == 6
     out, err = capsys.readouterr()
-    assert "not accepted: 2 of 10 hosts slow, 1 link slow" in out
+    assert "not accepted; slow hosts: 2 of 10; slow links: 1; the median is" in out
     assert "host node03: 55.8 images/s" in err and "10 of 10 done" in err
     assert "the cable of host node05 carries 4.01 GB/s, 60 % less" in out
     assert ran(world) == sorted(TWO_SLOW)
@@ -107,7 +107,7 @@ def test_a_host_that_fails_is_a_line_and_the_same_command_again_runs_only_that_o
     assert "host node02 failed: host node02 cannot be entered through ssh: ssh: connect: No route to host" in out
     assert "host node04 failed: host node04 ended with exit code 3: no such device" in out
     assert "host node06 failed: its run ended with exit code 4: rank 0 was killed by SIGKILL" in " ".join(out.split())
-    assert "not accepted: 3 of 10 hosts failed" in out
+    assert "not accepted; failed hosts: 3 of 10" in out
     assert len(ran(world)) == 7 and len(store.run_ids()) == 8
 
     store.path(broken.run_id).unlink()
@@ -115,7 +115,7 @@ def test_a_host_that_fails_is_a_line_and_the_same_command_again_runs_only_that_o
         answers(world, host)
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert "7 of 10 hosts have their result from" in err and "accepted: 10 hosts judged" in out
+    assert "7 of 10 hosts have their result from" in err and "accepted; judged hosts: 10" in out
     assert ran(world) == ["node02", "node04", "node06"]
 
     for path in store.records.glob("*.json"):
@@ -186,7 +186,7 @@ def test_a_folder_of_runs_is_judged_with_those_that_left_no_record_and_its_links
     for record in fleet_records(TEN):
         shared.add(record)
     assert main(["fleet", str(shared.folder), "--expect", "10"]) == 0
-    assert "accepted: 10 hosts judged" in capsys.readouterr().out
+    assert "accepted; judged hosts: 10" in capsys.readouterr().out
     assert main(["fleet", str(shared.folder), "--expect", "11"]) == 6
     assert "11 hosts are to be judged and only 10 left a run" in capsys.readouterr().out
 

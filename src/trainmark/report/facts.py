@@ -255,7 +255,7 @@ MOST_PAIRS = 20
 
 def pair_table(measured: Sequence[PairLink], say: Say) -> FactSection:
     """What pairs of nodes carry, the slowest first."""
-    slowest = sorted(measured, key=lambda pair: pair.bus_gigabytes_per_s)[:MOST_PAIRS]
+    slowest = sorted(links.best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)[:MOST_PAIRS]
     return FactSection(
         title=say("Pairs of nodes"),
         heads=(say("nodes"), say("message"), say("latency ms"), say("bus GB/s")),

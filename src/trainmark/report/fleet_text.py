@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from trainmark.analysis.fleet.links import FleetLinks
 from trainmark.analysis.fleet.verdict import Fleet, FleetHost
-from trainmark.spec.checks import count
 from trainmark.spec.format import NOTHING, number, plus_minus
 
 
@@ -14,25 +13,37 @@ def headline(fleet: Fleet) -> str:
     """Whether the fleet is accepted, in one sentence with what decided it."""
     told = []
     hosts = len(fleet.hosts)
-    for verdict, word in (("slow", "slow"), ("failed", "failed"), ("unclear", "unclear")):
-        if found := sum(one.verdict == verdict for one in fleet.hosts):
-            told.append(f"{found} of {count(hosts, 'host')} {word}")
+    if slow := len(fleet.of("slow")):
+        told.append(f"slow hosts: {slow} of {hosts}")
+    if failed := len(fleet.of("failed")):
+        told.append(f"failed hosts: {failed} of {hosts}")
+    if unclear := len(fleet.of("unclear")):
+        told.append(f"unclear hosts: {unclear} of {hosts}")
     if fleet.links and (bad := len(slow_links(fleet.links))):
-        told.append(f"{count(bad, 'link')} slow")
+        told.append(f"slow links: {bad}")
     if not told:
-        told.append(f"{count(hosts, 'host')} judged")
+        told.append(f"judged hosts: {hosts}")
     if fleet.median is not None:
-        told.append(f"median {number(fleet.median)} {fleet.unit} {plus_minus(fleet.interval)}".rstrip())
-    return f"{fleet.outcome}: {', '.join(told)}"
+        told.append(f"the median is {number(fleet.median)} {fleet.unit} {plus_minus(fleet.interval)}".rstrip())
+    return f"{fleet.outcome}; {'; '.join(told)}"
 
 
 def host_sentences(fleet: Fleet) -> Iterator[str]:
     """A line for each host that is not as the others, with all that explains it."""
     for one in fleet.hosts:
-        if one.reasons:
-            yield f"host {one.host} {one.verdict}: {'; '.join((*one.reasons, *one.remarks))}"
-        elif one.remarks:
-            yield f"host {one.host}: {'; '.join(one.remarks)}"
+        why = "; ".join((*one.reasons, *one.remarks))
+        match one.verdict:
+            case "slow":
+                yield f"host {one.host} is slow: {why}"
+            case "fast":
+                yield f"host {one.host} is fast: {why}"
+            case "failed":
+                failed = why
+                yield f"host {one.host} failed: {failed}"
+            case "unclear":
+                yield f"host {one.host} is unclear: {why}"
+            case _ if why:
+                yield f"host {one.host} is not as the others: {why}"
 
 
 def fleet_sentences(fleet: Fleet) -> Iterator[str]:
@@ -63,8 +74,8 @@ def slow_links(links: FleetLinks) -> list[str]:
 
 def link_sentences(links: FleetLinks) -> Iterator[str]:
     yield (
-        f"links: {count(len(links.ways), 'pair')} of hosts in {count(links.rounds, 'round')}, the median cable carries "
-        f"{number(links.median)} GB/s"
+        f"of the links {len(links.ways)} pairs of hosts were measured in {links.rounds} rounds: the median cable "
+        f"carries {number(links.median)} GB/s"
     )
     yield from slow_links(links)
     if links.smallest is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 FEW_NODES = 16
 """Of so many all pairs are measured."""
@@ -37,3 +38,15 @@ def rounds(nodes: int, count: int | None = None) -> list[Pairs]:
         pairs += [((turn + step) % (places - 1), (turn - step) % (places - 1)) for step in range(1, places // 2)]
         found.append(tuple(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < nodes)))
     return found
+
+
+def disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
+    """The same pairs in rounds in which no node has two partners."""
+    found: list[list[tuple[int, int]]] = []
+    for pair in pairs:
+        free = (one for one in found if not any(node in other for other in one for node in pair))
+        if (place := next(free, None)) is None:
+            found.append([pair])
+        else:
+            place.append(pair)
+    return [tuple(one) for one in found]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from trainmark.analysis.fleet import outliers
-from trainmark.spec.links import PairLink
+from trainmark.spec.links import PairLink, best_pairs, cables
 from trainmark.spec.tournament import all_rounds
 
 FLOOR = 0.10
@@ -73,12 +73,8 @@ class FleetLinks:
 
 def judge(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
     """`hosts` are the nodes in the order in which they were numbered when they were measured."""
-    known = [pair for pair in measured if pair.bus_gigabytes_per_s > 0]
-    of_node: dict[int, list[float]] = {}
-    for pair in known:
-        for node in (pair.first, pair.second):
-            of_node.setdefault(node, []).append(math.log(pair.bus_gigabytes_per_s))
-    carries = {node: _upper(values) for node, values in sorted(of_node.items())}
+    known = best_pairs(measured)
+    carries = {node: math.log(value) for node, value in cables(known).items()}
     short = [math.log(pair.bus_gigabytes_per_s) - min(carries[pair.first], carries[pair.second]) for pair in known]
     centre, smallest = median(carries.values()), None
     slow_cables = dict.fromkeys(carries, False)
@@ -111,11 +107,6 @@ def judge(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
             for pair, less, slow in zip(known, short, slow_ways, strict=True)
         ),
         median=math.exp(centre),
-        rounds=max(map(len, of_node.values())),
+        rounds=math.ceil(len(known) / (len(carries) // 2)),
         smallest=smallest,
     )
-
-
-def _upper(values: Sequence[float]) -> float:
-    """The median of the upper half: half of a node's partners may be bad."""
-    return median(sorted(values)[len(values) // 2 :])

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 FALSE_ALARMS = 0.01
 """Of fleets without a bad host, how many may name one."""
+_AIMED_AT = 0.007
+"""What is aimed at, as the spread is only estimated; bench/fleet.py counts what comes of it."""
 FEWEST = 10
 """Fewer values do not tell their own spread: it is then taken to be at least the assumed one."""
 ASSUMED_SPREAD = 0.02
@@ -29,7 +31,7 @@ _QN = 2.2219
 _QN_SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
 """Makes Qn of so few normal values right on average; Croux and Rousseeuw, 1992."""
 _FEW_ARE_UNSURE = 5.5
-"""The spread of n values is taken (1 + this / n) times as wide: bench/fleet.py shows the false alarms that leaves."""
+"""The spread of n values is taken (1 + this / n) times as wide, for it may have come out too narrow."""
 _MARGIN = 1.06
 """So much wider than assumed, lest hosts that differ just so are accused more often than promised."""
 _MOST_FOR_QN = 2000
@@ -80,7 +82,7 @@ def find(
         if (now == named).all() or now.sum() * 2 >= count:
             break
         named = now
-    limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / 2 / count) * spread
+    limit = NormalDist().inv_cdf(1 - _AIMED_AT / 2 / count) * spread
     return Outliers(
         centre=centre,
         error=math.sqrt(math.pi / 2 / len(good)) * spread,
@@ -96,7 +98,7 @@ def _too_unlikely(sizes: Floats) -> npt.NDArray[np.bool_]:
     """Benjamini and Hochberg's rule over the two-sided probabilities of normal deviates."""
     chances = np.array([math.erfc(size / math.sqrt(2)) for size in sizes])
     ordered = np.sort(chances)
-    passed = ordered <= FALSE_ALARMS * np.arange(1, len(ordered) + 1) / len(ordered)
+    passed = ordered <= _AIMED_AT * np.arange(1, len(ordered) + 1) / len(ordered)
     most = ordered[np.flatnonzero(passed)[-1]] if passed.any() else -1.0
     return np.asarray(chances <= most)
 

@@ -123,7 +123,7 @@ def judge(
     sure = [one for one in known if one.error is not None]
     found = _outliers(sure, compared, threshold)
     judged = [_judged(one, compared, found, sure, reference) for one in known]
-    unsure = [f"host {one.host} is unclear: {one.reasons[0]}" for one in judged if one.verdict == "unclear"]
+    unsure = [f"host {one.host} cannot be judged" for one in judged if one.verdict == "unclear"]
     unsure += _too_few(sure, compared, threshold, reference) if found is None else _blind(found)
     centre = found.centre if found else median(one.value for one in sure) if sure else None
     if reference and found:
