@@ -22,7 +22,7 @@ def measured(nodes: int) -> list[list[dict[str, Any]]]:
     link_pairs.SIZES_BYTES = (4096, 16384)
     link_pairs.SUSPICIOUS = 1.01  # whatever they carry, some are measured again
     device = Platform(files.load("cpu")).open(0)
-    return [msgspec.to_builtins(pairs) for pairs in link_pairs.measure(device, RankGroup(), nodes=nodes, budget_s=0.2)]
+    return [msgspec.to_builtins(pairs) for pairs in link_pairs.measure(device, RankGroup(), nodes=nodes, budget_s=30.0)]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -29,13 +29,12 @@ from trainmark.spec import endings
 from trainmark.spec.errors import HangError, NotReadyError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import BatchFound, Event, FaultFound
-from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.machine import FillSearch
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.record import Record
 from trainmark.spec.revision import revision
-from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunFolder, RunHead
+from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
 from trainmark.spec.topology import Topology
 from trainmark.spec.whole_files import write_whole
 from trainmark.spec.workload_facts import derive
@@ -78,13 +77,13 @@ def run(
     Without a coordinator this machine is all there is. `fill` is how its batch was found.
     """
     folder = store.folder
-    settled = settle(plan, folder, coordinator, lambda token: _new_folder(plan, folder / "runs", group, token))
+    settled = settle(plan, folder, coordinator, lambda token: new_folder(plan, folder / "runs", group, token))
     if fill:
         _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
     with catching_signals() as signals:
         try:
-            outcome = _execute(plan, settled, watch, coordinator, interface, signals)
+            outcome = execute(plan, settled, watch, coordinator, interface, signals)
         except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
             if leads:
                 with suppress(Exception):
@@ -124,50 +123,7 @@ def _note(folder: Path, event: Event) -> None:
     events.close()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Probed:
-    """What ranks that were started only for it measured of the links between them; only the leader has results."""
-
-    results: tuple[AllReduce, ...] = ()
-    pairs: tuple[PairLink, ...] = ()
-    hosts: tuple[str, ...] = ()
-    """Of the pairs: what the nodes call themselves, in their order."""
-    exit_code: int = 0
-    sentence: str = ""
-    """What went wrong, in words."""
-
-
-def probe_only(
-    plan: Plan,
-    store: Path,
-    *,
-    pair_rounds: int | None = None,
-    coordinator: Coordinator | None = None,
-    interface: str | None = None,
-) -> Probed:
-    """Starts the ranks of a plan only to measure the links: among all of them, or so many rounds of pairs of nodes."""
-    settled = settle(plan, store, coordinator, lambda token: _new_folder(plan, store / "probes", None, token))
-    with catching_signals() as signals:
-        outcome = _execute(
-            plan,
-            settled,
-            lambda ranks: None,
-            coordinator,
-            interface,
-            signals,
-            only_probe=True,
-            pair_rounds=pair_rounds,
-        )
-    probed = Probed(exit_code=outcome.exit_code, sentence=outcome.sentence)
-    if coordinator and not coordinator.env.leads:
-        return probed
-    folder = RunFolder(settled.folder, only_ranks=[0])
-    folder.update()
-    first = folder.ranks[0]
-    return replace(probed, results=first.link, pairs=tuple(first.pairs), hosts=first.pair_hosts)
-
-
-def _execute(
+def execute(
     plan: Plan,
     settled: Settled,
     watch: Watcher,
@@ -274,7 +230,7 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     return of_workers(workers)
 
 
-def _new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
+def new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
     workload = workloads.of_plan(plan)
     stamp = gather.now_utc()
     compact = stamp.replace("-", "").replace(":", "").removesuffix("Z")

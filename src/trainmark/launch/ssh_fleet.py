@@ -49,14 +49,16 @@ def run_on_each(
     at_once: int = AT_ONCE,
     heard: Callable[[HostAnswer], None],
 ) -> int:
-    """Runs `trainmark run WORDS` on every host; `heard` is called as each ends, from its own thread. Gives the exit
+    """Runs `trainmark run WORDS` on every host; `heard` is called as each ends, for one at a time. Gives the exit
     code of a signal that came meanwhile, else 0."""
     ssh.look_up(targets[:1], site.remote)  # a wrong setting of ssh ends here and not on every host
     job = _Job(argv=["run", *argv], topology=topology, site=site, store=store, repeat=repeat)
 
     def attend(target: Host) -> None:
         if not job.stop.is_set():
-            heard(job.answer(target))
+            answer = job.answer(target)
+            with job.one_at_a_time:
+                heard(answer)
 
     with catching_signals() as signals, ThreadPoolExecutor(max_workers=min(at_once, len(targets))) as pool:
         left = {pool.submit(attend, target) for target in targets}
@@ -82,6 +84,8 @@ class _Job:
     """Hosts are asked to end."""
     stop_now: threading.Event = field(default_factory=threading.Event)
     """And are not waited for."""
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever reads or writes a document: two threads in which msgspec learns a type at once crash it."""
 
     def answer(self, target: Host) -> HostAnswer:
         records: list[Record] = []
@@ -110,12 +114,14 @@ class _Job:
         if (document := side.document()) is None:
             error = ssh_run.error_of(side, remote)
             return None, "it was interrupted" if self.stop.is_set() else str(error)
-        record = ssh_run.record_of(document, target.host)
+        with self.one_at_a_time:
+            record = ssh_run.record_of(document, target.host)
         if side.folder is not None:
             ssh_run.fetch_or_say_why(target, remote, side.folder, record.run_id, self.store.folder)
-        if not self.store.path(record.run_id).exists():  # the host may share this store
-            record = gather.with_series(record, self.store.runs / record.run_id)
-            self.store.add(record)
+        with self.one_at_a_time:
+            if not self.store.path(record.run_id).exists():  # the host may share this store
+                record = gather.with_series(record, self.store.runs / record.run_id)
+                self.store.add(record)
         code = side.process.returncode
         if self.stop.is_set() and code:
             return record, "it was interrupted"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -58,7 +57,6 @@ class FleetLog:
     begun: FleetBegun
     hosts: dict[str, HostDone] = field(default_factory=dict)
     links: PairsDone | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def to_do(self) -> list[str]:
@@ -67,10 +65,9 @@ class FleetLog:
         return [host for host in self.begun.hosts if host not in done]
 
     def add(self, line: HostDone | PairsDone) -> None:
-        """On disk before this returns; threads may call it at once."""
-        with self._lock:
-            _append(self.path, line)
-            self._take(line)
+        """On disk before this returns."""
+        _append(self.path, line)
+        self._take(line)
 
     def _take(self, line: HostDone | PairsDone) -> None:
         if isinstance(line, HostDone):
