@@ -19,6 +19,7 @@ import numpy as np
 
 from trainmark.analysis.fleet import links, outliers, verdict
 from trainmark.analysis.fleet.hosts import by_host
+from trainmark.report.html import fleet_page
 from trainmark.spec.links import PairLink
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
@@ -120,6 +121,9 @@ def timings(seed: int) -> None:
     fleet = verdict.judge(by_host(records), links=found)
     judged_s = time.perf_counter() - began_s - links_s
     print(f"1000 hosts judged in {judged_s:.2f} s, {len(pairs)} pairs of {found.rounds} rounds in {links_s:.2f} s")
+    began_s = time.perf_counter()
+    page = fleet_page.render(fleet, language="en", trainmark="bench", made="today")
+    print(f"page of them drawn in {time.perf_counter() - began_s:.2f} s, {len(page.encode()) / 1e6:.1f} MB")
     print(f"slow hosts {_names(one.host for one in fleet.of('slow'))}; drawn {_names(sorted(hosts[n] for n in slow))}")
     print(f"thin cables {_names(one.host for one in found.cables if one.slow)}; drawn {_names(hosts[n] for n in thin)}")
 

@@ -210,6 +210,16 @@ def test_a_folder_of_runs_is_judged_with_those_that_left_no_record_and_its_links
     assert "holds no records of runs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_judging_needs_no_torch(store: Store) -> None:
+    store.add(host_record("node01"))
+    code = f"import sys; from trainmark.cli.main import main; main(['fleet', {str(store.folder)!r}, '--json'])"
+    said = subprocess.run(
+        [sys.executable, "-c", f"{code}; print('torch' in sys.modules)"], capture_output=True, text=True
+    )
+    assert said.stdout.splitlines()[-1] == "False", said.stderr
+
+
 def test_runs_are_judged_by_the_site_s_own_figures(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

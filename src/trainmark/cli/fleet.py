@@ -78,14 +78,14 @@ class _Found:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.launch.session import store_of
+    from trainmark.store.store import Store, default_folder
 
     parse_threshold(args.threshold)
     options = replace(from_args(args), hosts=None)
     _check(args)
     if args.slurm is not None:
         return _print_array(args, options)
-    store = store_of(options)
+    store = Store(Path(args.store).expanduser() if args.store else default_folder())
     if args.hosts:
         found = _run(args, options, store)
     elif args.workloads:
