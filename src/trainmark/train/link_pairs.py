@@ -22,7 +22,7 @@ SUSPICIOUS = 0.9
 """A pair that carries less than this part of what both its nodes can is measured again."""
 GROUPS = 2
 """That a pair makes: one on its devices, and one by which its ranks agree."""
-TRIES = 2
+TRIES = 4
 """So often."""
 LONGEST_NAME = 64
 BUDGET_S = 1.0
