@@ -18,6 +18,8 @@ from trainmark.spec.tournament import all_rounds
 
 FLOOR = 0.10
 """A cable that carries less by no more than this is as good as the others."""
+FLOOR_OF_WAY = 1 / 3
+"""And a way: it is known by one pair alone, where a cable is by many, and what else two nodes do disturbs it more."""
 ASSUMED_SPREAD = 0.05
 """What good cables are taken to differ by where few were measured: a network is less even than the nodes."""
 FEWEST_HOSTS = 3
@@ -80,11 +82,12 @@ def judge(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
     slow_cables = dict.fromkeys(carries, False)
     slow_ways = [False] * len(known)
     if len(carries) >= FEWEST_HOSTS:
-        floor = -math.log1p(-FLOOR)
-        found = outliers.find(list(carries.values()), [0.0] * len(carries), floor=floor, assumed=ASSUMED_SPREAD)
+        found = outliers.find(
+            list(carries.values()), [0.0] * len(carries), floor=-math.log1p(-FLOOR), assumed=ASSUMED_SPREAD
+        )
         centre, smallest = found.centre, -math.expm1(-found.smallest)
         slow_cables = {node: named and carries[node] < centre for node, named in zip(carries, found.named, strict=True)}
-        ways = outliers.find(short, [0.0] * len(short), floor=floor, assumed=ASSUMED_SPREAD)
+        ways = outliers.find(short, [0.0] * len(short), floor=-math.log1p(-FLOOR_OF_WAY), assumed=ASSUMED_SPREAD)
         slow_ways = [named and one < ways.centre for named, one in zip(ways.named, short, strict=True)]
     return FleetLinks(
         cables=tuple(
