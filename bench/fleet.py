@@ -128,6 +128,33 @@ def timings(seed: int) -> None:
     print(f"thin cables {_names(one.host for one in found.cables if one.slow)}; drawn {_names(hosts[n] for n in thin)}")
 
 
+def links_table(fleets: int, seed: int) -> None:
+    """Networks without a bad link: in how many a cable or a way is named, with even noise and with long tails."""
+    for hosts in (3, 10, 100):
+        for noise, tails in ((0.02, False), (0.05, False), (0.05, True)):
+            dice = np.random.default_rng([seed, hosts, int(1e4 * noise), tails])
+            pairs = [pair for together in rounds(hosts) for pair in together]
+            cables = ways = 0
+            for _ in range(fleets):
+                drawn = dice.standard_t(3, len(pairs)) if tails else dice.normal(0, 1, len(pairs))
+                measured = [
+                    PairLink(
+                        first=one,
+                        second=other,
+                        size_bytes=64 << 20,
+                        bus_gigabytes_per_s=10 * math.exp(-noise * abs(size)),
+                        latency_s=2e-5,
+                    )
+                    for (one, other), size in zip(pairs, drawn, strict=True)
+                ]
+                found = links.judge([str(number) for number in range(hosts)], measured)
+                cables += any(cable.slow for cable in found.cables)
+                ways += any(way.slow for way in found.ways)
+            kind = "long tails" if tails else "even"
+            print(f"links of {hosts:>3} hosts, noise {noise:.0%} {kind}: {cables / fleets:.1%} name a cable, "
+                  f"{ways / fleets:.1%} a way", flush=True)  # fmt: skip
+
+
 def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
@@ -138,6 +165,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     timings(args.seed)
+    links_table(args.fleets, args.seed)
     table(args.fleets, args.seed)
 
 

@@ -34,7 +34,7 @@ EXAMPLES = """\
 
 A host is named where it lies further from the median than good hosts do; of fleets without a bad host at most one in
 a hundred names any. trainmark.toml may say what a good node reaches ([[expected]]), so that a fleet that is slow as a
-whole is found too. Exit codes: 0 accepted, 6 not accepted (a host is slow or failed, a link is slow), 7 nothing can be
+whole is found too. Exit codes: 0 accepted, 6 not accepted (a host is slow or failed, a cable is slow), 7 nothing can be
 said."""
 
 

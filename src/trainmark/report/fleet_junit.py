@@ -59,11 +59,14 @@ def _host(case: Element, one: FleetHost, fleet: Fleet) -> None:
 
 
 def _cables(suite: Element, links: FleetLinks) -> None:
-    """A bad way fails at both its ends: neither of them is known to be the cause."""
+    """A doubtful way is skipped at both its ends: one pair is not enough to fail by."""
     for cable in sorted(links.cables, key=lambda one: one.host):
         case = _case(suite, f"cable of host {cable.host}")
-        if said := fleet_text.slow_links(_only(links, cable.host)):
+        own = _only(links, cable.host)
+        if said := fleet_text.slow_cables(own):
             junit_failure(case, "slow", said)
+        elif doubts := fleet_text.slow_ways(own):
+            SubElement(case, "skipped", message=xml_text("; ".join(doubts)))
         else:
             SubElement(case, "system-out").text = f"{number(cable.gigabytes_per_s)} GB/s"
 

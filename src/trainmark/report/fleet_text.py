@@ -19,8 +19,10 @@ def headline(fleet: Fleet) -> str:
         told.append(f"failed hosts: {failed} of {hosts}")
     if unclear := len(fleet.of("unclear")):
         told.append(f"unclear hosts: {unclear} of {hosts}")
-    if fleet.links and (bad := len(slow_links(fleet.links))):
-        told.append(f"slow links: {bad}")
+    if fleet.links and (bad := len(slow_cables(fleet.links))):
+        told.append(f"slow cables: {bad}")
+    if fleet.links and (doubtful := len(slow_ways(fleet.links))):
+        told.append(f"doubtful ways: {doubtful}")
     if not told:
         told.append(f"judged hosts: {hosts}")
     if fleet.median is not None:
@@ -55,21 +57,23 @@ def fleet_sentences(fleet: Fleet) -> Iterator[str]:
         yield f"a host slower by {_percent(fleet.smallest)} than the median would be named four times in five"
 
 
-def slow_links(links: FleetLinks) -> list[str]:
-    """The slow cables, then the slow ways between good ones."""
-    cables = [
+def slow_cables(links: FleetLinks) -> list[str]:
+    return [
         f"the cable of host {one.host} carries {number(one.gigabytes_per_s)} GB/s, {_percent(-one.away)} less than the "
         "fleet's median"
         for one in links.cables
         if one.slow
     ]
-    ways = [
+
+
+def slow_ways(links: FleetLinks) -> list[str]:
+    """Ways between good cables that look slow: by one pair each, so that a busy node may be all there is to it."""
+    return [
         f"between hosts {one.hosts[0]} and {one.hosts[1]} pass {number(one.gigabytes_per_s)} GB/s, "
-        f"{_percent(one.short)} less than the cables of both carry"
+        f"{_percent(one.short)} less than the cables of both carry; measure these two again while they are idle"
         for one in links.ways
         if one.slow
     ]
-    return [*cables, *ways]
 
 
 def link_sentences(links: FleetLinks) -> Iterator[str]:
@@ -77,7 +81,8 @@ def link_sentences(links: FleetLinks) -> Iterator[str]:
         f"of the links {len(links.ways)} pairs of hosts were measured in {links.rounds} rounds: the median cable "
         f"carries {number(links.median)} GB/s"
     )
-    yield from slow_links(links)
+    yield from slow_cables(links)
+    yield from slow_ways(links)
     if links.smallest is None:
         yield "two hosts have one link, and nothing to hold it against"
     elif not links.whole:

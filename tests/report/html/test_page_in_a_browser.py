@@ -525,7 +525,7 @@ def test_the_page_of_a_fleet_shows_hosts_and_pairs_and_sorts(opened: Open) -> No
     fleet = judge([*by_host(fleet_records(hostile)), HostRuns(host="gone", failed=HOSTILE[1])], links=links)
     page = opened(fleet_page.render(fleet, language="en", trainmark="0.1.0", made="2026-11-17"))
     text = page.inner_text("body")
-    assert "not accepted; slow hosts: 3 of 12; failed hosts: 1 of 12; slow links: 1" in text
+    assert "not accepted; slow hosts: 3 of 12; failed hosts: 1 of 12; slow cables: 1" in text
     assert page.locator(".heatmap").count() == 2
     assert page.locator(".heatmap").nth(0).locator(".heat").count() == 12
     assert page.locator(".heatmap").nth(1).locator(".heat").count() == 2 * len(links.ways)

@@ -86,7 +86,8 @@ class Fleet:
     def outcome(self) -> Outcome:
         if self.of("slow", "failed") or self.faults or (self.links and self.links.slow):
             return "not accepted"
-        return "inconclusive" if self.unsure else "accepted"
+        doubtful = self.links is not None and any(way.slow for way in self.links.ways)
+        return "inconclusive" if self.unsure or doubtful else "accepted"
 
     @property
     def exit_code(self) -> int:
