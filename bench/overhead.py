@@ -124,7 +124,7 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
     """Wall and CPU seconds for the same steps through the clock, the monitor and the event file."""
     stepper = Stepper(network(), optimizer=optimizer, loss=loss, precision=Precision.parse("fp32"), device=device)
     if idle:
-        stepper.step = idle_step  # type: ignore[method-assign]
+        stepper.step = idle_step  # type: ignore[method-assign, assignment]
     clock = Clock(device.marks, device.synchronize)
     events = EventWriter(folder / "rank0.jsonl")
     schedule = Schedule(recipe=RECIPE, limits=Limits(), steps_per_epoch=steps, items_per_step=8.0)

@@ -21,13 +21,13 @@ def every_kill(
     """
     for number in itertools.count():
         prepare()
-        if not _died(act, lambda number=number: _kill_at(number, within)):
+        if not _died(act, lambda number=number: kill_at(number, within)):
             break
         yield f"before file operation {number}"
     assert number, "nothing was aimed at"
     for size in itertools.count(0, bytes_each):
         prepare()
-        if not _died(act, lambda size=size: _kill_beyond(size)):
+        if not _died(act, lambda size=size: kill_beyond(size)):
             return
         yield f"{size} bytes into a file"
 
@@ -47,7 +47,7 @@ def _died(act: Callable[[], object], arm: Callable[[], None]) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def _kill_at(number: int, within: str) -> None:
+def kill_at(number: int, within: str) -> None:
     seen = itertools.count()
 
     def hook(event: str, args: tuple[object, ...]) -> None:
@@ -58,7 +58,7 @@ def _kill_at(number: int, within: str) -> None:
     sys.addaudithook(hook)
 
 
-def _kill_beyond(size: int) -> None:
+def kill_beyond(size: int) -> None:
     """The kernel writes as much as may be, and then kills."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -274,8 +274,9 @@ def test_no_process_outlives_a_leader_that_is_killed(machines: Hosts, tmp_path: 
     wait_until_gone([*pids, *machines[0].processes(), *machines[1].processes()])
 
 
-def test_two_nodes_shard_a_network_that_one_machine_would_hold(
-    machines: Hosts, tmp_path: Path, cli: Cli, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_nodes_share_a_network_that_one_machine_would_hold(
+    machines: Hosts, tmp_path: Path, cli: Cli, tmp_path_factory: pytest.TempPathFactory, parallel: str
 ) -> None:
     text = tmp_path_factory.mktemp("text") / "set"
     make_text.make(text, lines=400)
@@ -283,9 +284,21 @@ def test_two_nodes_shard_a_network_that_one_machine_would_hold(
     run = ("run", "llama8b", "--recipe", "smoke", "--platform", "cpu", "--data", text, "--steps", "4")
     words = (*run, *(word for setting in shape for word in ("--set", setting)))
     alone = cli(*words, "--set", "batch_per_device=8", "--json", OMP_NUM_THREADS="1")
-    nodes = Nodes([machines[0], machines[1]], tmp_path, *words, "--set", "batch_per_device=4")
+    (tmp_path / "store0").mkdir()
+    machines[1].run(["mount", "-t", "tmpfs", "tmpfs", str(tmp_path / "store0")])  # which it does not share
+    shared = ("--set", "batch_per_device=4", "--set", f"parallel={parallel}")
+    nodes = Nodes([machines[0], machines[1]], tmp_path, *words, *shared)
     ends = nodes.end()
     assert [code for code, _, _ in ends] == [0, 0], ends
     one, two = json.loads(alone.stdout), nodes.record()
-    assert two["environment"]["exchange"]["kind"] == "reduce-scatter and all-gather"
+    kinds = {"ddp": "all-reduce", "fsdp": "reduce-scatter and all-gather"}
+    assert two["environment"]["exchange"]["kind"] == kinds[parallel]
     assert two["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=2e-4)
+    [newest] = (nodes.runs[0].store / "runs" / two["run_id"] / "checkpoints").iterdir()
+    assert len(list(newest.glob("rank*"))) == {"ddp": 0, "fsdp": 2}[parallel]
+    if parallel == "fsdp":
+        machines[1].run(["umount", str(tmp_path / "store0")])
+        one_store = {1: {"TRAINMARK_STORE": str(nodes.runs[0].store)}}
+        going_on = ("run", "--resume", two["run_id"], "--steps", "1")
+        ends = Nodes([machines[0], machines[1]], tmp_path, *going_on, environ=one_store).end()
+        assert [code for code, _, _ in ends] == [0, 0], ends

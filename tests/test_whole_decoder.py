@@ -45,7 +45,13 @@ def test_a_sharded_run_is_that_of_one_device_and_goes_on_where_it_was_left(
     often = ("evaluate_every=3 steps", f"steps={STEPS}", "target=0.1")
     one = document(cli, *words(text, "1x1", *often))
     first = document(cli, *words(text, "1x2", *often), "--steps", "4")
-    second = document(cli, "run", "--resume", "last", "--topology", "1x1", "--steps", "2")
+    kept = tmp_path / "store" / "runs" / first["run_id"] / "checkpoints"
+    assert len(list(kept.glob("step-000000004/rank0000?.safetensors"))) == 2
+    shown = json.loads(cli("sample", "last", "Ada", "--json").stdout)
+    assert shown["networks"][0]["step"] == 4
+    begun = document(cli, *words(text, "1x1", *often), "--steps", "1", "--init-from", kept)
+    assert begun["series"]["loss"][0] < one["series"]["loss"][0]
+    second = document(cli, "run", "--resume", first["run_id"], "--topology", "1x1", "--steps", "2")
     assert (second["plan"]["topology"], second["plan"]["recipe"]["batch_per_device"]) == ("1x1", 8)
     assert first["series"]["loss"] + second["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=2e-4)
     assert [evaluation["step"] for evaluation in one["quality"]["history"]] == [0, 3, STEPS]
@@ -62,6 +68,25 @@ def test_a_sharded_run_is_that_of_one_device_and_goes_on_where_it_was_left(
     assert [artifact["file"] for artifact in first["artifacts"]] == ["sample.txt"]
     ended = cli("audit", "last")
     assert ended.returncode == 0, ended.stdout
+
+
+def test_two_devices_that_compute_each_block_together_train_as_one_and_count_every_token_once(
+    cli: Cli, text: Path
+) -> None:
+    often = ("evaluate_every=3 steps", f"steps={STEPS}", "target=0.1", "eval_batch_per_device=7")
+    one = document(cli, *words(text, "1x1", *often))
+    two = document(cli, *words(text, "1x2", *often, "tensor_parallel=2"), "--steps", "4")
+    third = document(cli, "run", "--resume", "last", "--topology", "1x1", "--steps", "2")
+    assert third["plan"]["recipe"]["tensor_parallel"] == 1
+    assert two["series"]["loss"] + third["series"]["loss"] == pytest.approx(one["series"]["loss"], rel=2e-4)
+    for alone, together in zip(one["quality"]["history"], two["quality"]["history"], strict=False):
+        assert together["samples"] == alone["samples"]
+        assert together["values"] == pytest.approx(alone["values"], rel=2e-4)
+    assert [rank["items"] for rank in two["series"]["ranks"]] == [[[4, 4 * 32]]] * 2
+    assert one["series"]["ranks"][0]["items"] == [[STEPS, 8 * 32]]
+    assert two["environment"]["exchange"]["kind"] == "all-reduce, reduce-scatter and all-gather"
+    assert two["environment"]["precision"]["ran"] == "fp32"
+    assert [artifact["file"] for artifact in two["artifacts"]] == ["sample.txt"]
 
 
 def saved(folder: Path) -> bool:

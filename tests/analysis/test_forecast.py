@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from records import make_record
 
@@ -17,7 +19,9 @@ from trainmark.analysis.forecast.sizes import Known
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.published import library
 from trainmark.spec.errors import UsageError
+from trainmark.spec.machine import CheckpointFacts, Environment
 from trainmark.spec.metrics import Quantity
+from trainmark.spec.price import Price
 from trainmark.spec.record import Evaluation, Quality, Record
 from trainmark.spec.topology import Topology
 
@@ -204,3 +208,22 @@ def test_failures_are_reckoned_with_where_there_are_many_devices() -> None:
     assert 0.9 < available("128x8") < 1.0
     assert available("2048x8") < available("128x8")
     assert available("128x8", hours=5000) < available("128x8")
+
+
+def test_checkpoints_and_idle_power_are_those_the_run_measured() -> None:
+    run = record("eight", "1x8", 784)
+    power = {"power": Quantity(value=300.0, unit="W")}
+    told = Environment(checkpoint=CheckpointFacts(size_bytes=10**9, saves=3, save_s=600.0, restore_s=60.0))
+    told = msgspec.structs.replace(told, idle_power_w=75.0)
+    measured = dataclasses.replace(run, environment=told, metrics={**run.metrics, **power})
+    seen = sizes.of_records([run])
+    assumed, known = (until.work([one], "1e12 items") for one in (run, measured))
+    assert (assumed.checkpoint_s, assumed.checkpoint_why, assumed.idle_share) == (60.0, "assumed", 0.0)
+    assert (known.checkpoint_s, known.checkpoint_why, known.restore_s) == (600.0, "measured", 60.0)
+    assert known.idle_share == 0.25
+    rate = rates.forecast(seen, Topology.parse("128x8"))
+    usual, slow = (until.outcome(work, rate, Price()) for work in (assumed, known))
+    assert usual is not None and slow is not None
+    assert slow.availability < usual.availability
+    assert usual.energy_kwh is not None and slow.energy_kwh is not None
+    assert usual.energy_kwh.low < slow.energy_kwh.low <= (slow.energy_kwh.value or 0) < slow.energy_kwh.high

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 from trainmark.cli import doctor
 from trainmark.doctor import checks
-from trainmark.launch import cluster_env, coordinator, probe, ssh_run
+from trainmark.launch import cluster_env, coordinator, ssh_run, without_training
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.report import doctor_screen
 from trainmark.report.terminal import TerminalWriter
@@ -48,11 +48,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
     """Plans that were to be probed; every probe goes well."""
     plans: list[tuple[Plan, Path]] = []
 
-    def probe_only(plan: Plan, store: Path, **coordinator: object) -> probe.Probed:
+    def probe_only(plan: Plan, store: Path, **coordinator: object) -> without_training.Probed:
         plans.append((plan, store))
-        return probe.Probed(results=msgspec.convert(rows(), tuple[links.AllReduce, ...]))
+        return without_training.Probed(results=msgspec.convert(rows(), tuple[links.AllReduce, ...]))
 
-    monkeypatch.setattr(probe, "probe_only", probe_only)
+    monkeypatch.setattr(without_training, "probe_links", probe_only)
     return plans
 
 
@@ -87,9 +87,9 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        probe,
-        "probe_only",
-        lambda *words, **more: probe.Probed(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
+        without_training,
+        "probe_links",
+        lambda *words, **more: without_training.Probed(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
@@ -101,9 +101,9 @@ def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        probe,
-        "probe_only",
-        lambda *words, **more: probe.Probed(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
+        without_training,
+        "probe_links",
+        lambda *words, **more: without_training.Probed(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 4
     assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
@@ -154,7 +154,9 @@ def test_a_machine_that_is_not_the_first_says_on_stderr_what_went_wrong(
     for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "a"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
-        probe, "probe_only", lambda *words, **more: probe.Probed(exit_code=4, sentence="the leader was lost")
+        without_training,
+        "probe_links",
+        lambda *words, **more: without_training.Probed(exit_code=4, sentence="the leader was lost"),
     )
     assert call("--topology", "2x2", "--platform", "cpu", "--json") == 4
     assert capsys.readouterr() == ("", "trainmark: the leader was lost\n")
@@ -364,11 +366,11 @@ def test_pairs_of_nodes_are_shown_slowest_first_and_named_for_programs(
 ) -> None:
     asked: list[object] = []
 
-    def probe_only(plan: Plan, store: Path, **words: object) -> probe.Probed:
+    def probe_only(plan: Plan, store: Path, **words: object) -> without_training.Probed:
         asked.append(words["pair_rounds"])
-        return probe.Probed(pairs=tuple(pair_links(3, thin={2: 1.5})), hosts=("a", "b", "c"))
+        return without_training.Probed(pairs=tuple(pair_links(3, thin={2: 1.5})), hosts=("a", "b", "c"))
 
-    monkeypatch.setattr(probe, "probe_only", probe_only)
+    monkeypatch.setattr(without_training, "probe_links", probe_only)
     monkeypatch.setattr(cluster_env, "find", lambda topology, *words: cluster_env.alone(topology))
     assert call("--topology", "3x1", "--platform", "cpu", "--pairs") == 0
     out = capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import sys
 from collections import defaultdict, deque
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from trainmark import datasets
 from trainmark.cli.main import main
-from trainmark.datasets.text import language, make, prepare
+from trainmark.datasets.text import language, make, parquet as text_parquet, prepare
 from trainmark.datasets.text.language import Echo, Slot
 from trainmark.datasets.text.token_files import INDEX, Index, TokenFile, TokenSplit, TokenStream, Windows, read_index
 from trainmark.datasets.text.verify import verify
@@ -286,6 +287,48 @@ def test_text_is_turned_into_tokens_with_its_end_before_each_document(tmp_path: 
     assert main(["data", "verify", "text", str(tmp_path / "out"), "--decode", "full"]) == 0
     (tmp_path / "x.jsonl").write_text('{"text": 3}\n')
     assert main(["data", "prepare", "text", *words, "--tokenizer", str(tmp_path / "t.json")]) == 3
+
+
+def test_rows_of_a_parquet_file_are_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    reader = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|endoftext|>": 0, "a": 1, "b": 2}, "b"))
+    reader.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    reader.save(str(tmp_path / "t.json"))
+    (tmp_path / "v.txt").write_text("b a")
+    file = tmp_path / "x.parquet"
+    file.write_bytes(b"PAR1")
+    words = ["--train", str(file), "--val", str(tmp_path / "v.txt"), "--tokenizer", str(tmp_path / "t.json")]
+
+    def refused(*more: str) -> str:
+        assert main(["data", "prepare", "text", *words, *more, "--out", str(tmp_path / "refused")]) == 3
+        return capsys.readouterr().err
+
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        assert "x.parquet needs the package pyarrow: pip install 'trainmark[parquet]'" in refused()
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    from pyarrow import parquet
+
+    assert "is no Parquet file, or it is damaged" in refused()
+    rows = {"id": [1, 2, 3], "content": ["a b", "b", "a a"], "kind": pyarrow.array(["a"] * 3).dictionary_encode()}
+    parquet.write_table(pyarrow.table(rows), file, row_group_size=2)
+    assert "has no column 'text'; name one of its own with --column: id, content, kind" in refused()
+    assert "has int64 in its column 'id'; name one of text with --column" in refused("--column", "id")
+    monkeypatch.setattr(text_parquet, "LARGEST_ROW_GROUP", 10)
+    assert "says its row group 0 holds" in refused("--column", "content")
+    monkeypatch.undo()
+    for column, tokens in (("content", [0, 1, 2, 0, 2, 0, 1, 1]), ("kind", [0, 1] * 3)):
+        out = tmp_path / column
+        assert main(["data", "prepare", "text", *words, "--column", column, "--out", str(out)]) == 0
+        assert tokens_of(out).read(0, len(tokens)).tolist() == tokens
+    damaged = bytearray(file.read_bytes())
+    damaged[4:120] = bytes(116)
+    file.write_bytes(damaged)
+    assert str(file) in refused("--column", "content")
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), file)
+    assert "document 2: its column 'text' is empty" in refused()
 
 
 def test_tokens_with_a_tokenizer_know_their_bytes(tmp_path: Path) -> None:

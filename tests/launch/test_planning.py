@@ -88,3 +88,22 @@ def test_a_run_goes_on_with_other_devices_that_share_its_batch(tmp_path: Path) -
     assert any(deviation.name == "batch_per_device" and deviation.actual == 2 for deviation in resumed.deviations)
     with pytest.raises(UsageError, match="batch of 16 samples cannot be shared by the 3 devices of 1x3"):
         planning.resume_plan(plan, tmp_path, RunOptions(resume="x", topology="1x3"))
+
+
+def test_devices_that_compute_blocks_together_are_those_of_a_node(tmp_path: Path) -> None:
+    def plan(topology: str, *settings: str, workload: str = "llama8b") -> Plan:
+        words = RunOptions(platform="cpu", recipe="smoke", topology=topology, settings=settings)
+        return planning.decide(workload, words)
+
+    four = plan("2x4", "tensor_parallel=4")
+    fewer = [planning.resume_plan(four, tmp_path, RunOptions(resume="x", topology=word)) for word in ("8x1", "1x2")]
+    assert [resumed.recipe["tensor_parallel"] for resumed in fewer] == [1, 2]
+    for refused, why in (
+        (("1x2", "tensor_parallel=4"), "tensor_parallel=4 does not divide the devices a node has, 2 in 1x2"),
+        (("2x1", "tensor_parallel=2"), "does not divide the devices a node has, 1 in 2x1"),
+        (("1x2", "tensor_parallel=2", "parallel=ddp"), "is for a sharded network; add --set parallel=fsdp"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            plan(*refused)
+    with pytest.raises(UsageError, match="'tensor_parallel' is not known"):
+        plan("1x2", "tensor_parallel=2", workload="resnet50")

@@ -40,7 +40,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
         monkeypatch.setattr(workers.subprocess, "Popen", instead)
         plan = make_plan(recipe={"host_settings": "default"}, topology="1x2", max_restarts=1)
-        started.append(WorkerProcesses(plan, TWO, tmp_path, sampled=False))
+        started.append(WorkerProcesses(plan, TWO, tmp_path, task="trial"))
         plan_file, variables = tmp_path / "plan.json", {"GLOO_SOCKET_IFNAME": "lo"}
         started[-1].start(
             Launch(plan_file=plan_file, launched_ns=7, variables=variables, connect=connect, prefix="run1/ranks")

@@ -333,6 +333,9 @@ def test_a_language_model_is_written_in_the_form_such_pages_have_for_it() -> Non
     assert "token/p/s,见“性能指标”" in text
     alone = replace(record, plan=replace(plan, topology="1x1", recipe={**recipe, "parallel": "ddp"}))
     assert (flagperf_language.shared(alone), flagperf_language.aligned(alone)) == ("PP1DP1TP1", "/")
+    by_blocks = [{**recipe, "parallel": way, "tensor_parallel": 2} for way in ("fsdp", "hsdp")]
+    shared = [flagperf_language.shared(replace(record, plan=replace(plan, recipe=one))) for one in by_blocks]
+    assert shared == ["FSDP4TP2", "DP2FSDP2TP2"]
 
 
 @pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])

@@ -14,7 +14,6 @@ from trainmark.spec.errors import NotReadyError
 from trainmark.train import checkpoint, collectives
 from trainmark.train.collectives import RankGroup, SingleRank
 from trainmark.train.loop import total_sums
-from trainmark.train.setup import newest_checkpoint
 
 MESSAGES = (b"", b"x", bytes(range(256)) * 4)
 
@@ -34,6 +33,7 @@ def _agree() -> dict[str, Any]:
         "heard": [list(together.broadcast(message if together.rank == 0 else None)) for message in MESSAGES],
         "largest": together.largest(together.rank, -together.rank),
         "total": together.total({"b": together.rank, "a": 1}),
+        "gathered": [list(one) for one in together.gather(bytes(together.rank))],
         "sums": total_sums(together, {"seen": torch.tensor([1, 2]) if together.rank else 0, "loss": torch.tensor(0.5)}),
     }
 
@@ -44,6 +44,7 @@ def test_every_rank_gets_the_bytes_of_rank_0_the_largest_and_the_total() -> None
         "heard": [list(message) for message in MESSAGES],
         "largest": [2, 0],
         "total": {"a": 3, "b": 3},
+        "gathered": [[], [0], [0, 0]],
         "sums": {"seen": [2, 4], "loss": 1.5},
     }
     assert on_ranks(3, _agree) == [expected] * 3
@@ -52,9 +53,9 @@ def test_every_rank_gets_the_bytes_of_rank_0_the_largest_and_the_total() -> None
 def _resume(whole: Path, empty: Path, nowhere: Path) -> dict[str, Any]:
     together = RankGroup()
     on_rank_0 = distributed.get_rank() == 0
-    state, damaged = newest_checkpoint(whole if on_rank_0 else nowhere, together)
+    state, damaged = checkpoint.newest_of_ranks(whole if on_rank_0 else nowhere, together, mapped=False)
     try:
-        newest_checkpoint(empty if on_rank_0 else nowhere, together)
+        checkpoint.newest_of_ranks(empty if on_rank_0 else nowhere, together, mapped=False)
     except NotReadyError as error:
         refusal = str(error)
     return {"state": state, "damaged": damaged, "refusal": refusal}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +15,19 @@ import pytest
 import torch
 from gloo_ranks import on_ranks
 from torch import Tensor, distributed
+from torch.distributed.device_mesh import init_device_mesh
 
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import PRECISIONS
-from trainmark.train import setup
+from trainmark.train import checkpoint, setup, tensor_parallel
+from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.parallel import DataParallel
+from trainmark.train.schedule import Position
 from trainmark.train.sharded import ShardedParallel, place
+from trainmark.workloads import weights
 from trainmark.workloads.decoder.batches import TextBatch
 from trainmark.workloads.decoder.recipes import DecoderRecipe
 
@@ -53,7 +57,6 @@ GPT = {
 }
 """What makes it a small gpt124m."""
 STEPS, SAVED = 4, 2
-NOTHING = torch.zeros(0, dtype=torch.uint8)
 BATCH = 8
 
 
@@ -63,45 +66,42 @@ def batch_of(step: int, rank: int, world: int, context: int = TINY.context) -> T
     return TextBatch(tokens=tokens.chunk(world)[rank], count=BATCH // world, global_count=BATCH)
 
 
-def unpacked(state: Tensor) -> dict[str, Any]:
-    return torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)  # type: ignore[no-any-return]
-
-
-def learn(change: dict[str, Any], precision: str, local_ranks: int, state: Tensor = NOTHING) -> dict[str, Any]:
-    """Losses of a few steps, and the state after the second; begins there where a state is given."""
+def learn(change: dict[str, Any], precision: str, local_ranks: int, save: str = "", resume: str = "") -> dict[str, Any]:
+    """Losses of a few steps, with a checkpoint after the second; begins at the newest where a folder is given."""
     world = distributed.get_world_size() if distributed.is_initialized() else 1
     rank = distributed.get_rank() if world > 1 else 0
+    together: Collectives = RankGroup() if world > 1 else SingleRank()
     recipe = replace(TINY, **change)
+    tensor = recipe.tensor_parallel if world > 1 else 1
     device = Platform(files.load("cpu")).open(0)
     stepper = setup.build_stepper(
         workloads.load("llama8b"), recipe, PRECISIONS[precision], device, world, local_ranks=local_ranks
     )
-    if len(state):
-        stepper.load_state(unpacked(state))
-    losses, kept = [], NOTHING
-    for step in range(SAVED if len(state) else 0, STEPS):
-        losses.append(stepper.step(batch_of(step, rank, world, recipe.context)))
-        if step == SAVED - 1:
-            whole = stepper.state()
-            if rank == 0:
-                packed = io.BytesIO()
-                torch.save(whole, packed)
-                kept = torch.frombuffer(bytearray(packed.getvalue()), dtype=torch.uint8)
-    together = torch.stack(losses)
+    if resume:
+        log: Any = SimpleNamespace(write=lambda event: None)
+        assert setup.resume_from_checkpoint(resume, stepper, log, together).step == SAVED
+    losses = []
+    for step in range(SAVED if resume else 0, STEPS):
+        losses.append(stepper.step(batch_of(step, rank // tensor, world // tensor, recipe.context)))
+        if save and step == SAVED - 1:
+            state = {"stepper": stepper.state(), "position": asdict(Position(step=SAVED))}
+            rest, held = stepper.parallel.split(state)
+            if rank == 0 or held is not None:
+                checkpoint.save_in_pieces(Path(save), SAVED, rest, held, together)
+    total = torch.stack(losses)
     if world > 1:
-        distributed.all_reduce(together)
+        distributed.all_reduce(total)
     tally = stepper.parallel.exchanged
     shape = tally.shape(parameters=0, backward_s=None) if tally else None
     counted = msgspec.to_builtins(shape) if shape else {}
     computed_with = {str(stepper.parallel.type_of(weight)) for weight in _weights(stepper)}
-    held = sum(
+    held_here = sum(
         weight.to_local().numel() if hasattr(weight, "to_local") else weight.numel() for weight in _weights(stepper)
     )
     return {
-        "losses": (together / world).tolist(),
-        "state": kept,
+        "losses": (total / world).tolist(),
         "exchanged": counted,
-        "held": held,
+        "held": held_here,
         "types": sorted(computed_with),
     }
 
@@ -116,9 +116,11 @@ def alone(precision: str = "fp32", **change: Any) -> dict[str, Any]:
 
 
 def ranks(
-    world: int, local_ranks: int, *, precision: str = "fp32", state: Tensor = NOTHING, **change: Any
+    world: int, local_ranks: int, *, precision: str = "fp32", save: str = "", resume: str = "", **change: Any
 ) -> dict[str, Any]:
-    found = on_ranks(world, learn, change, precision, local_ranks, state)
+    if world == 1:
+        return learn(change, precision, 1, save, resume)
+    found = on_ranks(world, learn, change, precision, local_ranks, save, resume)
     assert all(one["losses"] == found[0]["losses"] for one in found)
     return {**found[0], "held": [one["held"] for one in found]}
 
@@ -135,6 +137,9 @@ def ranks(
         (4, 4, {"parallel": "fsdp", "recompute": "full"}),
         (4, 2, {"parallel": "hsdp", "recompute": "selective"}),
         (2, 2, {"parallel": "fsdp", "accumulate": 2, "tied": True}),
+        (2, 2, {"parallel": "fsdp", "tensor_parallel": 2, "tied": True}),
+        (4, 4, {"parallel": "fsdp", "tensor_parallel": 2, "recompute": "selective", "accumulate": 2}),
+        (4, 2, {"parallel": "hsdp", "tensor_parallel": 2}),
     ],
 )
 def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: dict[str, Any]) -> None:
@@ -147,6 +152,13 @@ def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: di
         sent = {"kind": "all-reduce", "parallel": "ddp", "messages": 1, "bytes": 4 * whole, "last_bytes": 4 * whole}
         assert sent.items() <= found["exchanged"].items()
         assert found["exchanged"]["dtypes"] == {"float32": 4 * whole}
+    elif change.get("tensor_parallel"):
+        cut = TINY.layers * (2 * TINY.width * TINY.width + 2 * TINY.width * TINY.width // 2 + 3 * TINY.width * TINY.ffn)
+        shards = local_ranks if change["parallel"] == "hsdp" else world
+        assert sum(found["held"]) == (cut + 2 * (whole - cut)) * world // shards  # what is not cut, both have
+        assert found["exchanged"]["kind"] == "all-reduce, reduce-scatter and all-gather"
+        stream = 4 * BATCH * TINY.context * TINY.width * 2 // world
+        assert found["exchanged"]["bytes"] >= 4 * TINY.layers * stream
     else:
         shards = local_ranks if change["parallel"] == "hsdp" else world
         assert sum(found["held"]) == whole * world // shards
@@ -158,10 +170,11 @@ def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: di
 
 
 @pytest.mark.slow
-def test_bf16_is_computed_from_float32_masters_and_summed_in_float32() -> None:
-    found = ranks(2, 2, precision="bf16", parallel="fsdp")
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_bf16_is_computed_from_float32_masters_and_summed_in_float32(tmp_path: Path, tensor: int) -> None:
+    found = ranks(2, 2, precision="bf16", parallel="fsdp", tensor_parallel=tensor, save=str(tmp_path))
     assert found["losses"] == pytest.approx(alone("bf16")["losses"], rel=1e-2)
-    state = unpacked(found["state"])
+    state = checkpoint.load_newest(tmp_path)[0]["stepper"]
     assert {weight.dtype for weight in state["model"].values()} == {torch.float32}
     assert state["master_weights"] == []
     assert found["types"] == ["torch.bfloat16"]
@@ -173,36 +186,48 @@ WIDE = {"width": 32, "kv_heads": 4, "ffn": 48, "context": 16}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parallel", "change"), [("ddp", {}), ("fsdp", {}), ("fsdp", {"recompute": "selective"})])
-def test_fp8_learns_on_two_ranks_what_it_learns_on_one(parallel: str, change: dict[str, Any]) -> None:
-    found = ranks(2, 2, precision="fp8", parallel=parallel, **WIDE, **change)
+def test_fp8_learns_on_two_ranks_what_it_learns_on_one(tmp_path: Path, parallel: str, change: dict[str, Any]) -> None:
+    found = ranks(2, 2, precision="fp8", parallel=parallel, save=str(tmp_path), **WIDE, **change)
     assert found["losses"] == pytest.approx(alone("fp8", **WIDE)["losses"], rel=5e-3)
     assert found["losses"] != alone("bf16", **WIDE)["losses"]
     assert found["losses"] == pytest.approx(alone("bf16", **WIDE)["losses"], rel=1e-2)
-    state = unpacked(found["state"])
+    state = checkpoint.load_newest(tmp_path)[0]["stepper"]
     masters = state["model"].values() if parallel == "fsdp" else state["master_weights"]
     assert {weight.dtype for weight in masters} == {torch.float32}
 
 
+@pytest.fixture(scope="module")
+def saved_by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sharded")
+    ranks(2, 2, parallel="fsdp", save=str(folder))
+    return folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "parallel"), [(1, "ddp"), (2, "ddp"), (4, "fsdp")])
-def test_what_two_ranks_sharded_saved_goes_on_with_any_number_in_any_way(world: int, parallel: str) -> None:
-    saved = sharded_by_two()["state"]
-    if world == 1:
-        found = learn({"parallel": parallel}, "fp32", 1, saved)
-    else:
-        found = ranks(world, world, parallel=parallel, state=saved)
+@pytest.mark.parametrize(
+    ("world", "parallel", "tensor"), [(1, "ddp", 1), (2, "ddp", 1), (4, "fsdp", 1), (4, "fsdp", 2)]
+)
+def test_what_two_ranks_sharded_saved_goes_on_with_any_number_in_any_way(
+    world: int, parallel: str, tensor: int, saved_by_two: Path
+) -> None:
+    [newest] = weights.checkpoints(saved_by_two)
+    assert [path.name for path in sorted(newest.glob("rank*"))] == ["rank00000.safetensors", "rank00001.safetensors"]
+    found = ranks(world, world, parallel=parallel, tensor_parallel=tensor, resume=str(saved_by_two))
     assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
 
 
 @pytest.mark.slow
-def test_what_one_device_saved_goes_on_sharded() -> None:
-    found = ranks(2, 2, parallel="fsdp", state=alone()["state"])
+def test_what_four_ranks_saved_that_share_blocks_goes_on_on_one_device(tmp_path: Path) -> None:
+    ranks(4, 4, parallel="fsdp", tensor_parallel=2, save=str(tmp_path))
+    found = ranks(1, 1, resume=str(tmp_path))
     assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
 
 
-@cache
-def sharded_by_two() -> dict[str, Any]:
-    return ranks(2, 2, parallel="fsdp")
+@pytest.mark.slow
+def test_what_one_device_saved_goes_on_sharded(tmp_path: Path) -> None:
+    learn({}, "fp32", 1, str(tmp_path))
+    found = ranks(2, 2, parallel="fsdp", resume=str(tmp_path))
+    assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
 
 
 def refused() -> list[str]:
@@ -212,6 +237,8 @@ def refused() -> list[str]:
         ("gpt124m", "amp-fp16", {"parallel": "fsdp"}),
         ("gpt124m", "fp32", {"parallel": "fsdp", "compiled": "yes"}),
         ("gpt124m", "fp32", {"parallel": "fsdp", "average_decay": 0.9}),
+        ("gpt124m", "fp32", {"parallel": "fsdp", "tensor_parallel": 2, "compiled": "blocks"}),
+        ("gpt124m", "fp8", {"parallel": "fsdp", "tensor_parallel": 2}),
     ):
         recipe = replace(TINY, **change)
         try:
@@ -224,6 +251,12 @@ def refused() -> list[str]:
         setup.build_stepper(vision, recipe, PRECISIONS["fp32"], device, 2, local_ranks=2)
     except UsageError as error:
         said.append(str(error))
+    try:
+        tensor_parallel.share(
+            torch.nn.Linear(2, 2), init_device_mesh("cpu", (2,)), lambda message, gathered=False: nullcontext()
+        )
+    except UsageError as error:
+        said.append(str(error))
     return said
 
 
@@ -233,7 +266,10 @@ def test_what_cannot_be_sharded_is_refused_in_a_sentence() -> None:
     assert "loss scaler" in said[0]
     assert "set compiled=blocks" in said[1]
     assert "no rank holds all weights to average" in said[2]
-    assert "it is not sharded" in said[3]
+    assert "compiled=blocks does not go with tensor_parallel" in said[3]
+    assert "fp8 does not go with tensor_parallel=2" in said[4]
+    assert "it is not sharded" in said[5]
+    assert "does not say how devices could share its blocks" in said[6]
 
 
 def test_one_rank_has_nothing_to_shard() -> None:

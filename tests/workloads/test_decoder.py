@@ -267,6 +267,8 @@ def test_a_tied_network_begins_as_its_head_and_weights_of_a_file_are_taken() -> 
         (["width=100", "heads=3"], "cannot be shared by heads=3"),
         (["width=12", "heads=4", "kv_heads=4"], "odd width 3"),
         (["heads=4", "kv_heads=3"], "cannot share kv_heads=3"),
+        (["tensor_parallel=4"], "kv_heads=2 cannot be shared by tensor_parallel=4 devices"),
+        (["tensor_parallel=2", "ffn=33"], "ffn=33 cannot be shared by tensor_parallel=2 devices"),
     ],
 )
 def test_shapes_that_no_network_has_are_refused(settings: list[str], said: str) -> None:
@@ -295,6 +297,18 @@ def test_a_step_holds_the_same_windows_at_every_world_size_and_after_a_resume(te
     for world in (2, 4):
         assert all(torch.equal(a, b) for a, b in zip(one, global_batches(text, world, 1, 0, 4), strict=True))
     assert torch.equal(global_batches(text, 2, 1, 3, 1)[0], one[3])
+    groups = [
+        TextData(replace(TINY, batch_per_device=2, data_order="shuffled"), text, share)
+        for share in (Share(rank=rank, world=4, local_ranks=4, tensor=2) for rank in range(4))
+    ]
+    read = [next(source.train(1, 0)) for source in groups]
+    assert torch.equal(read[0].tokens, read[1].tokens)  # which compute together
+    assert torch.equal(torch.cat([read[0].tokens, read[2].tokens]), one[0])
+    workload = workloads.load("gpt124m")
+    assert sum(workload.items(batch) for batch in read) == one[0][:, 1:].numel()
+    judged = [sum(batch.count for batch in source.evaluation()) for source in groups]
+    assert judged[1] == judged[3] == 0
+    assert sum(judged) == sum(batch.count for batch in data(text, 1, 0).evaluation())
     assert not torch.equal(global_batches(text, 1, 0, 0, 1)[0], one[0])
 
 

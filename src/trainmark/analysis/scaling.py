@@ -108,7 +108,7 @@ def all_scalings(records: Iterable[Record], metric: str = "p_core") -> list[Scal
         members.sort(key=lambda record: (*_size(Topology.parse(record.plan.topology)), record.created))
         kinds: dict[tuple[Kind, object], list[Record]] = {}
         for record in members:
-            kinds.setdefault(("weak", _shared_out(record)), []).append(record)
+            kinds.setdefault(("weak", shared_out(record)), []).append(record)
             kinds.setdefault(("strong", global_batch(record)), []).append(record)
         for (kind, _), group in kinds.items():
             if len({record.plan.topology for record in group}) > 1:
@@ -127,8 +127,13 @@ def throughput_alias(word: str) -> str:
 
 def global_batch(record: Record) -> int:
     """Samples in one step over all devices and micro-batches."""
-    batch, micro_batches = _shared_out(record)
+    batch, micro_batches = shared_out(record)
     return batch * micro_batches * Topology.parse(record.plan.topology).devices
+
+
+def unlike(one: Record, other: Record) -> str:
+    """What differs between two runs that must be alike but for topology and batch; nothing where nothing does."""
+    return _differences(_conditions(one), _conditions(other))
 
 
 def to_json(found: Scaling) -> dict[str, Any]:
@@ -210,14 +215,14 @@ def _kind(ordered: Sequence[Record]) -> Kind:
     for other in ordered[1:]:
         if said := _differences(_conditions(base), _conditions(other)):
             raise UsageError(f"{_pair(base, other)} are not alike: {said}; only the topology may differ")
-    if len({_shared_out(record) for record in ordered}) == 1:
+    if len({shared_out(record) for record in ordered}) == 1:
         return "weak"
     if len({global_batch(record) for record in ordered}) == 1:
         return "strong"
-    other = next(record for record in ordered if _shared_out(record) != _shared_out(base))
+    other = next(record for record in ordered if shared_out(record) != shared_out(base))
     sizes = _differences(
-        {**dict(zip(SHARED_OUT, _shared_out(base), strict=True)), "global batch": global_batch(base)},
-        {**dict(zip(SHARED_OUT, _shared_out(other), strict=True)), "global batch": global_batch(other)},
+        {**dict(zip(SHARED_OUT, shared_out(base), strict=True)), "global batch": global_batch(base)},
+        {**dict(zip(SHARED_OUT, shared_out(other), strict=True)), "global batch": global_batch(other)},
     )
     raise UsageError(
         f"{_pair(base, other)} are neither weak nor strong scaling: {sizes}; "
@@ -252,7 +257,8 @@ def _data(record: Record) -> str:
     return f"{'synthetic' if record.plan.data.synthetic else 'real'} {record.plan.data.name}"
 
 
-def _shared_out(record: Record) -> tuple[int, int]:
+def shared_out(record: Record) -> tuple[int, int]:
+    """Batch per device and micro-batches of a step."""
     batch, micro_batches = (int(record.plan.recipe.get(name, 1)) for name in SHARED_OUT)
     return batch, micro_batches
 

@@ -156,8 +156,8 @@ def _prepare(args: argparse.Namespace) -> int:
     known = datasets.find(args.set)
     out = Path(args.out).expanduser()
     words = {option.name: getattr(args, option.name) for option in known.prepare_options}
-    files = {name: Path(word).expanduser() if word else None for name, word in words.items()}
-    say(known.prepare(out, any_archive=args.no_md5, progress=_shown, **files))
+    given = {name: word.expanduser() if isinstance(word, Path) else word for name, word in words.items()}
+    say(known.prepare(out, any_archive=args.no_md5, progress=_shown, **given))
     result_is_kept()
     print(out)
     return 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainmark.cli.price import add_price_options, price_of
 
 if TYPE_CHECKING:
+    from trainmark.analysis.forecast.rates import BatchAsked
     from trainmark.analysis.forecast.sizes import Known
     from trainmark.analysis.forecast.until import Work
     from trainmark.analysis.forecast.whole import WholeForecast
@@ -21,6 +22,7 @@ EXAMPLES = """\
   trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone
   trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
   trainmark forecast a1b2 c3d4 --to 2x8,64x8 --html forecast.html   the same with a chart
+  trainmark forecast last --to 2x8,4x8 --global-batch 4096   one batch, shared out
   trainmark forecast --published resnet50 --to 2x8   from the smaller rows of published tables
   trainmark forecast --backtest                      how wrong such forecasts were for published clusters"""
 
@@ -29,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of an id or file")
     parser.add_argument("--to", metavar="NxM,...", help="the sizes to forecast, like 2x8,64x8")
     parser.add_argument("--metric", default="p_core", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
+    parser.add_argument(
+        "--batch-per-device", type=int, metavar="N", help="forecast another batch on each device than the runs had"
+    )
+    parser.add_argument(
+        "--global-batch", type=int, metavar="N", help="share one batch out over all devices, whatever their number"
+    )
     parser.add_argument(
         "--until",
         default="target",
@@ -115,7 +123,8 @@ def _show(args: argparse.Namespace, asked: Sequence[tuple[Known, Sequence[Topolo
 
     if args.mtbf is not None and not args.mtbf > 0:
         raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
-    assumed = Assumptions(price=price_of(args), device_hours_a_failure=args.mtbf or DEVICE_HOURS_A_FAILURE)
+    hours = args.mtbf or DEVICE_HOURS_A_FAILURE
+    assumed = Assumptions(price=price_of(args), device_hours_a_failure=hours, batch=_batch(args))
     found = [whole(known, topologies, work, assumed) for known, topologies in asked]
     screen = console()
     if args.html:
@@ -163,3 +172,16 @@ def _topologies(words: str) -> list[Topology]:
     from trainmark.spec.topology import Topology
 
     return list(dict.fromkeys(Topology.parse(word) for word in words.split(",")))
+
+
+def _batch(args: argparse.Namespace) -> BatchAsked | None:
+    from trainmark.analysis.forecast.rates import BatchAsked
+    from trainmark.spec.errors import UsageError
+
+    per_device, overall = args.batch_per_device, args.global_batch
+    if per_device is not None and overall is not None:
+        raise UsageError("--batch-per-device and --global-batch contradict each other; leave one of them out")
+    for option, value in (("--batch-per-device", per_device), ("--global-batch", overall)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option} {value} is no batch; say a number above 0")
+    return BatchAsked(per_device=per_device, overall=overall) if per_device or overall else None

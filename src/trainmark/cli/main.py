@@ -33,6 +33,7 @@ COMMANDS = {
     "audit": "audit",
     "compare": "compare",
     "reproduce": "reproduce",
+    "verify": "verify",
     "explain": "explain",
     "data": "data",
     "sample": "sample",

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import cluster_env, coordinator, lifeline_stdin, planning, probe, ssh_run
+from trainmark.launch import cluster_env, coordinator, lifeline_stdin, planning, ssh_run, without_training
 from trainmark.launch.options import RunOptions
-from trainmark.launch.probe import Probed
+from trainmark.launch.without_training import Probed
 from trainmark.spec import links, site
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
@@ -119,10 +119,10 @@ def _probe_here(
         cluster_env.start_by_srun(topology, [sys.executable, "-m", "trainmark", *sys.argv[1:]])
     secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
     if here.launchers == 1:
-        return probe.probe_only(plan, store, pair_rounds=pair_rounds, interface=network.interface)
+        return without_training.probe_links(plan, store, pair_rounds=pair_rounds, interface=network.interface)
     together = coordinator.Coordinator(here, secret=secret, interface=network.interface)
     try:
-        found = probe.probe_only(
+        found = without_training.probe_links(
             plan, store, pair_rounds=pair_rounds, coordinator=together, interface=network.interface
         )
         if here.leads:

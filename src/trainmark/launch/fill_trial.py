@@ -67,7 +67,7 @@ class Trial:
             plan_file.write_text(json.dumps(plan.to_json()), encoding="utf-8")
             # one rank that shares the machine as the ranks of the run will
             env = ClusterEnv(is_rank=True, local_ranks=self._ranks)
-            workers = WorkerProcesses(plan, env, Path(name), sampled=False)
+            workers = WorkerProcesses(plan, env, Path(name), task="trial")
             workers.start(Launch(plan_file=plan_file, launched_ns=time.perf_counter_ns()))
             try:
                 ended = self._watch(workers, steps)

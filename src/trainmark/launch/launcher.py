@@ -24,7 +24,7 @@ from trainmark.launch.restarts import Restarts
 from trainmark.launch.settlement import Settled, collect_faults, fault_of_lost, follow, settle
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.store_server import StoreServer
-from trainmark.launch.workers import Launch, WorkerProcesses
+from trainmark.launch.workers import Launch, WorkerProcesses, WorkerTask
 from trainmark.spec import endings
 from trainmark.spec.errors import HangError, NotReadyError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
@@ -131,12 +131,12 @@ def execute(
     interface: str | None,
     signals: list[int],
     *,
-    only_probe: bool = False,
+    task: WorkerTask = "train",
     pair_rounds: int | None = None,
 ) -> Outcome:
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
     here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
-    workers = WorkerProcesses(plan, here, settled.folder, only_probe=only_probe, pair_rounds=pair_rounds)
+    workers = WorkerProcesses(plan, here, settled.folder, task=task, pair_rounds=pair_rounds)
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
     with _meeting_of_ranks(here, coordinator) as (connect, prefix):
         launch = Launch(

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import LARGEST
+from trainmark.spec.topology import Topology
 
 BARE_BUDGET_S = 180.0
 """What a command that names neither workload nor length takes, however many workloads there are."""
@@ -70,6 +71,24 @@ class RunOptions:
             self._check_value(_option_of(each), getattr(self, each.name))
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
             raise UsageError(f"--{ends[0]} and --{ends[1]} both say when the run stops; leave one of them out")
+
+    def sweep_topologies(self) -> list[Topology]:
+        """Those of --sweep, smallest first; UsageError where it does not go with what else was said."""
+        words = (self.sweep or "").split(",")
+        found = sorted({Topology.parse(word) for word in words}, key=lambda each: (each.devices, each.nodes))
+        for name in ("topology", "hosts", "resume"):
+            if getattr(self, name) is not None:
+                raise UsageError(f"--sweep says itself what runs where; leave --{name} out")
+        if len(found) < 2:
+            raise UsageError(f"--sweep {self.sweep} is one topology; name two or more, like 1x1,1x2,1x4")
+        if len(self.workloads) != 1:
+            raise UsageError("--sweep is for one workload; name it")
+        if several := [each for each in found if each.nodes > 1]:
+            raise UsageError(
+                f"topology {several[0]} of --sweep needs several machines, and a sweep has this one; run it by itself "
+                "with --hosts or in a job, and give all runs to 'trainmark scaling' and 'trainmark forecast'"
+            )
+        return found
 
     @property
     def shared_s(self) -> float | None:

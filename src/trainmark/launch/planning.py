@@ -15,7 +15,7 @@ from trainmark.spec import site
 from trainmark.spec.errors import NotReadyError, UsageError, nearest
 from trainmark.spec.plan import NO_FOLDER, DataChoice, Plan
 from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import AnyRecipe, Limits, deviations, from_values, kind_of, to_values, with_settings
+from trainmark.spec.recipe import AnyRecipe, Limits, Recipe, deviations, from_values, kind_of, to_values, with_settings
 from trainmark.spec.topology import Topology
 from trainmark.store.store import Store, default_folder
 
@@ -25,7 +25,7 @@ def plans(options: RunOptions) -> list[Plan]:
     if options.sweep is not None:
         return [
             plan
-            for topology in sweep_topologies(options)
+            for topology in options.sweep_topologies()
             for plan in plans(replace(options, sweep=None, topology=str(topology)))
         ]
     names = options.workloads or workloads.names()
@@ -36,25 +36,6 @@ def plans(options: RunOptions) -> list[Plan]:
             )
     share_s = options.shared_s and options.shared_s / (len(names) * options.repeat)
     return [with_share(decide(name, options), share_s) for name in names]
-
-
-def sweep_topologies(options: RunOptions) -> list[Topology]:
-    """Those of --sweep, smallest first; UsageError where it does not go with what else was said."""
-    words = (options.sweep or "").split(",")
-    found = sorted({Topology.parse(word) for word in words}, key=lambda each: (each.devices, each.nodes))
-    for name in ("topology", "hosts", "resume"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--sweep says itself what runs where; leave --{name} out")
-    if len(found) < 2:
-        raise UsageError(f"--sweep {options.sweep} is one topology; name two or more, like 1x1,1x2,1x4")
-    if len(options.workloads) != 1:
-        raise UsageError("--sweep is for one workload; name it")
-    if several := [each for each in found if each.nodes > 1]:
-        raise UsageError(
-            f"topology {several[0]} of --sweep needs several machines, and a sweep has this one; run it by itself with "
-            "--hosts or in a job, and give all runs to 'trainmark scaling' and 'trainmark forecast'"
-        )
-    return found
 
 
 def with_share(plan: Plan, share_s: float | None) -> Plan:
@@ -91,6 +72,7 @@ def decide(name: str, options: RunOptions) -> Plan:
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
     recipe = _with_weights_of_runs(recipe, options)
+    _check_tensor_parallel(recipe, topology)
     data = options.data or _site_data(workload.data_set, recipe_name)
     if data:
         folder = str(Path(data).expanduser().absolute())
@@ -151,8 +133,23 @@ def shared_anew(plan: Plan, topology: Topology) -> Plan:
         )
     workload = workloads.of_plan(plan)
     reference = workload.recipes["reference"]
-    recipe = from_values(type(reference), {**plan.recipe, "batch_per_device": batch // topology.devices})
+    values = {**plan.recipe, "batch_per_device": batch // topology.devices}
+    if tensor := int(values.get("tensor_parallel", 0)):
+        values["tensor_parallel"] = math.gcd(tensor, topology.devices_per_node)
+    recipe = from_values(type(reference), values)
     return replace(plan, topology=str(topology), recipe=to_values(recipe), deviations=deviations(recipe, reference))
+
+
+def _check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
+    """UsageError where devices cannot compute blocks together as a recipe says."""
+    tensor = getattr(recipe, "tensor_parallel", 1)
+    if tensor > 1 and recipe.parallel == "ddp":
+        raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
+    if topology.devices_per_node % tensor:
+        raise UsageError(
+            f"tensor_parallel={tensor} does not divide the devices a node has, {topology.devices_per_node} in "
+            f"{topology}; set a divisor of them"
+        )
 
 
 def _site_data(data_set: str, recipe_name: str) -> str | None:

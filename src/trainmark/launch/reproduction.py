@@ -43,6 +43,11 @@ def plan_again(
             f"run {record.run_id} trained a workload from {plan.workload_source}, and reproducing it runs that file; "
             "say --trust if you know what it holds"
         )
+    return with_data_here(plan, data)
+
+
+def with_data_here(plan: Plan, data: str | None) -> Plan:
+    """A plan of another machine with its data where that lies on this one."""
     if plan.data.folder == NO_FOLDER and not data:
         return plan
     return replace(plan, data=replace(plan.data, folder=str(_data_folder(plan, data))))

@@ -38,7 +38,7 @@ class Leg:
 
 def legs(options: RunOptions, store: Store) -> list[Leg]:
     """What there is to do, smallest first; of a sweep that was not finished, also what was done."""
-    alone = [replace(options, sweep=None, topology=str(topology)) for topology in planning.sweep_topologies(options)]
+    alone = [replace(options, sweep=None, topology=str(topology)) for topology in options.sweep_topologies()]
     decided = [planning.plans(each)[0] for each in alone]
     for plan, each in zip(decided, alone, strict=True):
         if fill.needs_search(plan, each):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -42,6 +43,12 @@ OTHERS_VARIABLES = re.compile(
     rf"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|{secret.VARIABLE}"
 )
 """What another launcher told this process is not meant for the workers we start, nor is the launchers' secret."""
+
+
+WorkerTask = Literal["train", "trial", "probe", "pairs", "verify"]
+"""What a worker is started for, as `train/worker.py` knows it."""
+SAMPLED = ("train", "verify")
+"""What the sampler stands beside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +87,12 @@ class WorkerProcesses:
         env: ClusterEnv,
         folder: Path,
         *,
-        only_probe: bool = False,
+        task: WorkerTask = "train",
         pair_rounds: int | None = None,
-        sampled: bool = True,
     ) -> None:
-        """With `only_probe` links are measured and nothing trained: among all ranks, or so many rounds of pairs."""
         self.plan = plan
-        self._only_probe = only_probe
-        self._pair_rounds = pair_rounds
-        self._sampled = sampled and not only_probe
+        self._task = task
+        self._words = [] if pair_rounds is None else ["--rounds", str(pair_rounds)]
         self.env = env
         self.folder = folder
         self.log = folder / ("launcher.log" if env.leads else f"launcher{env.launcher}.log")
@@ -109,7 +113,7 @@ class WorkerProcesses:
     def start(self, launch: Launch) -> None:
         self._launch = launch
         self._start_ranks()
-        if self.env.first_local_rank == 0 and self._sampled:
+        if self.env.first_local_rank == 0 and self._task in SAMPLED:
             self._start_sampler(launch.launched_ns)
 
     def restart(self) -> None:
@@ -246,9 +250,14 @@ class WorkerProcesses:
 
     def _start_ranks(self) -> None:
         self._processes, self._ended, self._ended_when_read = {}, [], []
-        worker = ["-m", "trainmark.train.worker", str(self.folder), str(self._launch.plan_file)]
-        worker += ["--only-probe"] if self._only_probe else [] if self._sampled else ["--trial"]
-        worker += [] if self._pair_rounds is None else ["--pairs", str(self._pair_rounds)]
+        worker = [
+            "-m",
+            "trainmark.train.worker",
+            str(self.folder),
+            str(self._launch.plan_file),
+            self._task,
+            *self._words,
+        ]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
             with self.log.open("ab") as log, ExitStack() as handed_over:
@@ -305,8 +314,11 @@ class WorkerProcesses:
             environment["OMP_NUM_THREADS"] = str(cores.threads(self.env.local_ranks))
         if self.env.world > 1:
             environment = {**self._launch.variables, **environment}
+        file = files.load(self.plan.platform)
+        if self._task == "verify":
+            environment = {**file.deterministic_settings, **environment}
         if self.plan.recipe["host_settings"] == "tuned":
-            environment = {**files.load(self.plan.platform).host_settings, **environment}
+            environment = {**file.host_settings, **environment}
         return environment
 
 

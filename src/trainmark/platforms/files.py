@@ -110,6 +110,8 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster calls one device."""
     host_settings: Mapping[str, str] = {}
     """Variables the workers get where the recipe says host_settings=tuned."""
+    deterministic_settings: Mapping[str, str] = {}
+    """Variables without which the platform's libraries may give other bits each time; `trainmark verify` sets them."""
     recognise: Recognise = msgspec.field(default_factory=Recognise)
     peaks: tuple[Peak, ...] = ()
     sensors: Sensors | None = None
@@ -120,9 +122,10 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("precisions is empty; name those the devices train in")
         _check_known("precision", self.precisions, PRECISIONS)
         _check_pattern("out_of_memory", self.out_of_memory)
-        for variable, value in self.host_settings.items():
-            if not re.fullmatch(_VARIABLE, variable):
-                raise ValueError(f"host_settings gives variables texts, not {variable} = {value!r}")
+        for key in ("host_settings", "deterministic_settings"):
+            for variable, value in getattr(self, key).items():
+                if not re.fullmatch(_VARIABLE, variable):
+                    raise ValueError(f"{key} gives variables texts, not {variable} = {value!r}")
 
     @property
     def is_own(self) -> bool:

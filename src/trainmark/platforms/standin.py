@@ -39,6 +39,23 @@ Values = Annotated[
 """What a sensor shows: one value a second, and again from the first."""
 
 
+class Flip(msgspec.Struct, frozen=True, kw_only=True):
+    """A bit that comes out wrong in what an operator gives, or in what it writes where it writes in place."""
+
+    operator: str
+    """As `aten::relu` without its first word, or `allreduce_` for what an exchange leaves."""
+    at: tuple[_Count, ...] = ()
+    """Which of the operator's calls on the device are hit, counted from 1."""
+    every: _Count = 0
+    """Every so manieth of them."""
+    tensor: _Count = 0
+    """Of several that the operator gives or writes, which; counted round where there are fewer."""
+    place: _Count = 0
+    """Which of the tensor's numbers, counted round."""
+    bit: _Count = 20
+    """Which of its bits, from the lowest, counted round."""
+
+
 class Script(msgspec.Struct, frozen=True, kw_only=True):
     """What one device does."""
 
@@ -75,6 +92,12 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Operators that lose what they write into tensors they are given, such as running statistics."""
     missing_operators: tuple[str, ...] = ()
     """Operators the device does not have."""
+    flips: tuple[Flip, ...] = ()
+    """Bits that come out wrong now and then."""
+    unsteady_operators: tuple[str, ...] = ()
+    """Operators whose results differ from call to call, unless torch.use_deterministic_algorithms is on."""
+    ever_unsteady_operators: tuple[str, ...] = ()
+    """Operators whose results differ from call to call whatever anybody asks for."""
     plain_memory_error: bool = False
     """Memory that ends is said as a plain RuntimeError, in words of the vendor's own."""
     memory_told_by: Literal["module", "accelerator", "nobody"] = "module"

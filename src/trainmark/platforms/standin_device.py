@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainmark.platforms.cpu_emulation import RoundedFactors, WideArithmetic
 from trainmark.platforms.platform import Device, Platform
-from trainmark.platforms.standin import Script
+from trainmark.platforms.standin import Flip, Script
 from trainmark.platforms.timestamps import EventMarks
 from trainmark.spec.precision import Precision
 
@@ -54,6 +54,7 @@ class StandInDevice(Device):
         self.torch = torch.device("cpu")
         self.queue = Queue(script, f"stand-in device {index}")
         self.memory = Memory(script, self.queue.owner)
+        self._flaws = Flaws(script)
         self.marks = EventMarks(lambda: QueueEvent(self.queue, script.event_clock))
         self._script = script
         told_by = {"module": (self, None), "accelerator": (_Named(), _AsAccelerator(self)), "nobody": (_Named(), None)}
@@ -74,7 +75,7 @@ class StandInDevice(Device):
         return self._launches(wide=self.widens(precision))
 
     def _launches(self, *, wide: bool) -> Launches:
-        return Launches(self.queue, self.memory, self._script, wide)
+        return Launches(self.queue, self.memory, self._script, self._flaws, wide)
 
     # what torch's modules for devices offer
 
@@ -256,6 +257,43 @@ class Memory:
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
 
+class Flaws:
+    """Counts the calls of the operators a script lets go wrong, over all that the device does, and flips bits."""
+
+    def __init__(self, script: Script) -> None:
+        self._flips: dict[str, list[Flip]] = {}
+        for flip in script.flips:
+            self._flips.setdefault(flip.operator, []).append(flip)
+        self._unsteady, self._ever_unsteady = script.unsteady_operators, script.ever_unsteady_operators
+        self.names = {*self._flips, *self._unsteady, *self._ever_unsteady}
+        self._calls: dict[str, int] = {}
+
+    def strike(self, operation: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Called after each call of one of `names`."""
+        name = _name(operation)
+        number = self._calls[name] = self._calls.get(name, 0) + 1
+        written = args[0] if operation._schema.is_mutable else result
+        floating = [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        tensors = [tensor for tensor in floating if tensor.numel()]
+        if not tensors:
+            return
+        for flip in self._flips.get(name, ()):
+            if number in flip.at or (flip.every and number % flip.every == 0):
+                _flip_bit(tensors[flip.tensor % len(tensors)], flip.place, flip.bit)
+        calm = torch.are_deterministic_algorithms_enabled()
+        if name in self._ever_unsteady or (name in self._unsteady and not calm):
+            _flip_bit(tensors[0], number * 2654435761 >> 7, number % 2)  # scattered, and never twice alike
+
+
+def _flip_bit(tensor: Tensor, place: int, bit: int) -> None:
+    bits, width = tensor.detach().view(_INTEGERS[tensor.itemsize]), 8 * tensor.itemsize
+    bit %= width
+    mask = -(1 << bit) if bit == width - 1 else 1 << bit
+    where = torch.unravel_index(torch.tensor(place % tensor.numel()), bits.shape)
+    bits[where] = bits[where] ^ mask
+
+
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LAUNCH, _VIEW, _TO_HOST = range(3)
 _ASKS_FOR_A_VALUE = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
 
@@ -265,11 +303,12 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     _kinds: dict[Any, int] = {}  # noqa: RUF012 - of operations, which are the same for all
 
-    def __init__(self, queue: Queue, memory: Memory, script: Script, wide: bool) -> None:
+    def __init__(self, queue: Queue, memory: Memory, script: Script, flaws: Flaws, wide: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._queue = queue
         self._memory = memory
         self._script = script
+        self._flaws = flaws
         self._lies = bool(script.wrong_operators or script.unwritten_operators or script.missing_operators)
         self._wide = WideArithmetic() if wide else None  # type: ignore[no-untyped-call]
         inside = script.float32_inside
@@ -290,7 +329,11 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if operation.namespace == "c10d" and not self._script.exchanges:
                     _, *rest = operation(*tree_map_only(Tensor, Tensor.clone, args), **kwargs)
                     return args[0], *rest
-            return operation(*args, **kwargs)
+            result = operation(*args, **kwargs)
+            if self._flaws.names and operation.namespace == "c10d" and _name(operation) in self._flaws.names:
+                result[-1].wait()
+                self._flaws.strike(operation, args, result)
+            return result
         self._memory.hold(args)
         given = args if self._inside is None else self._inside.rounded(operation, args)
         if self._lies and _name(operation) in self._script.unwritten_operators:
@@ -303,6 +346,8 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._queue.launch(began_ns, time.perf_counter_ns() - began_ns)
         if self._lies and _name(operation) in self._script.wrong_operators:
             result = tree_map_only(Tensor, _a_tenth_larger, result)
+        if self._flaws.names and _name(operation) in self._flaws.names:
+            self._flaws.strike(operation, args, result)
         self._memory.hold((result,))
         return result
 

@@ -86,12 +86,15 @@ def performance(
 
 
 def shared(record: Record) -> str:
-    """How ranks share the network, in the pages' letters: DP for replicas, FSDP for what is sharded."""
+    """How ranks share the network, in the pages' letters: DP for replicas, FSDP for what is sharded, TP for blocks that
+    devices compute together."""
     topology, way = Topology.parse(record.plan.topology), record.plan.recipe.get("parallel", "ddp")
+    tensor = int(record.plan.recipe.get("tensor_parallel", 1))
+    blocks = f"TP{tensor}" if tensor > 1 else ""
     if way == "fsdp":
-        return f"FSDP{topology.devices}"
+        return f"FSDP{topology.devices // tensor}{blocks}"
     if way == "hsdp":
-        return f"DP{topology.nodes}FSDP{topology.devices_per_node}"
+        return f"DP{topology.nodes}FSDP{topology.devices_per_node // tensor}{blocks}"
     return f"PP1DP{topology.devices}TP1"
 
 

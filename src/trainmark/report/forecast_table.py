@@ -66,13 +66,6 @@ def _row(rate: RateForecast, outcome: WholeTraining | None, titles: Sequence[str
     return cells
 
 
-def _rate(rate: RateForecast) -> tuple[str, ...]:
-    if rate.interval is None:
-        return (NOTHING,)
-    low, high = rate.interval
-    return _span(ForecastRange(value=rate.rate, low=low, high=high))
-
-
 def _span(span: ForecastRange) -> tuple[str, ...]:
     bounds = f"[{number(span.low)}, {number(span.high)}]"
     return (bounds,) if span.value is None else (number(span.value), bounds)

@@ -20,6 +20,7 @@ NOT_FINITE = "the loss is not finite"
 CLOCKS_APART = "the device counts time unlike the host, so its throughput means nothing"
 CUT_OFF = "the run was cut off"
 LINKS_MEASURED = "the links are measured"
+VERIFIED = "the arithmetic is verified"
 
 COMPLETE = (TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS, STEPS, ITEMS, SETTLED, SECONDS, BUDGET)
 """Why a run ends whose result is valid."""

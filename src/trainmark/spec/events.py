@@ -23,6 +23,7 @@ from trainmark.spec.machine import (
     StepProfile,
 )
 from trainmark.spec.numbers import Count, Finite, Whole
+from trainmark.spec.verify import BitDifference, Operators
 
 
 class Event(Struct, frozen=True, tag_field="event"):
@@ -202,6 +203,27 @@ class NoSample(Event, tag="no-sample", frozen=True, kw_only=True):
     reason: str
 
 
+class RoundVerified(Event, tag="verify-round", frozen=True, kw_only=True, omit_defaults=True):
+    """All steps of a verify were computed once more."""
+
+    round: Count
+    steps: Count
+    seconds: Finite
+    found: Sequence[BitDifference] = ()
+    """What is known to be wrong since the round before, in this round or an earlier one."""
+    settled: bool = False
+    """Two rounds agree on every step, on this rank."""
+    hashed: Count = 0
+    """Tensors of a step whose bits were looked at."""
+    hashed_on_host: str = ""
+    draws: bool = False
+    """Random numbers of the step are made the same everywhere."""
+
+
+class OperatorsRepeated(Event, Operators, tag="verify-operators", frozen=True, kw_only=True, omit_defaults=True):
+    """What each operator of the rank's first step gave when it was called again."""
+
+
 class End(Event, tag="end", frozen=True, kw_only=True):
     """The rank is done."""
 
@@ -229,7 +251,7 @@ RankEvent = (
     Begin | DeviceOpening | EnvironmentSeen | LinksMeasured | PairsMeasured | StepCompared | Resumed | Ready
     | PrecisionSeen | Steps
     | StretchTimed | Alive | Evaluated | Saved | Phases | ExchangeCounted | FlopsCounted | ArtifactsLeft | NoSample
-    | Profiled | End | Failed
+    | Profiled | RoundVerified | OperatorsRepeated | End | Failed
 )  # fmt: skip
 
 

@@ -164,15 +164,18 @@ class ExchangeShape(Struct, frozen=True, kw_only=True):
     """What ranks exchange in one step, as rank 0 saw it in the last one."""
 
     kind: str
-    """`all-reduce`, or `reduce-scatter and all-gather` where the network is sharded."""
+    """`all-reduce`, or `reduce-scatter and all-gather` where the network is sharded; both where ranks also compute
+    blocks together."""
     messages: Whole
     """Buckets of gradients, and of weights where these are gathered."""
     size_bytes: Whole = msgspec.field(name="bytes")
     """Of all messages, each as long as what the ranks hold together of it."""
     parallel: str = ""
-    """How the ranks share the work: `ddp`, `fsdp`, or `hsdp`, which shards inside a node; empty where not recorded."""
+    """How the ranks share the work: `ddp`, `fsdp`, or `hsdp`, which shards inside a node, with `+tp2` behind where two
+    compute each block together; empty where not recorded."""
     gathered_bytes: Whole = 0
-    """Of the bytes, those of weights that all-gathers put together; the others are gradients."""
+    """Of the bytes, those of weights that all-gathers put together; the others are gradients, and what blocks add up
+    where ranks compute them together."""
     last_bytes: Whole | None = None
     """Of the last message of a step, which no computing can hide."""
     dtypes: Mapping[str, Whole] = {}

@@ -75,6 +75,21 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
+ROUNDINGS = 4
+"""Times as much as rounding every result once changes a quantity, it may differ."""
+FLOOR = 1e-4
+"""What nobody has to explain, of a quantity's size: sums in another order."""
+SCALED_ROUNDING = 2.0**-5
+"""By how much a sum of products is off whose factors have eight bits: the errors of many, which are larger, differ."""
+
+
+def rounding(precision: Precision) -> float:
+    """The largest share of a number by which a precision rounds it."""
+    if precision.scaled:
+        return SCALED_ROUNDING
+    return float(2.0 ** (1 - significand_bits(precision.computes_in)))
+
+
 def significand_bits(type_: str) -> int:
     """Of a type by torch's name, or `tf32`."""
     return _BITS[type_]

@@ -94,6 +94,9 @@ class RankLog:
     artifacts: tuple[Artifact, ...] = ()
     no_sample: str | None = None
     """Why the trained model left no sample of its work, where it should have."""
+    rounds: list[events.RoundVerified] = field(default_factory=list)
+    """Of a verify, which trains nothing."""
+    operators: events.OperatorsRepeated | None = None
     torn: bool = False
     """The event file ends in the middle of a line, which was dropped."""
     device_from_ns: int | None = None
@@ -192,6 +195,10 @@ class RankLog:
                 self.artifacts = tuple(event.artifacts)
             case events.NoSample():
                 self.no_sample = event.reason
+            case events.RoundVerified():
+                self.rounds.append(event)
+            case events.OperatorsRepeated():
+                self.operators = event
             case events.End():
                 self.end, self.phase = event, "end"
             case events.Failed():

@@ -1,17 +1,28 @@
-"""Checkpoints that are whole or not there: written beside, synced, renamed, with their hash in a manifest."""
+"""Checkpoints that are whole or not there: written beside, synced, renamed, with their hashes in a manifest."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import os
 import pickle
 import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from trainmark.spec.errors import NotReadyError, WorkloadError
 from trainmark.spec.whole_files import UNFINISHED, sha256, sync, whole_folder
+from trainmark.train.collectives import Collectives, SingleRank
+from trainmark.workloads import pieces
+from trainmark.workloads.pieces import MANIFEST, STATE, Piece, Stored
 from trainmark.workloads.weights import checkpoints
 
 PREFIX = "step-"
@@ -21,36 +32,179 @@ KEPT = 2
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Writes a checkpoint of a step; the older ones beyond the last two are removed once it is safe on disk."""
+    return save_in_pieces(folder, step, state, None, SingleRank())
+
+
+def save_in_pieces(
+    folder: Path,
+    step: int,
+    state: dict[str, Any],
+    held: list[Piece] | None,
+    ranks: Collectives,
+    alive: Callable[[], None] = lambda: None,
+) -> Path:
+    """The same by all ranks together: each writes the pieces it holds, and rank 0 the state, where those stand without
+    their values. A rank that does not see rank 0's folder sends it what it holds, block by block.
+
+    Where nobody holds pieces (None), only rank 0 has something to write, and the others need not call.
+    """
     final = folder / f"{PREFIX}{step:09d}"
+    if ranks.rank:
+        _write_own(Path(ranks.broadcast(None).decode()), held or [], ranks, step, alive)
+        return final
     for left in folder.glob(f".{PREFIX}*{UNFINISHED}"):  # by a worker that was killed here
         shutil.rmtree(left, ignore_errors=True)
-    try:
-        with whole_folder(final) as part:
-            torch.save(state, part / "state.pt")
-            manifest = {"step": step, "size": (part / "state.pt").stat().st_size, "sha256": sha256(part / "state.pt")}
-            (part / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-            for name in ("state.pt", "manifest.json", "."):
+    with _said_in_a_sentence(step, folder):
+        with whole_folder(final.absolute()) as part:
+            manifest: dict[str, Any] = {"step": step}
+            if held is not None:
+                ranks.broadcast(str(part).encode())
+                manifest["shards"] = _write_own(part, held, ranks, step, alive)
+            torch.save(state, part / STATE)
+            manifest |= {"size": (part / STATE).stat().st_size, "sha256": sha256(part / STATE)}
+            (part / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+            for name in (STATE, MANIFEST, "."):
                 sync(part / name)
         sync(folder)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
-        raise WorkloadError(f"cannot write the checkpoint of step {step} to {folder}: {reason}") from error
     for old in checkpoints(folder)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
-def load_newest(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The newest whole checkpoint, and a sentence about each damaged one, which is renamed `.corrupt` and kept."""
+def _write_own(
+    part: Path, held: list[Piece], ranks: Collectives, step: int, alive: Callable[[], None]
+) -> dict[str, dict[str, Any]]:
+    """Each rank's pieces in a file of its own; returns what of each the manifest is to say."""
+    sees = [bool(one) for one in ranks.gather(b"yes" if part.is_dir() else b"")]
+    own = pieces.blocks(held)
+    if sees[ranks.rank]:
+        written = [_written(part, ranks.rank, own, alive)]
+    else:
+        written = []
+        for block in own:
+            ranks.send(block)
+        ranks.send(b"")
+    if ranks.rank == 0:
+        for other in (rank for rank, seen in enumerate(sees) if not seen):
+            written.append(_written(part, other, iter(partial(ranks.receive, other), b""), alive))
+    told = [one for each in ranks.gather(json.dumps(written).encode()) for one in json.loads(each)]
+    for one in told:
+        if one["failed"]:
+            raise _cannot_write(step, part.parent, one["failed"])
+    return {one["name"]: {"size": one["size"], "sha256": one["sha256"]} for one in told}
+
+
+def _written(
+    part: Path, rank: int, blocks: Iterable[bytes | memoryview], alive: Callable[[], None]
+) -> dict[str, str | int]:
+    path, digest, size, failed = part / f"rank{rank:05d}.safetensors", hashlib.sha256(), 0, ""
+    blocks = iter(blocks)
+    try:
+        with path.open("xb") as file:
+            for block in blocks:
+                file.write(block)
+                digest.update(block)
+                size += len(block)
+                alive()
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        failed = error.strerror or str(error)
+        for _ in blocks:  # who still sends must be heard out
+            pass
+    return {"name": path.name, "size": size, "sha256": digest.hexdigest(), "failed": failed}
+
+
+@contextmanager
+def _said_in_a_sentence(step: int, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+        raise _cannot_write(step, folder, reason) from error
+
+
+def _cannot_write(step: int, folder: Path, reason: str | None) -> WorkloadError:
+    return WorkloadError(f"cannot write the checkpoint of step {step} to {folder}: {reason}")
+
+
+def load_newest(folder: Path, *, mapped: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """The newest whole checkpoint, and a sentence about each damaged one, which is renamed `.corrupt` and kept.
+
+    What lies in pieces is `Stored`. With `mapped`, what lies in one file is read when it is looked at.
+    """
+    path, damaged = _newest(folder)
+    return _state(path, mapped=mapped), damaged
+
+
+def newest_of_ranks(folder: Path, ranks: Collectives, *, mapped: bool) -> tuple[dict[str, Any], list[str]]:
+    """What rank 0 finds in its folder; if that is nothing, all ranks say so. Where all see it, each reads for itself;
+    else rank 0 reads every tensor and tells it to the others, and all must ask for the same in the same order."""
+    if ranks.world == 1:
+        return load_newest(folder, mapped=mapped)
+    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+    if ranks.rank == 0:
+        try:
+            path, found["damaged"] = _newest(folder.absolute())
+            state = _state(path, mapped=mapped)
+            found |= {"path": str(path), "manifest": sha256(path / MANIFEST), "state": pieces.without_values(state)}
+        except NotReadyError as error:
+            found["refusal"] = str(error)
+        packed = io.BytesIO()
+        torch.save(found, packed)
+        ranks.broadcast(packed.getvalue())
+    else:
+        found = torch.load(io.BytesIO(ranks.broadcast(None)), map_location="cpu", weights_only=True)
+    if "refusal" in found:
+        raise NotReadyError(found["refusal"])
+    path = Path(found["path"])
+    [unseen] = ranks.largest(not _sees(path, found["manifest"]))
+    if unseen:
+        return _told_by_rank_0(found["state"], state, ranks), found["damaged"]
+    return state if ranks.rank == 0 else _state(path, mapped=mapped), found["damaged"]
+
+
+def step_of(folder: Path) -> int:
+    """Steps that a whole checkpoint had been trained for."""
+    return int(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["step"])
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint's folder; None where it is whole."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.names(path)}}
+        with ThreadPoolExecutor() as pool:
+            return next(filter(None, pool.map(_unlike, [path / name for name in files], files.values())), None)
+    except (OSError, ValueError, KeyError, TypeError, NotReadyError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _unlike(file: Path, manifest: dict[str, Any]) -> str | None:
+    """How a file is not what the manifest says of it."""
+    size, where = file.stat().st_size, "" if file.name == STATE else f"{file.name}: "
+    reason = None
+    if size != manifest["size"]:
+        reason = f"{size} bytes, not {manifest['size']}"
+    elif sha256(file) != manifest["sha256"]:
+        reason = "its content does not match its hash"
+    return reason and where + reason
+
+
+def _newest(folder: Path) -> tuple[Path, list[str]]:
+    """The newest checkpoint that is whole and can be read."""
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
         reason = damage(path)
         if reason is None:
             try:
-                state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
-                return state, damaged
+                _state(path, mapped=True)
+                return path, damaged
             except pickle.UnpicklingError:
                 reason = "it holds more than tensors and numbers, and loading it could run code"
+            except NotReadyError as error:
+                reason = str(error)
             except Exception as error:  # torch raises what its many readers happen to raise
                 reason = f"torch cannot read it: {str(error).partition(chr(10))[0]}"
         path.rename(path.with_name(path.name + ".corrupt"))
@@ -59,23 +213,40 @@ def load_newest(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def size_bytes(path: Path) -> int:
-    return (path / "state.pt").stat().st_size
+    """Of all files of a checkpoint."""
+    return sum(file.stat().st_size for file in path.iterdir())
 
 
-def step_of(folder: Path) -> int:
-    """Steps that a whole checkpoint had been trained for."""
-    return int(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["step"])
+def _state(path: Path, *, mapped: bool) -> dict[str, Any]:
+    state = torch.load(path / STATE, map_location="cpu", weights_only=True, mmap=mapped)
+    found: dict[str, Any] = pieces.opened(state, path)
+    return found
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint's folder; None where it is whole."""
+def _sees(path: Path, manifest: str) -> bool:
+    """Whether a rank finds at a path what rank 0 found there: hosts may have disks of their own."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        size = size_bytes(path)
-        if size != manifest["size"]:
-            return f"{size} bytes, not {manifest['size']}"
-        if sha256(path / "state.pt") != manifest["sha256"]:
-            return "its content does not match its hash"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+        return sha256(path / MANIFEST) == manifest
+    except OSError:
+        return False
+
+
+def _told_by_rank_0(bare: Any, state: Any, ranks: Collectives) -> Any:
+    """A state whose tensors rank 0 reads when all ranks ask for one."""
+    values: dict[str, Tensor | Stored] = {}
+    pieces.changed(state, values.__setitem__)
+
+    def told(path: str, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_meta:
+            return value
+
+        def read(region: pieces.Region) -> Tensor:
+            given = None
+            if ranks.rank == 0:
+                given = bytes(pieces.in_bytes(values[path][pieces.everything(value.shape)]))
+            heard = torch.frombuffer(bytearray(ranks.broadcast(given)), dtype=value.dtype)
+            return heard.view(value.shape)[region].clone()
+
+        return Stored(value.shape, value.dtype, read)
+
+    return pieces.changed(bare, told)

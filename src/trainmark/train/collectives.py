@@ -25,6 +25,14 @@ class Collectives(Protocol):
     def broadcast(self, data: bytes | None) -> bytes:
         """What rank 0 gives, on every rank; the others give None. All ranks must call together."""
 
+    def gather(self, data: bytes) -> list[bytes]:
+        """What every rank gives, by rank, on all of them. All ranks must call together."""
+
+    def send(self, data: bytes | memoryview) -> None:
+        """To rank 0, which must `receive` it meanwhile."""
+
+    def receive(self, rank: int) -> bytes: ...
+
     def barrier(self) -> None: ...
 
     def leave(self) -> None:
@@ -45,6 +53,15 @@ class SingleRank:
 
     def broadcast(self, data: bytes | None) -> bytes:
         return _given(data)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return [data]
+
+    def send(self, data: bytes | memoryview) -> None:
+        raise ValueError("one rank alone has nobody to send to")
+
+    def receive(self, rank: int) -> bytes:
+        raise ValueError("one rank alone has nobody to hear from")
 
     def barrier(self) -> None:
         pass
@@ -83,6 +100,30 @@ class RankGroup:
             for part in torch.split(torch.frombuffer(whole, dtype=torch.uint8), BROADCAST_BYTES):
                 distributed.broadcast(part, src=0, group=self._group)
         return bytes(whole)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        distributed.all_gather(lengths, torch.tensor([len(data)]), group=self._group)
+        most = int(max(lengths))
+        if not most:
+            return [b""] * self.world
+        padded = torch.frombuffer(bytearray(data).ljust(most), dtype=torch.uint8)
+        found = [torch.empty_like(padded) for _ in range(self.world)]
+        distributed.all_gather(found, padded, group=self._group)
+        return [one.numpy().tobytes()[: int(length)] for one, length in zip(found, lengths, strict=True)]
+
+    def send(self, data: bytes | memoryview) -> None:
+        distributed.send(torch.tensor([len(data)]), dst=0, group=self._group)
+        if len(data):
+            distributed.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), dst=0, group=self._group)
+
+    def receive(self, rank: int) -> bytes:
+        length = torch.zeros(1, dtype=torch.int64)
+        distributed.recv(length, src=rank, group=self._group)
+        data = torch.empty(int(length), dtype=torch.uint8)
+        if len(data):
+            distributed.recv(data, src=rank, group=self._group)
+        return data.numpy().tobytes()
 
     def barrier(self) -> None:
         distributed.barrier(group=self._group)

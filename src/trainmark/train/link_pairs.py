@@ -6,15 +6,21 @@ what is measured: a slow cable shows in every round, and a switch that cannot ca
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from torch import distributed
 
 from trainmark.platforms.platform import Device
+from trainmark.spec import endings, events
+from trainmark.spec.event_files import EventWriter
 from trainmark.spec.links import AllReduce, PairLink, best_pairs, cables
+from trainmark.spec.plan import Plan
+from trainmark.spec.topology import Topology
 from trainmark.spec.tournament import Pairs, disjoint, rounds
-from trainmark.train import link_probe
+from trainmark.train import link_probe, setup
 from trainmark.train.collectives import Collectives, RankGroup
+from trainmark.train.ranks import Ranks, host_name
 
 SIZES_BYTES = (4096, 1 << 20, 16 << 20, 64 << 20)
 """One for the latency, the largest for the bandwidth, and two on the way for links too slow for it."""
@@ -27,6 +33,18 @@ TRIES = 4
 LONGEST_NAME = 64
 BUDGET_S = 1.0
 """Of a pair, connecting left out."""
+
+
+def work(plan: Plan, ranks: Ranks, log: EventWriter, *, count: int | None) -> None:
+    """One rank's part: it joins the others, measures with them, and writes each round down."""
+    device = setup.open_device(plan, ranks)
+    everybody = setup.join(device, ranks)
+    nodes = Topology.parse(plan.topology).nodes
+    hosts = host_names(everybody, nodes=nodes, own=host_name(os.environ))
+    for pairs in measure(device, everybody, nodes=nodes, count=count):
+        log.write(events.PairsMeasured(pairs=pairs, hosts=hosts) if ranks.rank == 0 else events.Alive(phase="init"))
+    log.write(events.End(ended=endings.LINKS_MEASURED))
+    everybody.leave()
 
 
 def measure(

@@ -19,11 +19,18 @@ from trainmark.platforms.platform import Device
 from trainmark.platforms.timestamps import Marks
 from trainmark.spec.errors import UsageError
 from trainmark.spec.machine import ExchangeShape
+from trainmark.workloads.pieces import Piece
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 """Layers whose statistics need float32 whatever the rest computes in."""
 TIMED_BACKWARDS = 12
 """Warm-up has as many steps, or nearly: two marks more in each of them change no result."""
+
+
+class Exchange(Protocol):
+    """Is entered around an exchange of a message, which may be one of weights that are gathered."""
+
+    def __call__(self, message: Tensor, *, gathered: bool = False) -> AbstractContextManager[None]: ...
 
 
 class ExchangeTimer(Protocol):
@@ -100,10 +107,11 @@ class Parallel(Protocol):
     """What the stepper asks of a way to share the work; all ranks call all of it together.
 
     Nothing here takes every rank to hold all weights: a way that shards them may replace the parameters in `wrap`,
-    which comes before the optimizer is made, and gathers and spreads them in `state` and `load_state`.
+    which comes before the optimizer is made; its `state` holds parts, and `load_state` reads only those it needs.
     """
 
     world: int
+    """How many batches make a step: one of each rank, or of each group of ranks that compute one together."""
     together: bool
     """True where no rank can compute without the others, not even forward."""
     exchanged: ExchangeTally | None
@@ -137,7 +145,11 @@ class Parallel(Protocol):
         then depend on which rank took which sample."""
 
     def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Both whole, so that a later run may share the work among other ranks and in another way."""
+        """Of both, as this rank holds them; a later run may share the work among other ranks and in another way."""
+
+    def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
+        """A state without the tensors that ranks hold in parts, and which parts this rank is to write down; None where
+        every rank holds all of it."""
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None: ...
 
@@ -193,6 +205,9 @@ class OneDevice:
 
     def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+    def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
+        return state, None
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         model.load_state_dict(state["model"])

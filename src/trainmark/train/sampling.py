@@ -23,7 +23,7 @@ from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import from_values
 from trainmark.spec.record import Record
 from trainmark.spec.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
-from trainmark.spec.whole_files import sha256, write_named
+from trainmark.spec.whole_files import write_named
 from trainmark.spec.workload_facts import ShowFacts, WorkloadFacts, derive
 from trainmark.train import checkpoint
 from trainmark.workloads import weights
@@ -159,7 +159,7 @@ def open_trained(source: Origin, device: Device) -> Trained:
             workload=workload.name,
             run_id=source.run_id,
             file=str(file.absolute()),
-            sha256=sha256(file),
+            sha256=weights.weights_sha256(file),
             step=step,
             quality=judged.name if judged else "",
             value=judged.value if judged else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Mapping
@@ -38,7 +37,7 @@ from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import losses_on
-from trainmark.workloads import weights
+from trainmark.workloads import pieces, weights
 from trainmark.workloads.workload import Share, Workload
 
 LINK_BUDGET_S = 1.0
@@ -55,7 +54,8 @@ def build_job(
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
 
     # the data's helper processes are forked before any device is open or any thread has started
-    share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks)
+    tensor = getattr(recipe, "tensor_parallel", 1)
+    share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks, tensor=tensor)
     data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
     schedule = Schedule(
         recipe=recipe, limits=plan.limits, steps_per_epoch=data.steps_per_epoch, items_per_step=data.items_per_step
@@ -93,9 +93,12 @@ def build_job(
     def save(at: Position) -> None:
         at.trained_s = monitor.trained_s()
         state = {"stepper": stepper.state(), "position": asdict(at), "made_by": made_by}
+        rest, held = stepper.parallel.split(state)
         size_bytes = None
-        if collectives.rank == 0:
-            size_bytes = checkpoint.size_bytes(checkpoint.save(folder / "checkpoints", at.step, state))
+        if collectives.rank == 0 or held is not None:
+            alive = partial(monitor.alive, "checkpoint", 0)
+            saved = checkpoint.save_in_pieces(folder / "checkpoints", at.step, rest, held, collectives, alive)
+            size_bytes = checkpoint.size_bytes(saved) if collectives.rank == 0 else None
         collectives.barrier()
         clock.charge("checkpoint")
         events.write(Saved(step=at.step, phases_ns=clock.phases_ns, size_bytes=size_bytes))
@@ -218,7 +221,14 @@ def sharded_stepper(
 
     by_node = recipe.parallel == "hsdp"
     parallel = ShardedParallel(
-        device, precision, fill, clock, local_ranks=local_ranks, by_node=by_node, compiled=recipe.compiled
+        device,
+        precision,
+        fill,
+        clock,
+        local_ranks=local_ranks,
+        by_node=by_node,
+        tensor=getattr(recipe, "tensor_parallel", 1),
+        compiled=recipe.compiled,
     )
     return _stepper(workload, recipe, precision, device, model, parallel)
 
@@ -256,33 +266,14 @@ def resume_from_checkpoint(
 ) -> Position:
     """Loads the newest whole checkpoint and says where it stood."""
     began_ns = time.perf_counter_ns()
-    state, damaged = newest_checkpoint(Path(checkpoints), collectives)
+    sharded = stepper.parallel.together
+    state, damaged = checkpoint.newest_of_ranks(Path(checkpoints), collectives, mapped=sharded)
     for sentence in damaged:
         print(sentence, file=sys.stderr)
-    stepper.load_state(state["stepper"])
+    stepper.load_state(state["stepper"] if sharded else pieces.whole(state["stepper"]))
     stepper.device.synchronize()
     took_ns = time.perf_counter_ns() - began_ns
     history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]
     position = Position(history=history, **state["position"])
     events.write(Resumed(step=position.step, epoch=position.epoch, damaged=damaged, took_ns=took_ns))
     return position
-
-
-def newest_checkpoint(folder: Path, collectives: Collectives) -> tuple[dict[str, Any], list[str]]:
-    """What rank 0 finds in its folder, which other nodes need not see; if that is nothing, all ranks say so."""
-    if collectives.world == 1:
-        return checkpoint.load_newest(folder)
-    found: dict[str, Any] = {}
-    if collectives.rank == 0:
-        try:
-            found["state"], found["damaged"] = checkpoint.load_newest(folder)
-        except NotReadyError as error:
-            found["refusal"] = str(error)
-        packed = io.BytesIO()
-        torch.save(found, packed)
-        collectives.broadcast(packed.getvalue())
-    else:
-        found = torch.load(io.BytesIO(collectives.broadcast(None)), map_location="cpu", weights_only=True)
-    if "refusal" in found:
-        raise NotReadyError(found["refusal"])
-    return found["state"], found["damaged"]

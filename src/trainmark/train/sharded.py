@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor
 
 from trainmark.platforms.platform import Device
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import Precision
+from trainmark.train import tensor_parallel
 from trainmark.train.parallel import ExchangeTally, ExchangeTimer, OneDevice
+from trainmark.workloads.pieces import Piece, Region, Stored, changed, everything
 
 Fill = Callable[[nn.Module], None]
 """Gives a network its weights, by `place` where they are sharded."""
@@ -26,8 +30,10 @@ class ShardedParallel(OneDevice):
 
     Masters are float32: a precision whose weights are narrower only gathers them in that, and gradients are added up in
     float32. With several nodes and `by_node`, each node holds the whole network in parts, and nodes average gradients.
-    What computing did not hide: on a CPU every exchange, as it does one thing at a time; on other devices the wait for
-    a block's weights before its forward, and for the last gradients after the first block's backward.
+    With `tensor` above 1, so many ranks of a node compute each block together (`train/tensor_parallel.py`), and what
+    each holds of it is sharded over the groups of them. What computing did not hide: on a CPU every exchange, as it
+    does one thing at a time; on other devices those within blocks, the wait for a block's weights before its forward,
+    and for the last gradients after the first block's backward.
     """
 
     together = True
@@ -41,6 +47,7 @@ class ShardedParallel(OneDevice):
         *,
         local_ranks: int,
         by_node: bool = False,
+        tensor: int = 1,
         compiled: str = "no",
     ) -> None:
         super().__init__(compiled=compiled)
@@ -49,19 +56,29 @@ class ShardedParallel(OneDevice):
                 f"a sharded network is not trained in {precision}: its loss scaler would look at one rank's gradients; "
                 "take bf16 or amp-bf16"
             )
-        self.world = distributed.get_world_size()
-        self._device, self._fill, self._timer = device, fill, timer
-        nodes = self.world // local_ranks if by_node else 1
+        if tensor > 1 and precision.scaled:
+            raise UsageError(
+                f"{precision} does not go with tensor_parallel={tensor}: each part of a weight would have its own "
+                "scale; take bf16"
+            )
+        self.world = distributed.get_world_size() // tensor
+        self._device, self._fill, self._timer, self._tensor = device, fill, timer, tensor
+        nodes = distributed.get_world_size() // local_ranks if by_node else 1
         shape = {"replicate": nodes, "shard": self.world // nodes} if nodes > 1 else {"shard": self.world}
+        groups, shape = tuple(shape), shape | ({"tensor": tensor} if tensor > 1 else {})
         # given, not left to torch, which takes whatever accelerator it finds
-        self._mesh = init_device_mesh(device.torch.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
+        self._all = init_device_mesh(device.torch.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
+        self._mesh = self._all[groups] if tensor > 1 else self._all
         narrow = getattr(torch, precision.weights)
         self._policy = (
             MixedPrecisionPolicy()
             if narrow is torch.float32
             else MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
         )
-        self.exchanged = self._tally = ExchangeTally("reduce-scatter and all-gather", "hsdp" if by_node else "fsdp")
+        kind, way = "reduce-scatter and all-gather", "hsdp" if by_node else "fsdp"
+        if tensor > 1:
+            kind, way = f"all-reduce, {kind}", f"{way}+tp{tensor}"
+        self.exchanged = self._tally = ExchangeTally(kind, way)
         self._syncs = True
 
     def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -79,6 +96,10 @@ class ShardedParallel(OneDevice):
             )
         if self._compiled == "yes":
             raise UsageError("compiled=yes does not go with a sharded network; set compiled=blocks")
+        if self._tensor > 1:
+            if self._compiled != "no":
+                raise UsageError(f"compiled={self._compiled} does not go with tensor_parallel; set one to its default")
+            tensor_parallel.share(model, self._all["tensor"], partial(self._exchange, hidden=False))
         self._compile_blocks(model)
         for part in (*blocks, model):
             fully_shard(part, mesh=self._mesh, mp_policy=self._policy)
@@ -111,10 +132,19 @@ class ShardedParallel(OneDevice):
         if self._syncs:
             self._tally.step_ends()
 
-    def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """All ranks gather one tensor after the other, and rank 0 keeps them."""
-        keep = distributed.get_rank() == 0
-        return {name: _whole(value, keep=keep) for name, value in super().state(model, optimizer).items()}
+    def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
+        """Of what several ranks hold alike, the first of them writes it."""
+        held: list[Piece] = []
+
+        def bare(path: str, value: Any) -> Any:
+            if not isinstance(value, DTensor):
+                return value
+            own, begins = value.to_local(), tuple(part.start for part in region(value))
+            if own.numel() and _is_first_of_its_like(value):
+                held.append(Piece(path, begins, own))
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+        return changed(state, bare), held
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         for name, parameter in model.named_parameters():
@@ -123,7 +153,7 @@ class ShardedParallel(OneDevice):
         saved = state["optimizer"]
         parts = {
             number: {
-                name: _part(parameters[number], value) if isinstance(value, Tensor) and value.dim() else value
+                name: _part(parameters[number], value) if isinstance(value, (Tensor, Stored)) and value.shape else value
                 for name, value in values.items()
             }
             for number, values in saved["state"].items()
@@ -157,49 +187,58 @@ class ShardedParallel(OneDevice):
             return
         from trainmark.train import counted_exchange
 
-        exposed = self._timer.exchange if self._timer and self._device.is_cpu else nullcontext
-        part.set_custom_all_gather(counted_exchange.CountedAllGather(self._tally, exposed))
-        part.set_custom_reduce_scatter(counted_exchange.CountedReduceScatter(self._tally, exposed))
+        part.set_custom_all_gather(counted_exchange.CountedAllGather(self._exchange))
+        part.set_custom_reduce_scatter(counted_exchange.CountedReduceScatter(self._exchange))
+
+    def _exchange(
+        self, message: Tensor, *, gathered: bool = False, hidden: bool = True
+    ) -> AbstractContextManager[None]:
+        """Counts an exchange of a training step; marks it where nothing is `hidden` behind, as nothing is on a CPU."""
+        if not cast("nn.Module", self._model).training:
+            return nullcontext()
+        self._tally.add(message, gathered=gathered)
+        if self._timer is None or (hidden and not self._device.is_cpu):
+            return nullcontext()
+        return self._timer.exchange()
 
 
 @torch.no_grad()
-def place(parameter: Tensor, whole: Tensor) -> None:
+def place(parameter: Tensor, whole: Tensor | Stored) -> None:
     """Copies a tensor into a weight, or this rank's part of it into a sharded one."""
-    if not isinstance(parameter, DTensor):
-        parameter.copy_(whole)
-        return
-    parameter.to_local().copy_(_local(parameter, whole))
+    if isinstance(parameter, DTensor):
+        parameter.to_local().copy_(whole[region(parameter)])
+    else:
+        parameter.copy_(whole[everything(whole.shape)])
 
 
-def _local(like: DTensor, whole: Tensor) -> Tensor:
-    """What of a whole tensor this rank holds, if it is spread like another."""
-    found = whole
-    for dimension, placement in enumerate(like.placements):
-        if isinstance(placement, Shard):
-            parts = torch.chunk(found, like.device_mesh.size(dimension), placement.dim)
-            number = like.device_mesh.get_local_rank(dimension)
-            found = parts[number] if number < len(parts) else found.narrow(placement.dim, 0, 0)
-        elif not isinstance(placement, Replicate):
-            raise ValueError(f"a weight cannot be spread as {placement}")
-    return found
+def region(tensor: DTensor) -> Region:
+    """Where in the whole tensor this rank's part lies."""
+    found = list(everything(tensor.shape))
+    # what the last dimension of a mesh cuts, the one before it cuts again
+    for dimension, placement in reversed(list(enumerate(tensor.placements))):
+        cut = getattr(placement, "dim", None)
+        if cut is None:
+            if not placement.is_replicate():
+                raise ValueError(f"a weight cannot be spread as {placement}")
+            continue
+        part = found[cut]
+        each = math.ceil((part.stop - part.start) / tensor.device_mesh.size(dimension))
+        start = min(part.stop, part.start + each * tensor.device_mesh.get_local_rank(dimension))
+        found[cut] = slice(start, min(part.stop, start + each))
+    return tuple(found)
 
 
-def _part(like: Tensor, whole: Tensor) -> Tensor:
-    if not isinstance(like, DTensor):
-        return whole
-    local = _local(like, whole).to(like.device, copy=True)
-    return DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+def _is_first_of_its_like(tensor: DTensor) -> bool:
+    return not any(
+        placement.is_replicate() and tensor.device_mesh.get_local_rank(dimension)
+        for dimension, placement in enumerate(tensor.placements)
     )
 
 
-def _whole(value: Any, *, keep: bool) -> Any:
-    """A nest of tensors gathered from all ranks, in the same order on each; those that do not keep it hold nothing."""
-    if isinstance(value, DTensor):
-        whole: Tensor = value.full_tensor()
-        return whole.detach().cpu() if keep else torch.empty(0)
-    if isinstance(value, Mapping):
-        return {name: _whole(inner, keep=keep) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_whole(inner, keep=keep) for inner in value]
-    return value
+def _part(like: Tensor, whole: Tensor | Stored) -> Tensor:
+    if not isinstance(like, DTensor):
+        return whole[everything(whole.shape)]
+    local = whole[region(like)].to(like.device, copy=True)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )

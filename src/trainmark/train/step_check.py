@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from msgspec.structs import asdict
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import Alive, StepCompared
 from trainmark.spec.machine import StepCheck
-from trainmark.spec.precision import PRECISIONS, Precision, significand_bits
+from trainmark.spec.precision import FLOOR, PRECISIONS, ROUNDINGS, Precision, rounding
 from trainmark.spec.recipe import Recipe
 from trainmark.train import loop, meta_model
+from trainmark.train.nothing_drawn import NothingDrawn
+from trainmark.train.rounded_results import Rounded
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import move_to_device
 from trainmark.workloads.workload import DataSource, Workload
@@ -39,17 +39,8 @@ MOST_WEIGHTS = 500_000_000
 """Larger networks are not compared: their step would take a CPU minutes."""
 MOST_NUMBERS = 1 << 20
 """Of each tensor, evenly spread."""
-ROUNDINGS = 4
-"""Times as much as rounding every result once changes a quantity, it may differ."""
-FLOOR = 1e-4
-"""What nobody has to explain, of a quantity's size: sums in another order."""
-SCALED_ROUNDING = 2.0**-5
-"""By how much a sum of products is off whose factors have eight bits: the errors of many, which are larger, differ."""
 LOSS_SCALE = 1024.0
 """Small enough not to overflow at once, as the first of a scaler's usually does."""
-
-LOTS = (1 << 16) + 1
-"""Not a power of two, so that no row of a matrix has the same lots as the next."""
 
 Build = Callable[[Precision, Device, int], Stepper]
 """Makes a network for a world of so many ranks, always from the same seed."""
@@ -106,7 +97,7 @@ def check(
         alive()
         gradients = reference.gradients
         del reference
-        sensitive = trial.make(trial.begin(host, PRECISIONS["fp32"]), gradients, rounded=_Rounded(precision))
+        sensitive = trial.make(trial.begin(host, PRECISIONS["fp32"]), gradients, rounded=Rounded(precision))
         alive()
     except Exception as error:  # a workload's own code, on a device it may not have been written for
         return StepCheck(unavailable=f"the CPU cannot make the step: {type(error).__name__}: {_first_line(error)}")
@@ -134,7 +125,7 @@ def compare(
     found: Quantities, wanted: Quantities, sensitive: Quantities, precision: Precision, *, samples: int = 0
 ) -> StepCheck:
     """Each quantity of the device beside the CPU's; `sensitive` is the CPU's with rounded weights."""
-    floor = max(FLOOR, 4 * _rounding(precision))
+    floor = max(FLOOR, 4 * rounding(precision))
     differing: list[tuple[str, float, float]] = []
     compared = 0
     for name, want in wanted.items():
@@ -165,45 +156,6 @@ def _difference(one: Tensor, other: Tensor) -> float:
     size = float(other.norm())
     apart = float((one - other).norm())
     return apart / size if size else (0.0 if apart == 0 else float("inf"))
-
-
-def _rounding(precision: Precision) -> float:
-    if precision.scaled:
-        return SCALED_ROUNDING
-    return float(2.0 ** (1 - significand_bits(precision.computes_in)))
-
-
-class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, every result is off by as much as a precision can round it, up or down by lot."""
-
-    def __init__(self, precision: Precision) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        signs = torch.randint(0, 2, (LOTS,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-        self._factors = 1 + signs * _rounding(precision)
-        self._shaped: dict[torch.Size, Tensor] = {}
-        self._views: dict[Any, bool] = {}
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = operation(*args, **(kwargs or {}))
-        if (view := self._views.get(operation)) is None:
-            aliases = [returned.alias_info for returned in operation._schema.returns]
-            view = self._views[operation] = any(alias is not None and not alias.is_write for alias in aliases)
-        if view:  # which has no numbers of its own
-            return result
-        return self.round_(result) if isinstance(result, Tensor) else tree_map_only(Tensor, self.round_, result)
-
-    def round_(self, tensor: Tensor) -> Tensor:
-        if tensor.dtype == torch.float32 and tensor.layout == torch.strided and tensor.numel() > 1:
-            factors = self._shaped.get(tensor.shape)
-            if factors is None:
-                repeats = -(-tensor.numel() // LOTS)
-                factors = self._factors.repeat(repeats)[: tensor.numel()].view(tensor.shape)
-                if repeats == 1:
-                    self._shaped[tensor.shape] = factors
-            tensor.mul_(factors)
-        return tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +215,7 @@ class _Trial:
         return _Begun(stepper=stepper)
 
     def make(
-        self, begun: _Begun, gradients: dict[str, Tensor] | None = None, rounded: _Rounded | None = None
+        self, begun: _Begun, gradients: dict[str, Tensor] | None = None, rounded: Rounded | None = None
     ) -> Quantities:
         """All that is compared. The update is made with the `gradients` given, so that it stands for itself."""
         stepper, model = begun.stepper, begun.model
@@ -275,7 +227,7 @@ class _Trial:
                 for weight in model.parameters():
                     rounded.round_(weight.data)
         batch = self._parts.train if device.is_cpu else move_to_device(self._parts.train, device)
-        with _watching_layers(model, found), stepper.arithmetic, rounded or nullcontext(), _NothingDrawn():
+        with _watching_layers(model, found), stepper.arithmetic, rounded or nullcontext(), NothingDrawn():
             loss = stepper.gradients(batch, batch)
         device.synchronize()
         scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
@@ -311,14 +263,14 @@ class _Trial:
         }
 
     @torch.no_grad()
-    def _evaluate(self, stepper: Stepper, rounded: _Rounded | None) -> Quantities:
+    def _evaluate(self, stepper: Stepper, rounded: Rounded | None) -> Quantities:
         if self._parts.evaluation is None:
             return {}
         device, model = stepper.device, stepper.bare_model
         precision = PRECISIONS["fp32"] if device.is_cpu else self._evaluation
         batch = self._parts.evaluation if device.is_cpu else move_to_device(self._parts.evaluation, device)
         model.eval()
-        with device.arithmetic(precision), device.autocast(precision), rounded or nullcontext(), _NothingDrawn():
+        with device.arithmetic(precision), device.autocast(precision), rounded or nullcontext(), NothingDrawn():
             scores = self._workload.score(model, batch)
         device.synchronize()
         # what is counted may change by a whole sample where two scores are nearly equal
@@ -351,49 +303,6 @@ def _sample(tensor: Tensor) -> Tensor:
     """Numbers of a tensor, evenly spread, on the host and in memory of their own."""
     flat = tensor.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // MOST_NUMBERS)].float().cpu().clone()
-
-
-class _NothingDrawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, random numbers are the same everywhere: a device has draws of its own, with which nothing could be
-    compared. They come out so that dropout keeps everything."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in operation.tags:
-            return operation(*args, **kwargs)
-        name = operation.name().partition("::")[2].partition(".")[0]
-        if name == "native_dropout":
-            return args[0] / (1 - args[1]) if args[2] else args[0], torch.ones_like(args[0], dtype=torch.bool)
-        result = operation(*args, **kwargs)
-        if isinstance(result, Tensor) and (value := _drawn(name, args, kwargs)) is not None:
-            result.fill_(value)
-        return result
-
-
-_EVERY_16_BITS_LARGE = 0x7FFF7FFF7FFF7FFF
-
-
-def _drawn(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | int | None:
-    """What a draw gives, by its name; None leaves it as it is."""
-    if name in ("bernoulli", "bernoulli_"):
-        return 1
-    if name in ("rand", "rand_like"):
-        return 0.9990234375
-    if name == "uniform_":
-        low, high = (*args[1:3], kwargs.get("to", 1.0))[:2] if len(args) > 1 else (0.0, kwargs.get("to", 1.0))
-        return float(low + 0.9990234375 * (high - low))
-    if name in ("randn", "randn_like", "normal_", "normal"):
-        return 0.0
-    if name == "random_":
-        most = args[-1] if len(args) > 1 and args[-1] is not None else None
-        kind = torch.iinfo(args[0].dtype).max if not args[0].is_floating_point() else 1
-        return most - 1 if most is not None else _EVERY_16_BITS_LARGE if kind == 2**63 - 1 else kind
-    return None
 
 
 def _first_line(error: BaseException) -> str:

@@ -64,19 +64,22 @@ class Stepper:
             for group in self.optimizer.param_groups:
                 group["lr"] = value
 
-    def step(self, batch: Any) -> Tensor:
+    def step(self, batch: Any, between: Callable[[], None] | None = None) -> Tensor:
         """Trains on one batch and returns its loss, still on the device.
 
         Among several ranks it is weighted by this rank's share, so that the plain mean over ranks is the step's loss.
+        `between` is called when the gradients are there, exchanged and not used yet.
         """
         with self.arithmetic, self.watch:
-            loss = self._step(batch)
+            loss = self._step(batch, between)
         if self._average:
             self._average.follow()
         return loss
 
-    def _step(self, batch: Any) -> Tensor:
+    def _step(self, batch: Any, between: Callable[[], None] | None) -> Tensor:
         loss = self.gradients(batch, batch) if self._accumulate == 1 else self._gradients_in_parts(batch)
+        if between is not None:
+            between()
         if self._low_precision_weights:
             self._gradients_to_master()
         if self._clip_gradient_norm:
@@ -141,6 +144,7 @@ class Stepper:
             for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):
                 weight.copy_(saved)
         self.scaler.load_state_dict(state["scaler"])
+        self._learning_rate = None  # the optimizer has the state's own now
         if self._average:
             self._average.load_state(state)
 

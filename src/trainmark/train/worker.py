@@ -23,7 +23,6 @@ from trainmark.spec import endings, events
 from trainmark.spec.errors import InvalidResultError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
-from trainmark.spec.topology import Topology
 from trainmark.train import failures
 from trainmark.train.ranks import RESTART, Ranks, host_name
 
@@ -40,9 +39,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
     parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
-    parser.add_argument("--only-probe", action="store_true", help="join, measure the links, and end")
-    parser.add_argument("--pairs", type=int, metavar="ROUNDS", help="of --only-probe: measure pairs of nodes instead")
-    parser.add_argument("--trial", action="store_true", help="a try of a batch: compare nothing with the CPU first")
+    parser.add_argument("task", choices=TASKS, help="what to do by it")
+    parser.add_argument("--rounds", type=int, help="of the task pairs: how many are measured")
     args = parser.parse_args()
     folder: Path = args.folder
     ranks = Ranks.from_environment()
@@ -54,9 +52,7 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        task: Task = partial(work, compare=not args.trial)
-        if args.only_probe:
-            task = probe_links if args.pairs is None else partial(probe_pairs, count=args.pairs)
+        task = TASKS[args.task] if args.rounds is None else partial(probe_pairs, count=args.rounds)
         return _reporting_failure(task, folder, args.plan, ranks)
 
 
@@ -143,18 +139,28 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> Non
     collectives.leave()
 
 
-def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, count: int) -> None:
+def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, count: int | None = None) -> None:
     """Only joins the other ranks and measures so many rounds of pairs of nodes."""
-    from trainmark.train import link_pairs, setup
+    from trainmark.train import link_pairs
 
-    device = setup.open_device(plan, ranks)
-    collectives = setup.join(device, ranks)
-    nodes = Topology.parse(plan.topology).nodes
-    hosts = link_pairs.host_names(collectives, nodes=nodes, own=host_name(os.environ))
-    for pairs in link_pairs.measure(device, collectives, nodes=nodes, count=count):
-        log.write(events.PairsMeasured(pairs=pairs, hosts=hosts) if ranks.rank == 0 else events.Alive(phase="init"))
-    log.write(events.End(ended=endings.LINKS_MEASURED))
-    collectives.leave()
+    link_pairs.work(plan, ranks, log, count=count)
+
+
+def verify_steps(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
+    """Computes the same steps again and again, and trains nothing."""
+    from trainmark.train import verify
+
+    verify.work(plan, folder, ranks, log)
+
+
+TASKS: dict[str, Task] = {
+    "train": work,
+    "trial": partial(work, compare=False),
+    "probe": probe_links,
+    "pairs": probe_pairs,
+    "verify": verify_steps,
+}
+"""A trial is a try of a batch, which compares nothing with the CPU first."""
 
 
 def _startup_ns() -> int:

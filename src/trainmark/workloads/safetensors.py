@@ -1,10 +1,10 @@
-"""Reads safetensors files, alone or many with an index: numbers only, mapped into memory, every size checked."""
+"""Safetensors files, alone or many with an index: numbers only, mapped into memory, every size checked."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -37,6 +37,19 @@ def read(path: Path) -> dict[str, Tensor]:
     if path.name.endswith(".json"):
         return {name: tensor for file in files(path) for name, tensor in _one(file)}
     return dict(_one(path))
+
+
+def header(tensors: Mapping[str, Tensor]) -> bytes:
+    """What a file begins with whose tensors follow one another in this order."""
+    words = {dtype: word for word, dtype in _TYPES.items()}
+    entries, begin = {}, 0
+    for name, tensor in tensors.items():
+        place = [begin, begin + tensor.nbytes]
+        entries[name] = {"dtype": words[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+        begin += tensor.nbytes
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)  # numbers begin where a processor likes to read them
+    return len(text).to_bytes(8, "little") + text
 
 
 def files(index: Path) -> list[Path]:

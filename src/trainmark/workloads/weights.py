@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.whole_files import sha256
-from trainmark.workloads import safetensors
+from trainmark.workloads import pieces, safetensors
 
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
 """What is made of an argparse.Namespace, in which torchvision's training script keeps its words beside the weights: an
@@ -40,11 +40,16 @@ def weights_file(path: Path, asked: str = "--init-from") -> Path:
 
 
 def weights_sha256(file: Path) -> str:
-    """Of what a file holds, or of all that an index names."""
-    if file.name != safetensors.INDEX:
+    """Of what a file holds, or of all that an index or the manifest of a checkpoint names."""
+    parts = safetensors.files(file) if file.name == safetensors.INDEX else _pieces_beside(file)
+    if not parts:
         return sha256(file)
-    hashes = [sha256(file), *(sha256(part) for part in safetensors.files(file))]
+    hashes = [sha256(file), *(sha256(part) for part in parts)]
     return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+
+
+def _pieces_beside(file: Path) -> list[Path]:
+    return [file.parent / name for name in pieces.names(file.parent)] if file.name == pieces.STATE else []
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -53,13 +58,14 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def read_document(path: Path) -> Any:
-    """All that a file of weights holds, or the one in a checkpoint's folder; no code in it is run."""
+    """All that a file of weights holds, or the one in a checkpoint's folder; no code in it is run. Of a checkpoint in
+    pieces it is all but the optimizer's."""
     path = weights_file(path)
     if path.name.endswith((".safetensors", safetensors.INDEX)):
         return safetensors.read(path)
     try:
         with torch.serialization.safe_globals([_NAMESPACE]):
-            return torch.load(path, map_location="cpu", weights_only=True)
+            document = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch raises what its many readers happen to raise
@@ -69,6 +75,10 @@ def read_document(path: Path) -> Any:
                 "save its state_dict alone with torch.save"
             ) from error
         raise NotReadyError(f"{path} is not a file that torch.save wrote, or it is damaged") from error
+    if not _pieces_beside(path):
+        return document
+    document.get("stepper", {}).pop("optimizer", None)  # twice the weights, and of use to nobody but who goes on
+    return pieces.whole(pieces.opened(document, path.parent))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -79,6 +89,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     found = _state_dict(document)
     if not found:
         raise NotReadyError(f"{path} holds nothing like weights: no state_dict, alone or under 'state_dict' or 'model'")
+    if any(tensor.is_meta for tensor in found.values()):
+        raise NotReadyError(f"{path} lies apart from the pieces it was written with; give the folder of the checkpoint")
     if broken := [name for name, tensor in found.items() if not _is_finite(tensor)]:
         raise NotReadyError(
             f"{path} holds weights that are NaN or infinite: {len(broken)} of {len(found)} tensors ({_first(broken)}); "

@@ -23,6 +23,8 @@ class Share:
     rank: int
     world: int
     local_ranks: int
+    tensor: int = 1
+    """Ranks beside each other that compute one batch together, and so read the same."""
 
 
 class Progress(NamedTuple):

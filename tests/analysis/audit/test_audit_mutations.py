@@ -24,6 +24,7 @@ KINDS = ["quick", "two ranks", "on a card", "speaking", "restarted"]
 ONLY_EVENTS_TELL = {
     r"revision|group|event_files.*": "names, and hashes of files that are not at hand",
     r"plan\.(data\.folder|max_restarts|hang_timeout_s|resume_from|skip_bad|init_from)": "a permission, or a path",
+    r"plan\.profile": "what was to be looked at after the training",
     r"plan\.limits\.wall_s": "what the run was allowed at most, whatever it trained",
     r"plan\.deviations.*": "of fields of a recipe that no facts are known of",
     r"metrics\.\w+\.unavailable": "the words for a value that is missing",

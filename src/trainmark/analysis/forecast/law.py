@@ -7,7 +7,7 @@ What an interval must hold is not guessed: it is how far the published clusters 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -59,18 +59,29 @@ class Reach(NamedTuple):
         return Reach(self.low * widened, self.high * widened)
 
 
-def loss_a_doubling(sizes: Sequence[Size]) -> float:
-    """The usual loss, moved by what the sizes show: a fit in which the published clusters are one more observation."""
+def loss_a_doubling(
+    sizes: Sequence[Size], *, explained: Callable[[Topology], float] = lambda size: 0.0, usual: float = USUAL_LOSS
+) -> float:
+    """The usual loss, moved by what the sizes show: a fit in which the published clusters are one more observation.
+
+    What is explained otherwise, as a logarithm for each size, is taken out of the sizes first.
+    """
     weights = [1 / max(size.error, RUN_ERROR) ** 2 for size in sizes]
+    places = [size.doublings for size in sizes]
+    kept = [size.log_rate - explained(size.topology) for size in sizes]
     total = sum(weights)
-    place = sum(weight * size.doublings for weight, size in zip(weights, sizes, strict=True)) / total
-    level = sum(weight * size.log_rate for weight, size in zip(weights, sizes, strict=True)) / total
-    seen = sum(weight * (size.doublings - place) ** 2 for weight, size in zip(weights, sizes, strict=True))
-    slope = sum(
-        weight * (size.doublings - place) * (size.log_rate - level) for weight, size in zip(weights, sizes, strict=True)
-    )
-    usual = 1 / USUAL_SPREAD**2
-    return (slope + USUAL_LOSS * usual) / (seen + usual)
+    place = sum(weight * at for weight, at in zip(weights, places, strict=True)) / total
+    level = sum(weight * rate for weight, rate in zip(weights, kept, strict=True)) / total
+    seen = sum(weight * (at - place) ** 2 for weight, at in zip(weights, places, strict=True))
+    slope = sum(weight * (at - place) * (rate - level) for weight, at, rate in zip(weights, places, kept, strict=True))
+    known = 1 / USUAL_SPREAD**2
+    return (slope + usual * known) / (seen + known)
+
+
+def unexplained(explained: float, doublings: float) -> float:
+    """What is usually lost a doubling beyond what is explained: no loss is counted twice, and none is believed to be
+    smaller than usual because a part of it is known. A gain that is explained is one."""
+    return min(0.0, USUAL_LOSS - min(0.0, explained / doublings)) if doublings else USUAL_LOSS
 
 
 def nearest(sizes: Sequence[Size], devices: int) -> Size:
@@ -84,15 +95,17 @@ def law(sizes: Sequence[Size], devices: int) -> float:
     return devices * math.exp(base.log_rate + loss_a_doubling(sizes) * (math.log2(devices) - base.doublings))
 
 
-def contradictory(sizes: Sequence[Size]) -> list[tuple[Size, Size]]:
-    """Sizes whose step to the next larger no cluster shows, each with that one."""
+def contradictory(
+    sizes: Sequence[Size], *, explained: Callable[[Topology], float] = lambda size: 0.0
+) -> list[tuple[Size, Size]]:
+    """Sizes whose step to the next larger no cluster shows, and nothing explains, each with that one."""
     found = []
     ordered = sorted(sizes, key=lambda size: size.topology.devices)
     for small, large in pairwise(ordered):
         doublings = large.doublings - small.doublings
         if doublings <= 0:
             continue
-        change = large.log_rate - small.log_rate
+        change = large.log_rate - small.log_rate - (explained(large.topology) - explained(small.topology))
         noise = 2 * math.hypot(max(small.error, RUN_ERROR), max(large.error, RUN_ERROR))
         too_low = change + noise < (USUAL_LOSS - UNBELIEVABLE * USUAL_SPREAD) * doublings
         too_high = change - noise > ABOVE_IDEAL * doublings

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trainmark.analysis import scaling
 from trainmark.analysis.forecast import law
+from trainmark.analysis.forecast.computing import BatchLine, batch_line
+from trainmark.analysis.forecast.exchange import links_of
 from trainmark.analysis.forecast.law import Size
+from trainmark.analysis.forecast.physics import StepModel, step_model
 from trainmark.analysis.scaling_published import PublishedScaling
 from trainmark.spec.errors import UsageError
-from trainmark.spec.format import device_name
+from trainmark.spec.format import device_name, number
 from trainmark.spec.intervals import CONFIDENCE, half_width, quantile, share
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
@@ -19,6 +22,8 @@ from trainmark.spec.topology import Topology
 
 NOISY = 0.05
 """Half of an interval, as a share, beyond which a run carries no forecast."""
+LINKS_CHANGED = 3.0
+"""Times that links may carry more in one run than in another before they are taken for other links."""
 
 Basis = Literal["one device", "one node", "several sizes"]
 
@@ -33,6 +38,10 @@ class Known:
     unit: str
     batch_per_device: int | None
     sizes: tuple[Size, ...]
+    line: BatchLine | None = None
+    """What other batches would take; None where no batch is known."""
+    model: StepModel | None = None
+    """What a step is made of; None where no run of several ranks measured it."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -52,16 +61,17 @@ class Known:
 
 
 def of_records(records: Sequence[Record], metric: str = "p_core") -> Known:
-    """Runs that are alike; UsageError says which are not, and what is too noisy to go by."""
+    """Runs that are alike; UsageError says which are not, and what is too noisy to go by.
+
+    Runs of another batch than that of the largest size say how a step depends on it.
+    """
     alias = scaling.throughput_alias(metric)
+    records, others = _by_batch(records)
+    _check_links(records)
     first = records[0]
+    batch = int(first.plan.recipe["batch_per_device"])
     if len({record.plan.topology for record in records}) > 1:
         found = scaling.scaling(records, metric)
-        if found.kind == "strong":
-            raise UsageError(
-                "these runs shared one global batch out, so that batch and devices changed together; a forecast needs "
-                "runs of one batch_per_device"
-            )
         throughputs = [(point.topology, point.throughput) for point in found.points]
     else:
         if first.status != "valid":
@@ -77,10 +87,52 @@ def of_records(records: Sequence[Record], metric: str = "p_core") -> Known:
             subject=(first.plan.workload, first.plan.recipe_name, first.precision, device_name(first)),
             metric=alias,
             unit=throughputs[0][1].unit,
-            batch_per_device=int(first.plan.recipe["batch_per_device"]),
+            batch_per_device=batch,
             sizes=tuple(sizes),
+            line=batch_line(batch, records, others),
+            model=next(filter(None, map(step_model, sorted(records, key=_devices, reverse=True))), None),
         )
     )
+
+
+def _by_batch(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Those of the largest size's batch, and those of other batches at sizes that are known with that one, too."""
+    batches = {record.run_id: scaling.shared_out(record) for record in records}
+    largest = max(records, key=_devices)
+    main = [record for record in records if batches[record.run_id] == batches[largest.run_id]]
+    others = [record for record in records if record not in main]
+    for other in others:
+        if said := scaling.unlike(main[0], other):
+            raise UsageError(
+                f"runs {main[0].run_id} and {other.run_id} are not alike: {said}; only topology and batch may differ"
+            )
+        if other.status != "valid":
+            raise UsageError(f"run {other.run_id} is {other.status} ({other.ended}); a forecast needs valid runs")
+    if any(other.plan.topology not in {record.plan.topology for record in main} for other in others):
+        raise UsageError(
+            "these runs differ in batch and devices together, so that neither can be told from the other; a forecast "
+            "needs runs of one batch_per_device, and other batches at a size that was run with it"
+        )
+    return main, others
+
+
+def _check_links(records: Sequence[Record]) -> None:
+    """Raises UsageError where the same links carried much less in one run than in another."""
+    seen: dict[tuple[str, str, int], tuple[Record, float]] = {}
+    where = {"node": "inside a node", "nodes": "between nodes"}
+    for record in records:
+        for (level, collective), link in links_of(record).items():
+            before, speed = seen.setdefault((level, collective, link.ranks), (record, link.bytes_per_s))
+            if max(speed, link.bytes_per_s) > LINKS_CHANGED * min(speed, link.bytes_per_s):
+                raise UsageError(
+                    f"the links changed between runs {before.run_id} and {record.run_id}: {collective} {where[level]} "
+                    f"carried {number(speed / 1e9)} and {number(link.bytes_per_s / 1e9)} GB/s; "
+                    "forecast from runs over the same links"
+                )
+
+
+def _devices(record: Record) -> int:
+    return Topology.parse(record.plan.topology).devices
 
 
 def of_published(group: PublishedScaling, metric: str, below: int) -> Known | None:
@@ -100,6 +152,7 @@ def of_published(group: PublishedScaling, metric: str, below: int) -> Known | No
             unit=f"{group.item}/s" if group.item else "",
             batch_per_device=group.batch_per_device,
             sizes=tuple(sizes),
+            line=batch_line(group.batch_per_device, [], []) if group.batch_per_device else None,
         )
     )
 
@@ -107,7 +160,8 @@ def of_published(group: PublishedScaling, metric: str, below: int) -> Known | No
 def _believed(known: Known) -> Known:
     """Without sizes that no cluster's scaling explains: what lies nearer to the sizes asked for is kept."""
     left_out, notes = [], []
-    for small, large in law.contradictory(known.sizes):
+    explained = known.model.log_kept if known.model else lambda size: 0.0
+    for small, large in law.contradictory(known.sizes, explained=explained):
         left_out.append(small)
         kept = large.rate / small.rate / (large.topology.devices / small.topology.devices)
         usual = 1 + law.USUAL_LOSS
@@ -116,14 +170,7 @@ def _believed(known: Known) -> Known:
             f"where published clusters keep {usual:.2f} a doubling; the two hardly measured the same"
         )
     sizes = tuple(size for size in known.sizes if size not in left_out)
-    return Known(
-        subject=known.subject,
-        metric=known.metric,
-        unit=known.unit,
-        batch_per_device=known.batch_per_device,
-        sizes=sizes,
-        notes=tuple(notes),
-    )
+    return replace(known, sizes=sizes, notes=tuple(notes))
 
 
 def _quantity(record: Record, alias: str) -> Quantity:

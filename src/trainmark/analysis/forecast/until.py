@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.spec.errors import UsageError
@@ -42,6 +43,12 @@ class Work:
     train_share: float
     """p_train / p_core: what waiting for data leaves."""
     joules_per_item: float | None
+    idle_share: float = 0.0
+    """What a device draws before training, over what it draws in it; 0 where nobody measured it."""
+    checkpoint_s: float = CHECKPOINT_S
+    checkpoint_why: str = "assumed"
+    """Where its length is from."""
+    restore_s: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -100,8 +107,23 @@ def work(records: Sequence[Record], until: str = "target") -> Work:
         items_between_evaluations=between or None,
         train_share=min(share, 1.0),
         joules_per_item=energy.value if energy else None,
+        idle_share=_idle_share(record),
+        **_checkpoint(record),
         notes=tuple(notes),
     )
+
+
+def _idle_share(record: Record) -> float:
+    idle, power = record.environment.idle_power_w, record.metrics.get("power")
+    return min(1.0, idle / power.value) if idle and power and power.value else 0.0
+
+
+def _checkpoint(record: Record) -> dict[str, Any]:
+    """What the run measured of saving and restoring, if it did."""
+    found = record.environment.checkpoint
+    if found is None or not found.save_s:
+        return {}
+    return {"checkpoint_s": found.save_s, "checkpoint_why": "measured", "restore_s": found.restore_s or 0.0}
 
 
 def _items(record: Record, until: str, per_step: float, steps_per_epoch: float | None) -> tuple[float, str]:
@@ -175,15 +197,20 @@ def outcome(
 
 
 def _energy(known: Work, rate: RateForecast, price: Price) -> ForecastRange | None:
-    """A waiting device draws between nothing more and as much as a working one: both ends are the interval."""
+    """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
     if known.joules_per_item is None or rate.interval is None:
         return None
-    least = known.items * known.joules_per_item * price.pue / JOULES_A_KWH
-    per_device = rate.interval[0] / rate.topology.devices
-    known_rate = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0) / rate.topology.devices
-    most = least * max(1.0, known_rate / per_device)
-    value = None if rate.efficiency is None else least * (1 + max(0.0, 1 / rate.efficiency - 1) / 2)
-    return ForecastRange(value=value, low=least, high=max(most, value or least))
+    working = known.items * known.joules_per_item * price.pue / JOULES_A_KWH
+    ideal = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0)
+
+    def waits(items_per_s: float) -> float:
+        """For each second of work, what all devices of this speed wait."""
+        return max(0.0, ideal / items_per_s - 1)
+
+    slow, fast = rate.interval
+    low, high = working * (1 + known.idle_share * waits(fast)), working * (1 + waits(slow))
+    value = None if rate.rate is None else working * (1 + (1 + known.idle_share) / 2 * waits(rate.rate))
+    return ForecastRange(value=value, low=low, high=max(high, value or low))
 
 
 def _cost(time: ForecastRange, devices: int, price: Price) -> ForecastRange | None:
@@ -202,6 +229,7 @@ def _availability(devices: int, known: Work, device_hours_a_failure: float) -> f
     if devices < FAILURES_FROM:
         return 1.0
     between_s = device_hours_a_failure * HOUR_S / devices
-    every_s = math.sqrt(2 * CHECKPOINT_S * between_s)
-    lost = CHECKPOINT_S / every_s + every_s / (2 * between_s) + known.start_s / between_s
+    every_s = math.sqrt(2 * known.checkpoint_s * between_s)
+    again_s = known.start_s + known.restore_s
+    lost = known.checkpoint_s / every_s + every_s / (2 * between_s) + again_s / between_s
     return max(0.05, 1 - lost)

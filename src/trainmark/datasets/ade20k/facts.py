@@ -1,5 +1,7 @@
 """What ADE20K is to everybody else."""
 
+from pathlib import Path
+
 from trainmark.datasets.data_set import DataSet, Option
 
 DATA_SET = DataSet(
@@ -16,5 +18,5 @@ DATA_SET = DataSet(
         Option(word="--val", help="scenes to evaluate on (default: 80)"),
         Option(word="--classes", help="with background and ground (default: 6)"),
     ),
-    prepare_options=(Option(word="--zip", kind=str, metavar="FILE", required=True, help="ADEChallengeData2016.zip"),),
+    prepare_options=(Option(word="--zip", kind=Path, metavar="FILE", required=True, help="ADEChallengeData2016.zip"),),
 )

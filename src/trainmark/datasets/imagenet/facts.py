@@ -1,5 +1,7 @@
 """What ImageNet-1k is to everybody else."""
 
+from pathlib import Path
+
 from trainmark.datasets.data_set import DataSet, Option
 
 DATA_SET = DataSet(
@@ -17,17 +19,17 @@ DATA_SET = DataSet(
         Option(word="--val-per-class", help="pictures of each class to evaluate on"),
     ),
     prepare_options=(
-        Option(word="--train-tar", kind=str, metavar="FILE", required=True, help="ILSVRC2012_img_train.tar"),
-        Option(word="--val-tar", kind=str, metavar="FILE", required=True, help="ILSVRC2012_img_val.tar"),
+        Option(word="--train-tar", kind=Path, metavar="FILE", required=True, help="ILSVRC2012_img_train.tar"),
+        Option(word="--val-tar", kind=Path, metavar="FILE", required=True, help="ILSVRC2012_img_val.tar"),
         Option(
             word="--devkit",
-            kind=str,
+            kind=Path,
             metavar="FILE",
             help="ILSVRC2012_devkit_t12.tar.gz, for the labels of the val set",
         ),
         Option(
             word="--val-labels",
-            kind=str,
+            kind=Path,
             metavar="FILE",
             help="or a text file: a file name and its class on each line",
         ),

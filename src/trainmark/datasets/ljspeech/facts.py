@@ -1,5 +1,7 @@
 """What LJSpeech is to everybody else."""
 
+from pathlib import Path
+
 from trainmark.datasets.data_set import DataSet, Option
 
 DATA_SET = DataSet(
@@ -12,5 +14,5 @@ DATA_SET = DataSet(
     takes="about 10 s on two cores",
     smallest={"clips": 40},
     make_options=(Option(word="--clips", help="sentences, each in a sound file (default: 640)"),),
-    prepare_options=(Option(word="--tar", kind=str, metavar="FILE", required=True, help="LJSpeech-1.1.tar.bz2"),),
+    prepare_options=(Option(word="--tar", kind=Path, metavar="FILE", required=True, help="LJSpeech-1.1.tar.bz2"),),
 )

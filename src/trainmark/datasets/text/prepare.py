@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from trainmark.datasets import archive_checks
 from trainmark.datasets.archive_checks import ArchiveProgress, Report
+from trainmark.datasets.text import parquet
 from trainmark.datasets.text.token_files import (
     INDEX,
     SPLITS,
@@ -36,6 +37,8 @@ MEGATRON_TYPES: dict[int, Literal["uint16", "int32"]] = {4: "int32", 8: "uint16"
 """Codes of the types that tokens have."""
 LARGEST_DOCUMENT = 1 << 30
 """Bytes of one document; it is held in memory."""
+COLUMN = "text"
+"""Of documents, where nothing else is said."""
 _FLUSH = 1 << 22
 """Tokens kept before they are written."""
 _DECODED = 1 << 16
@@ -53,19 +56,34 @@ class TokenSource:
 
 
 def from_files(
-    out: Path, *, any_archive: bool, progress: Report, train: Path, val: Path, tokenizer: Path | None = None
+    out: Path,
+    *,
+    any_archive: bool,
+    progress: Report,
+    train: Path,
+    val: Path,
+    tokenizer: Path | None = None,
+    column: str | None = None,
 ) -> str:
     """What `trainmark data prepare` does, and what it says at the end. No published set of text has one checksum."""
     del any_archive
-    index = prepare({"train": train, "val": val}, out, tokenizer=tokenizer, progress=progress)
+    places: dict[SplitName, Path] = {"train": train, "val": val}
+    index = prepare(places, out, tokenizer=tokenizer, column=column or COLUMN, progress=progress)
     counts = (f"{index.splits[name].tokens:,} tokens of {name}" for name in SPLITS)
     return f"{', '.join(counts)}, from {index.source} files"
 
 
 def prepare(
-    places: dict[SplitName, Path], out: Path, *, tokenizer: Path | None = None, progress: Report = lambda _: None
+    places: dict[SplitName, Path],
+    out: Path,
+    *,
+    tokenizer: Path | None = None,
+    column: str = COLUMN,
+    progress: Report = lambda _: None,
 ) -> Index:
     """Puts the tokens of both splits into `out`, then the index, so that a set without one is not finished.
+
+    `column` is the one of Parquet files, or the field of lines of JSON, that holds the text.
 
     Files of tokens are linked where the disk allows it, else copied. Started again, it keeps what is whole.
     """
@@ -81,7 +99,7 @@ def prepare(
         splits = {}
         for name, (_, paths) in found.items():
             if kind == "text" and reader is not None:
-                splits[name] = _tokenized(name, paths, out, reader, progress)
+                splits[name] = _tokenized(name, paths, column, out, reader, progress)
             else:
                 look = _llmc if kind == "llm.c" else _megatron
                 splits[name] = _taken_over(name, [look(path) for path in paths], out, destination, progress)
@@ -107,14 +125,16 @@ def _files(name: str, place: Path) -> tuple[str, list[Path]]:
     if not place.exists():
         raise NotReadyError(f"--{name} {place} is not there")
     paths = sorted(path for path in place.iterdir() if path.is_file()) if place.is_dir() else [place]
-    text = [path for path in paths if path.suffix in (".txt", ".jsonl")]
+    text = [path for path in paths if path.suffix in (".txt", ".jsonl", ".parquet")]
     tokens = [path for path in paths if path.suffix == ".bin"]
     if text and tokens:
         raise UsageError(f"--{name} {place} holds files of tokens and of text; give the folder of one kind")
     if text:
         return "text", text
     if not tokens:
-        raise NotReadyError(f"--{name} {place} holds no .bin, .txt or .jsonl file; give one, or a folder of them")
+        raise NotReadyError(
+            f"--{name} {place} holds no .bin, .txt, .jsonl or .parquet file; give one, or a folder of them"
+        )
     return ("megatron" if all(path.with_suffix(".idx").is_file() for path in tokens) else "llm.c"), tokens
 
 
@@ -215,7 +235,9 @@ def _link_or_copy(source: Path, target: Path, destination: Destination) -> None:
             destination.write(PurePosixPath(target.name), stream, size)
 
 
-def _tokenized(name: SplitName, paths: Sequence[Path], out: Path, reader: Tokenizer, progress: Report) -> TokenSplit:
+def _tokenized(
+    name: SplitName, paths: Sequence[Path], column: str, out: Path, reader: Tokenizer, progress: Report
+) -> TokenSplit:
     dtype: Literal["uint16", "int32"] = "uint16" if reader.size <= 1 << 16 else "int32"
     end, largest, tokens, text_bytes, done = reader.end_of_text(), 0, 0, 0, 0
     total = sum(path.stat().st_size for path in paths)
@@ -223,7 +245,7 @@ def _tokenized(name: SplitName, paths: Sequence[Path], out: Path, reader: Tokeni
     with unfinished.open("wb") as file:
         waiting: list[int] = []
         for path in paths:
-            for document in _documents(path):
+            for document in _documents(path, column):
                 text_bytes += len(document.encode())
                 waiting += [*(() if end is None else (end,)), *reader.encode(document)]
                 if len(waiting) >= _FLUSH:
@@ -244,8 +266,11 @@ def _tokenized(name: SplitName, paths: Sequence[Path], out: Path, reader: Tokeni
     )
 
 
-def _documents(path: Path) -> Iterator[str]:
-    """A .txt file is one document; a line of a .jsonl file is one, in its field `text`."""
+def _documents(path: Path, column: str) -> Iterator[str]:
+    """A .txt file is one document; a line of a .jsonl file is one, in a field; so is a row of a .parquet file."""
+    if path.suffix == ".parquet":
+        yield from parquet.documents(path, column)
+        return
     try:
         if path.suffix == ".txt":
             if path.stat().st_size > LARGEST_DOCUMENT:
@@ -253,7 +278,7 @@ def _documents(path: Path) -> Iterator[str]:
             yield path.read_text(encoding="utf-8")
             return
         with path.open(encoding="utf-8") as lines:
-            yield from (_text_field(path, number, line) for number, line in enumerate(_bounded(lines, path), 1))
+            yield from (_text_field(path, number, line, column) for number, line in enumerate(_bounded(lines, path), 1))
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -268,14 +293,16 @@ def _bounded(lines: Any, path: Path) -> Iterable[str]:
             yield line
 
 
-def _text_field(path: Path, number: int, line: str) -> str:
+def _text_field(path: Path, number: int, line: str, column: str) -> str:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
         document = None
-    text = document.get("text") if isinstance(document, dict) else None
+    text = document.get(column) if isinstance(document, dict) else None
     if not isinstance(text, str):
-        raise NotReadyError(f'{path}, document {number}: not an object with a field "text"; give one a line')
+        raise NotReadyError(
+            f"{path}, document {number}: not an object with text in its field {column!r}; give one a line"
+        )
     return text
 
 

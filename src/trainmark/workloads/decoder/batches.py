@@ -28,6 +28,8 @@ class TextBatch(PlainBatch):
     """The least loss that is possible, in nats a token; 0 where it is not known."""
     bytes_per_token: float = 0.0
     """Of text; 0 where it is not known."""
+    shared_by: int = 1
+    """Ranks that train on these windows together."""
 
 
 def check(recipe: DecoderRecipe, folder: Path, world: int) -> Index:
@@ -64,6 +66,7 @@ class TextData:
         self._bytes = index.splits["val"].bytes_per_token or 0.0
         # a last, shorter batch is left out: a step is a fixed number of tokens
         self._batch = recipe.step_batch_per_device * share.world
+        self._groups, self._group, self._place = share.world // share.tensor, *divmod(share.rank, share.tensor)
         self._used = self._train.count // self._batch * self._batch
 
     @property
@@ -81,15 +84,15 @@ class TextData:
     def train(self, epoch: int, start_step: int) -> Iterator[TextBatch]:
         shares = order.rank_batches(
             self._used,
-            batch_per_device=self._recipe.step_batch_per_device,
-            world=self._share.world,
-            rank=self._share.rank,
+            batch_per_device=self._recipe.step_batch_per_device * self._share.tensor,
+            world=self._groups,
+            rank=self._group,
             seed=self._recipe.seed,
             epoch=epoch,
             shuffle=self._recipe.data_order == "shuffled",
             start_step=start_step,
         )
-        return ahead(self._read(self._train, share) for share in shares)
+        return ahead(replace(self._read(self._train, share), shared_by=self._share.tensor) for share in shares)
 
     def evaluation(self) -> Iterator[TextBatch]:
         wanted = self._recipe.eval_tokens // self._recipe.context or self._val.count
@@ -100,12 +103,13 @@ class TextData:
 
     def _to_score(self, count: int) -> Iterator[TextBatch]:
         """This rank's windows. Ranks that share a network compute together, so each makes as many batches as the one
-        with the most: those beyond its own count nothing."""
-        world, batch = self._share.world, self._recipe.eval_batch_per_device
-        left = math.ceil(math.ceil(count / world) / batch)
-        for share in order.rank_share(count, batch_per_device=batch, world=world, rank=self._share.rank):
+        with the most: those beyond its own count nothing, and of ranks that compute the same the first counts."""
+        batch = self._recipe.eval_batch_per_device * self._share.tensor
+        left = math.ceil(math.ceil(count / self._groups) / batch)
+        for share in order.rank_share(count, batch_per_device=batch, world=self._groups, rank=self._group):
             left -= 1
-            yield self._read(self._val, share)
+            found = self._read(self._val, share)
+            yield replace(found, count=0) if self._place else found
         for _ in range(left):
             empty = order.BatchShare(indices=np.zeros(1, np.int64), global_count=0)
             yield replace(self._read(self._val, empty), count=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from trainmark.workloads.decoder.chunked_loss import nll_sum
 from trainmark.workloads.decoder.recipes import DecoderRecipe
+from trainmark.workloads.tensor_group import Alone, TensorGroup, own
 
 
 def _copy(parameter: Tensor, whole: Tensor) -> None:
@@ -63,16 +64,18 @@ class CausalAttention(nn.Module):
         self.v_proj = Projection(recipe.width, shared)
         self.o_proj = Projection(inner, recipe.width)
         self.scale = 1 / math.sqrt(2 * recipe.layers) if recipe.scale_attention else 1.0
+        self.group: TensorGroup = Alone()
 
     def forward(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
         batch, length, _ = x.shape
+        x = self.group.spread(x)
         q, k, v = (
             projected.view(batch, length, -1, self.head_width).transpose(1, 2)
             for projected in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
         )
         q, k = rotated(q, turns), rotated(k, turns)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
-        added: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        added = self.group.collect(self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1)))
         return added if self.scale == 1.0 else added * self.scale
 
 
@@ -82,11 +85,12 @@ class FeedForward(nn.Module):
         self.gate_proj = Projection(recipe.width, recipe.ffn) if recipe.activation == "swiglu" else None
         self.up_proj = Projection(recipe.width, recipe.ffn)
         self.down_proj = Projection(recipe.ffn, recipe.width)
+        self.group: TensorGroup = Alone()
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.group.spread(x)
         inner = F.gelu(self.up_proj(x)) if self.gate_proj is None else F.silu(self.gate_proj(x)) * self.up_proj(x)
-        added: Tensor = self.down_proj(inner)
-        return added
+        return self.group.collect(self.down_proj(inner))
 
 
 class DecoderBlock(nn.Module):
@@ -115,6 +119,12 @@ class Trunk(nn.Module):
 class TextDecoder(nn.Module):
     """Given tokens, scores over the vocabulary; given also what follows each, the sum of -ln p of those."""
 
+    tensor_plan: Mapping[str, int] = {
+        **dict.fromkeys(("q_proj.weight", "k_proj.weight", "v_proj.weight", "gate_proj.weight", "up_proj.weight"), 0),
+        **dict.fromkeys(("o_proj.weight", "down_proj.weight"), 1),
+    }
+    """Devices that share a block have some of its heads and of its inner width each."""
+
     def __init__(self, recipe: DecoderRecipe) -> None:
         super().__init__()
         self.recipe = recipe
@@ -122,6 +132,7 @@ class TextDecoder(nn.Module):
         self.lm_head = Projection(recipe.width, recipe.vocabulary)
         if recipe.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
+        self.group: TensorGroup = Alone()
         self._turns: tuple[Tensor, Tensor] | None = None
         if not self.lm_head.weight.is_meta:
             self.initialise()
@@ -131,13 +142,22 @@ class TextDecoder(nn.Module):
         """What is alike and comes one after the other, so that it can be sharded, compiled and computed again apart."""
         return list(self.model.layers)
 
+    def share_among(self, group: TensorGroup) -> None:
+        self.group = group
+        for module in self.modules():
+            if isinstance(module, (CausalAttention, FeedForward)):
+                module.group = group
+
     def forward(self, tokens: Tensor, targets: Tensor | None = None, *, last: bool = False) -> Tensor:
         """With `last`, the scores of what follows the last token alone."""
         x = self.hidden(tokens)
         if targets is None:
             scores: Tensor = self.lm_head(x[:, -1:] if last else x)
             return scores
-        return nll_sum(x.flatten(0, 1), self.lm_head.weight, targets.flatten(), self.recipe.loss_chunk)
+        # the head is whole on every device that shares the blocks, and each scores some of the tokens
+        rows = self.group.rows(targets.numel())
+        read, weight = self.group.spread(x.flatten(0, 1)), self.group.spread(own(self.lm_head.weight))
+        return self.group.collect(nll_sum(read[rows], weight, targets.flatten()[rows], self.recipe.loss_chunk))
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """What the head reads."""

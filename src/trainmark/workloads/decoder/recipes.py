@@ -57,6 +57,9 @@ class DecoderRecipe(Recipe):
     """Tokens whose scores over the vocabulary are in memory at once."""
     recompute: str = knob("none", words=("none", "selective", "full"))
     """What backward computes again instead of keeping it: nothing, all but the products, or whole blocks."""
+    tensor_parallel: int = knob(1, least=1)
+    """Devices of a node that compute each block together, on the batches of all of them: every one has some of its
+    heads and of its inner width. What each holds is sharded further, as `parallel` says."""
 
     @property
     def head_width(self) -> int:
@@ -74,3 +77,8 @@ def check_shape(recipe: DecoderRecipe) -> None:
         )
     if recipe.heads % recipe.kv_heads:
         raise UsageError(f"heads={recipe.heads} cannot share kv_heads={recipe.kv_heads}; set a divisor of it")
+    for name, count in (("kv_heads", recipe.kv_heads), ("ffn", recipe.ffn)):
+        if count % recipe.tensor_parallel:
+            raise UsageError(
+                f"{name}={count} cannot be shared by tensor_parallel={recipe.tensor_parallel} devices; set a divisor"
+            )

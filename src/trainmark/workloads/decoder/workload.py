@@ -88,7 +88,7 @@ class LanguageModel:
         return recipe.learning_rate * math.sqrt(batch_per_device / recipe.batch_per_device)
 
     def items(self, batch: TextBatch) -> int:
-        return batch.count * (batch.tokens.shape[1] - 1)
+        return batch.count * (batch.tokens.shape[1] - 1) // batch.shared_by
 
     def flops_per_item(self, recipe: DecoderRecipe) -> float:
         return flops.per_token(recipe).attention

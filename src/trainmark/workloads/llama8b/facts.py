@@ -20,7 +20,7 @@ MAY_DIFFER = frozenset(
     {
         "batch_per_device", "accumulate", "warmup_steps", "parallel", "recompute", "compiled", "evaluate_every",
         "steps", "learning_rate", "checkpoint_every", "eval_batch_per_device", "seed", "input_workers", "leave_sample",
-        "loss_chunk", "host_settings", "optimizer_kind",
+        "loss_chunk", "host_settings", "optimizer_kind", "tensor_parallel",
     }
 )  # fmt: skip
 LOGS = "logs of MLPerf Training v5.1, llama31_8b"

@@ -1,0 +1,231 @@
+"""What a verify costs a step, and how many scripted bit flips it finds, misnames and invents.
+
+    python bench/verify.py cost [WORKLOAD...] [--recipe smoke] [--rounds 12]
+    python bench/verify.py flips [--rounds 300] [--steps 10] [--seed 0]
+
+`cost` makes each step of a workload in turn as a run does and as a verify does, in one process on the CPU, so that both
+see the same machine; the ratio is that of the medians. `flips` computes the same steps of a small network on the
+stand-in again and again. In every second round one bit of what one operator gives comes out wrong: operator, call,
+place and bit by lot. What each flip changed first is found a second time without any hash, by keeping all tensors of a
+round that goes wrong in the same way, and the two are held against each other. A flip that changes nothing, because
+what follows rounds it away or leaves it out, is counted by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainmark.datasets import synthetic
+from trainmark.launch import planning
+from trainmark.launch.options import RunOptions
+from trainmark.platforms import standin
+from trainmark.spec.event_files import EventWriter
+from trainmark.train import setup
+from trainmark.train.hashed_steps import HashedSteps, Quantity
+from trainmark.train.loop import Job
+from trainmark.train.ranks import Ranks
+from trainmark.train.round_ledger import RoundLedger
+
+SMALL = ("hidden=16", "layers=1", "heads=2", "mlp=32", "batch_per_device=4", "input_workers=0")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    cost = actions.add_parser("cost")
+    cost.add_argument("workloads", nargs="*", default=["resnet50", "vit", "gpt124m"])
+    cost.add_argument("--recipe", default="smoke")
+    cost.add_argument("--rounds", type=int, default=12)
+    flips = actions.add_parser("flips")
+    flips.add_argument("--rounds", type=int, default=300)
+    flips.add_argument("--steps", type=int, default=10)
+    flips.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if args.action == "cost":
+        for name in args.workloads:
+            show_cost(name, args.recipe, args.rounds)
+    else:
+        show_flips(args.rounds, args.steps, args.seed)
+
+
+@contextmanager
+def opened(options: RunOptions) -> Iterator[Job]:
+    """The job of one rank, as a worker opens it."""
+    plan = planning.decide(options.workloads[0], options)
+    if plan.data.synthetic:
+        synthetic.ensure(plan.data.name, Path(plan.data.folder), print)
+    with tempfile.TemporaryDirectory() as folder:
+        log = EventWriter(Path(folder) / "rank0.jsonl")
+        ranks = Ranks(rank=0, world=1, local_rank=0, local_ranks=1)
+        job, _ = setup.build_job(plan, ranks, Path(folder), log, startup_ns=0, began_ns=0, compare=False)
+        with closing(job.data):
+            yield job
+
+
+def show_cost(name: str, recipe: str, rounds: int) -> None:
+    with opened(RunOptions(workloads=(name,), recipe=recipe, platform="cpu")) as job:
+        steps = HashedSteps(job, 1)
+        steps.round()
+        took: dict[str, list[float]] = {"plain": [], "hashed": []}
+        for _ in range(rounds):
+            steps._restore()
+            hashes: dict[Quantity, Tensor] = {}
+            with steps._gradients_hashed(hashes):
+                for batch in steps._batches():
+                    took["hashed"].append(seconds(lambda batch=batch, hashes=hashes: steps._hash_step(batch, hashes)))
+            steps._restore()
+            for batch in steps._batches():
+                took["plain"].append(seconds(lambda batch=batch: float(job.stepper.step(batch))))
+    plain, hashed = (statistics.median(values) for values in took.values())
+    weights = sum(weight.numel() for weight in job.stepper.bare_model.parameters())
+    print(f"{name} {recipe}: {weights:,} weights, plain {1e3 * plain:.1f} ms, hashed {1e3 * hashed:.1f} ms, "
+          f"{hashed / plain:.3f} times")  # fmt: skip
+
+
+def seconds(work: Any) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def show_flips(rounds: int, count: int, seed: int) -> None:
+    lot = random.Random(seed)
+    options = RunOptions(workloads=("vit",), recipe="smoke", platform="standin", settings=SMALL)
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.toml"
+        os.environ[standin.VARIABLE] = str(script)
+        script.write_text("latency_us = 0\n", encoding="utf-8")
+        with opened(options) as job:
+            calls = same_calls(HashedSteps(job, count))
+        planned = {number: a_flip(number, calls, lot) for number in range(3, rounds + 1, 2)}
+        script.write_text("latency_us = 0\n" + "".join(planned.values()), encoding="utf-8")
+        with opened(options) as job:
+            found = hashed_rounds(HashedSteps(job, count), rounds)
+        with opened(options) as job:
+            wanted = plain_rounds(HashedSteps(job, count), rounds)
+    right = sum(found.get(number) == wanted[number] for number in wanted)
+    print(f"{rounds} rounds of {count} steps, {len(planned)} bits flipped in {len(calls)} kinds of operators")
+    print(f"changed nothing: {len(planned) - len(wanted)}; changed something: {len(wanted)}")
+    print(f"found: {len(found.keys() & wanted.keys())}, of them named rightly: {right}")
+    print(f"missed: {len(wanted.keys() - found.keys())}, invented: {len(found.keys() - wanted.keys())}")
+    print("first changed:", dict(Counter(stage for _, (stage, _) in wanted.values())))
+
+
+def a_flip(number: int, calls: dict[str, int], lot: random.Random) -> str:
+    """One of a round's calls, in the words of the stand-in's script."""
+    operator = lot.choice(sorted(calls))
+    at = (number - 1) * calls[operator] + lot.randint(1, calls[operator])
+    places = {name: lot.randrange(1 << 20) for name in ("tensor", "place", "bit")}
+    lines = "".join(f"{name} = {value}\n" for name, value in places.items())
+    return f'[[flips]]\noperator = "{operator}"\nat = [{at}]\n{lines}'
+
+
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operators that give or write floating numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        self.seen[operation.name().partition("::")[2].partition(".")[0]] += 1
+        return result
+
+
+def same_calls(steps: HashedSteps) -> dict[str, int]:
+    """The operators of a round that are called as often with hashes as without, by their calls."""
+    steps.draws = True
+    with Calls() as hashed:
+        steps.round()
+    with Calls() as plain:
+        kept_round(steps)
+    moved = (
+        "view",
+        "t",
+        "transpose",
+        "detach",
+        "expand",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "slice",
+        "select",
+        "clone",
+    )
+    return {
+        name: calls
+        for name, calls in plain.seen.items()
+        if hashed.seen[name] == calls and name not in moved and not name.startswith(("empty", "_to_copy", "copy_"))
+    }
+
+
+def hashed_rounds(steps: HashedSteps, rounds: int) -> dict[int, tuple[int, Quantity]]:
+    """Of every round that is odd, where it is."""
+    steps.draws = True
+    ledger, found = RoundLedger(), {}
+    for _ in range(rounds):
+        for odd in ledger.add(steps.round()):
+            found[odd.round] = (odd.step, steps.quantities[odd.places[0]])
+    return found
+
+
+def plain_rounds(steps: HashedSteps, rounds: int) -> dict[int, tuple[int, Quantity]]:
+    """The same by comparing tensors."""
+    steps.draws = True
+    right = kept_round(steps)
+    found = {}
+    for number in range(2, rounds + 1):
+        for step, (mine, theirs) in enumerate(zip(kept_round(steps), right, strict=True)):
+            differing = [name for name in theirs if not same_bits(mine[name], theirs[name])]
+            if differing:
+                found[number] = (step, differing[0])
+                break
+    return found
+
+
+def kept_round(steps: HashedSteps) -> list[dict[Quantity, Tensor]]:
+    steps._restore()
+    stepper, kept = steps.job.stepper, []
+    gradients: dict[Quantity, Tensor] = {}
+    hooks = [
+        weight.register_hook(  # type: ignore[no-untyped-call]
+            lambda gradient, name=name: gradients.__setitem__(("gradient", name), gradient.detach().numpy().copy())
+        )
+        for name, weight in stepper.bare_model.named_parameters()
+    ]
+    for batch in steps._batches():
+        gradients.clear()
+        with steps._nothing_drawn():
+            loss = stepper.step(batch)
+        found: dict[Quantity, Any] = {("loss", ""): loss.detach().numpy().copy(), **gradients}
+        found |= {("weight", name): weight.detach().numpy().copy() for name, weight in stepper.updated_weights()}
+        kept.append(found)
+    for hook in hooks:
+        hook.remove()
+    return kept
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    return bool(one.tobytes() == other.tobytes())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

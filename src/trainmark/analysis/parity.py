@@ -1,0 +1,193 @@
+"""Holds the steps of a chip against the same steps of another: where they part, and how far apart the losses are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainmark.analysis.verification import plan_of
+from trainmark.spec.errors import UsageError
+from trainmark.spec.plan import Plan
+from trainmark.spec.precision import FLOOR, ROUNDINGS, Precision, rounding
+from trainmark.spec.topology import Topology
+from trainmark.spec.verify import Numbers, StepNumbers, VerifyDocument, apart, moved_apart
+
+MOST_DATA_APART = 1e-3
+"""Of the samples: pictures and sounds are decoded by other processors."""
+LEFT_OUT_STEPS = 20
+MOST_LOSS_APART = 0.02
+"""The published rule for losses of one training on two chips: their mean relative difference after the first steps."""
+
+Agreement = Literal["agrees", "differs", "unknown"]
+EXIT_CODES: dict[Agreement, int] = {"agrees": 0, "differs": 6, "unknown": 7}
+
+
+class Parting(Struct, frozen=True, kw_only=True):
+    """A quantity that differs by more than rounding explains."""
+
+    step: int
+    """Counted from 1."""
+    quantity: str
+    difference: float | None
+    """A share of its size; None where one of both is not finite."""
+    allowed: float
+
+
+class Parity(Struct, frozen=True, kw_only=True):
+    """Two verifies of the same steps."""
+
+    verdict: Agreement
+    sentence: str
+    own: str
+    other: str
+    """What each computed on: device and precision."""
+    steps: int = 0
+    quantities: int = 0
+    """Compared in each step."""
+    first: Parting | None = None
+    partings: int = 0
+    """Of all quantities in all steps."""
+    loss_apart: float | None = None
+    """The mean relative difference of the losses after the first 20 steps; None of fewer steps."""
+    own_loss: Sequence[float | None] = ()
+    other_loss: Sequence[float | None] = ()
+
+
+def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
+    """A verify beside the other that it was made like."""
+    mine, theirs = plan_of(own), plan_of(other)
+    _refuse_unlike(mine, theirs)
+    found = Parity(verdict="unknown", sentence="", own=_name(own, mine), other=_name(other, theirs))
+    if own.numbers is None or other.numbers is None:
+        who = "this verify" if own.numbers is None else "the other verify"
+        return replace(found, sentence=f"nothing can be compared: {who} did not come to its numbers")
+    steps = min(len(own.numbers.steps), len(other.numbers.steps))
+    own_loss, other_loss = ([step.loss for step in told.steps[:steps]] for told in (own.numbers, other.numbers))
+    found = replace(found, steps=steps, own_loss=own_loss, other_loss=other_loss)
+    if own.draws and not other.numbers.initial:
+        drawn = "the step draws random numbers, which a run does and a verify does not; hold it against a verify"
+        return replace(found, sentence=f"nothing can be compared: {drawn}")
+    looked_at = steps if mine.topology == theirs.topology else 0
+    if reason := _not_the_same_training(own.numbers, other.numbers, looked_at):
+        return replace(found, sentence=f"nothing can be compared: {reason}")
+    floor = max(FLOOR, ROUNDINGS * max(rounding(Precision.parse(plan.precision)) for plan in (mine, theirs)))
+    partings = [
+        Parting(step=step + 1, quantity=name, difference=off if math.isfinite(off) else None, allowed=allowed)
+        for step in range(steps)
+        for name, off, allowed in _compared(own.numbers, other.numbers, step, floor)
+        if not off <= allowed
+    ]
+    loss_apart = losses_apart(own_loss, other_loss)
+    first = partings[0] if partings else None
+    breaks_rule = loss_apart is not None and loss_apart >= MOST_LOSS_APART
+    return replace(
+        found,
+        verdict="differs" if first or breaks_rule else "agrees",
+        sentence=_sentence(steps, first, loss_apart),
+        quantities=sum(1 for _ in _compared(own.numbers, other.numbers, 0, floor)) if steps else 0,
+        first=first,
+        partings=len(partings),
+        loss_apart=loss_apart,
+    )
+
+
+def losses_apart(own: Sequence[float | None], other: Sequence[float | None]) -> float | None:
+    """By the published rule; infinite where a loss is not finite on one chip alone."""
+    pairs = list(zip(own, other, strict=True))[LEFT_OUT_STEPS:]
+    if not pairs:
+        return None
+    shares = []
+    for mine, theirs in pairs:
+        if mine is None or theirs is None:
+            shares.append(0.0 if mine is theirs else math.inf)
+        else:
+            shares.append(abs(mine - theirs) / abs(theirs) if theirs else (0.0 if mine == 0 else math.inf))
+    return sum(shares) / len(shares)
+
+
+def _compared(own: Numbers, other: Numbers, step: int, floor: float) -> Iterator[tuple[str, float, float]]:
+    """Every quantity of a step in the order in which a step makes it, how far it is off and how far it may be."""
+    mine, theirs = own.steps[step], other.steps[step]
+    rounded = [numbers.rounded[step] if step < len(numbers.rounded) else None for numbers in (own, other)]
+    pairs = [(each, numbers.steps[step], numbers) for each, numbers in zip(rounded, (own, other), strict=True) if each]
+
+    def allowed(changes: Iterator[float]) -> float:
+        return max(floor, ROUNDINGS * max(changes, default=0.0))
+
+    yield "loss", _loss_apart(mine, theirs), allowed(_loss_apart(each, plain) for each, plain, _ in pairs)
+    for name in reversed(list(theirs.gradients)):
+        if name in mine.gradients:
+            changes = (apart(each.gradients[name], plain.gradients[name]) for each, plain, _ in pairs)
+            yield f"gradient of {name}", apart(mine.gradients[name], theirs.gradients[name]), allowed(changes)
+    for name in theirs.weights:
+        if name in mine.weights:
+            found = moved_apart(mine.weights[name], own.initial[name], theirs.weights[name], other.initial[name])
+            changes = (
+                moved_apart(each.weights[name], numbers.initial[name], plain.weights[name], numbers.initial[name])
+                for each, plain, numbers in pairs
+            )
+            yield f"weight {name}", found, allowed(changes)
+
+
+def _loss_apart(mine: StepNumbers, theirs: StepNumbers) -> float:
+    if mine.loss is None or theirs.loss is None:
+        return 0.0 if mine.loss is theirs.loss else math.inf
+    return abs(mine.loss - theirs.loss) / abs(theirs.loss) if theirs.loss else abs(mine.loss)
+
+
+def _not_the_same_training(own: Numbers, other: Numbers, steps: int) -> str:
+    """Why two verifies did not make the same steps, by the samples of so many of them; empty where they did."""
+    for name, sums in other.initial.items():
+        if name in own.initial and apart(own.initial[name], sums) > FLOOR:
+            return f"the networks do not begin alike: weight {name}"
+    for step in range(steps):
+        for name, sums in other.steps[step].data.items():
+            if name in own.steps[step].data and apart(own.steps[step].data[name], sums) > MOST_DATA_APART:
+                return f"the samples of step {step + 1} are not the same: {name}"
+    return ""
+
+
+def _refuse_unlike(mine: Plan, theirs: Plan) -> None:
+    if mine.workload != theirs.workload:
+        raise UsageError(f"a verify of {mine.workload} cannot be held against one of {theirs.workload}")
+    for name in sorted({*mine.recipe, *theirs.recipe} - {"batch_per_device", "host_settings", "input_workers"}):
+        if mine.recipe.get(name) != theirs.recipe.get(name):
+            raise UsageError(
+                f"the two verifies differ in {name}: {mine.recipe.get(name)} and {theirs.recipe.get(name)}; "
+                "make one of them anew with --against the other"
+            )
+    if _global_batch(mine) != _global_batch(theirs):
+        raise UsageError(
+            f"the two verifies differ in the batch of a step: {_global_batch(mine)} and {_global_batch(theirs)} samples"
+        )
+
+
+def _global_batch(plan: Plan) -> int:
+    return int(plan.recipe["batch_per_device"]) * Topology.parse(plan.topology).devices
+
+
+def _name(told: VerifyDocument, plan: Plan) -> str:
+    return f"{told.device or plan.platform_word}, {plan.precision}"
+
+
+def _sentence(steps: int, first: Parting | None, loss_apart: float | None) -> str:
+    rule = _rule(loss_apart)
+    if first is None:
+        return f"the same training for {steps} steps: no quantity differs by more than rounding explains; {rule}"
+    if first.difference is None:
+        return f"another training from step {first.step} on: {first.quantity} is not finite on one of the chips; {rule}"
+    off, allowed = f"{100 * first.difference:.2g} %", f"{100 * first.allowed:.2g} %"
+    return f"another training from step {first.step} on: {first.quantity} is off by {off}, {allowed} is allowed; {rule}"
+
+
+def _rule(loss_apart: float | None) -> str:
+    if loss_apart is None:
+        return f"the rule for losses needs more than {LEFT_OUT_STEPS} steps"
+    mean = f"{100 * loss_apart:.2g} %"
+    if loss_apart < MOST_LOSS_APART:
+        return f"the losses keep within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps)"
+    return f"the losses do not keep within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps)"

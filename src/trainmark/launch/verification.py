@@ -1,0 +1,157 @@
+"""From what a user said to a verify: plans it, finds its place among launchers, and has its ranks compute."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainmark import datasets, workloads
+from trainmark.datasets import synthetic
+from trainmark.launch import (
+    cluster_env,
+    lifeline_stdin,
+    planning,
+    preflight,
+    reproduction,
+    settlement,
+    without_training,
+)
+from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
+from trainmark.launch.launcher import Outcome
+from trainmark.launch.options import RunOptions
+from trainmark.platforms import detection, files
+from trainmark.spec import site
+from trainmark.spec.errors import TrainmarkError, UsageError
+from trainmark.spec.plan import Plan
+from trainmark.spec.precision import Precision
+from trainmark.spec.recipe import Limits
+from trainmark.spec.topology import Topology
+from trainmark.store.store import Store
+
+STEPS = 30
+"""By themselves: ten more than the rule for losses leaves out."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """What a user may say about a verify."""
+
+    run: RunOptions
+    """Of which the fields are taken that a plan is made of."""
+    steps: int | None = None
+    soak_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise UsageError(f"--steps must be more than 0, not {self.steps}")
+
+
+def plan(options: VerifyOptions, against: Plan | None = None) -> Plan:
+    """The plan of a verify: what was asked for, or the very steps that another verify made."""
+    if against is None:
+        name = (options.run.workloads or (workloads.names()[0],))[0]
+        decided = planning.decide(name, options.run)
+        steps = options.steps or STEPS
+    else:
+        decided = _as_the_other(against, options)
+        steps = options.steps or against.limits.steps or STEPS
+    return replace(
+        decided,
+        limits=Limits(steps=steps, wall_s=options.soak_s or None),
+        max_restarts=0,
+        resume_from=None,
+    )
+
+
+def run(
+    plan: Plan,
+    options: VerifyOptions,
+    store: Store,
+    *,
+    own_command: Sequence[str],
+    say: Say,
+    watch: Callable[[Path], None] = lambda folder: None,
+) -> Outcome | None:
+    """Starts the ranks here, together with the other launchers of the job if there are any, and waits for their end.
+
+    None on a launcher that does not lead, which has nothing to tell.
+    """
+    network, topology = site.load().network, Topology.parse(plan.topology)
+    here = cluster_env.find(topology, os.environ, options.run.port or network.port)
+    if here.kind == "slurm-batch":
+        cluster_env.start_by_srun(topology, list(own_command))
+    store.check_writable()
+    secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
+    if here.launchers == 1:
+        _get_ready(plan, store, say)
+        return without_training.verify_steps(plan, store.folder, watch=watch, interface=network.interface)
+    wait_s = options.run.join_timeout_s
+    together = Coordinator(
+        here,
+        secret=secret,
+        interface=network.interface,
+        join_limit_s=JOIN_LIMIT_S if wait_s is None else wait_s,
+    )
+    try:
+        if not here.first_local_rank:
+            try:
+                _get_ready(plan, store, say if here.leads else lambda sentence: None)
+            except TrainmarkError as error:
+                settlement.refuse(together, error)
+                raise
+        outcome = without_training.verify_steps(
+            plan, store.folder, watch=watch, coordinator=together, interface=network.interface
+        )
+        if here.leads:
+            together.finish(outcome.exit_code)
+            return outcome
+        if outcome.sentence:
+            say(f"trainmark: {outcome.sentence}")
+        return None
+    finally:
+        together.leave()
+
+
+def _get_ready(plan: Plan, store: Store, say: Say) -> None:
+    if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
+        synthetic.ensure(plan.data.name, Path(plan.data.folder), say)
+    preflight.machine(plan, store.folder)
+
+
+def _as_the_other(other: Plan, options: VerifyOptions) -> Plan:
+    """Another verify's plan on this machine: only the chip, its precision and how many share the batch may differ."""
+    said = options.run
+    if said.workloads and workloads.find(said.workloads[0])[0].name != other.workload:
+        raise UsageError(
+            f"--against is a verify of {other.workload}, not of {said.workloads[0]}; leave the workload's name out"
+        )
+    words = [word for word in ("recipe", "seed", "init_from") if getattr(said, word) is not None]
+    if words or said.settings:
+        word = (words or ["set"])[0].replace("_", "-")
+        raise UsageError(f"--against makes the very steps of the other verify; leave out --{word}")
+    if other.workload_source and other.workload_source.file and not said.trust:
+        raise UsageError(
+            f"the other verify took a workload from {other.workload_source}, and this would run that file; "
+            "say --trust if you know what it holds"
+        )
+    chosen = detection.chosen() if said.platform in (None, "auto") else str(said.platform)
+    file = files.load(chosen)
+    decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
+    precision = Precision.parse(said.precision or other.precision)
+    if precision.name not in file.precisions:
+        raise UsageError(
+            f"precision {precision} does not run on platform {file.name}; it has {', '.join(file.precisions)}"
+        )
+    decided = replace(decided, precision=precision.name)
+    if said.topology is not None:
+        decided = planning.shared_anew(decided, Topology.parse(said.topology))
+    return reproduction.with_data_here(decided, said.data)
+
+
+def switches(plan: Plan) -> dict[str, str]:
+    """The variables that make the platform's libraries deterministic, as the workers of a verify have them."""
+    settings = files.load(plan.platform).deterministic_settings
+    return {name: os.environ.get(name, value) for name, value in settings.items()}
