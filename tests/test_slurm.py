@@ -16,6 +16,7 @@ import psutil
 import pytest
 import slurm
 from conftest import TINY_RUN, Cli
+from fleets import host_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))]
 
@@ -127,3 +128,31 @@ def rank_that_has_made_steps(store: Path, rank: int) -> int | None:
         if any(event["event"] == "steps" for event in events):
             return int(next(event["pid"] for event in events if event["event"] == "begin"))
     return None
+
+
+ARRAY_STUB = """\
+#!/bin/sh
+# stands in for trainmark: a node's run leaves the record that was made for it
+while [ "$1" != --store ]; do shift; done
+mkdir -p "$2/records"
+cp "$RECORDS/$SLURMD_NODENAME.json" "$2/records/resnet50-quick-$SLURMD_NODENAME.json"
+"""
+
+
+def test_the_array_of_a_fleet_runs_once_on_each_node_and_its_folder_is_judged(jobs: Jobs, tmp_path: Path) -> None:
+    programs, shared = tmp_path / "bin", tmp_path / "shared"
+    programs.mkdir()
+    for node in slurm.NODES:
+        (tmp_path / f"{node}.json").write_text(host_record(node).dumps(), encoding="utf-8")
+    (programs / "trainmark").write_text(ARRAY_STUB, encoding="utf-8")
+    (programs / "trainmark").chmod(0o755)
+    said = jobs.cli("fleet", "resnet50", "--platform", "cpu", "--slurm", "2", "--store", shared, "--name", "tiny")
+    assert said.returncode == 0, said.stderr
+    (tmp_path / "job.sh").write_text(said.stdout)
+    environment = {**jobs.environment, "PATH": f"{programs}:{jobs.environment['PATH']}", "RECORDS": str(tmp_path)}
+    jobs.cluster.submit(f"--chdir={tmp_path}", tmp_path / "job.sh", environment=environment)
+    until(lambda: len(list((shared / "records").glob("*.json"))) == 2, "both tasks of the array", 60)
+    judged = jobs.cli("fleet", shared, "--expect", "2", "--json")
+    assert sorted(one["host"] for one in json.loads(judged.stdout)["hosts"]) == list(slurm.NODES)
+    assert judged.returncode in (0, 7), judged.stderr
+    assert jobs.cli("fleet", shared, "--expect", "3").returncode == 6

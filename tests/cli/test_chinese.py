@@ -7,11 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fleets import TWO_SLOW, device_telemetry, host_record, pair_links
 from records import a_vocoder_record, make_plan, make_record, make_timeline, renamed
 from source_sentences import english_in
 
+from trainmark.analysis.fleet import links
+from trainmark.analysis.fleet.hosts import HostRuns, by_host
+from trainmark.analysis.fleet.verdict import judge
 from trainmark.cli.main import language_first, main
-from trainmark.report import headline, table
+from trainmark.report import fleet_table, headline, table
+from trainmark.report.html import fleet_page
 from trainmark.spec.language import speaking
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Doubt, Record
@@ -69,6 +74,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         ("scaling --published vit", 0),
         ("published vit", 0),
         ("explain", 0),
+        ("fleet", 2),
+        ("fleet a1b2 two-ranks", 2),
+        ("fleet a1b2", 7),
         ("plan resnet50", 0),
         ("run resnet5", 2),
         ("run --set foo=1", 2),
@@ -109,6 +117,21 @@ def test_what_a_run_ends_with_is_chinese_and_the_record_stays_english() -> None:
     assert english_in(said) == []
     assert "在 本机 上" in said and "功耗采样未达到" in said
     assert "synthetic data" in records[0].dumps()
+
+
+def test_the_judgement_of_a_fleet_is_chinese() -> None:
+    pairs = pair_links(10, thin={5: 4.0}, way=(0, 9))
+    hot = device_telemetry("node07", clock=900, heat=95, errors=2)
+    records = [host_record(host, speed, telemetry=device_telemetry(host)) for host, speed in TWO_SLOW.items()]
+    records[7] = host_record("node07", 0.8, telemetry=hot)
+    hosts = [*by_host(records), HostRuns(host="x", failed="it was interrupted")]
+    fleet = judge(hosts, links=links.judge(list(TWO_SLOW), pairs), wanted=12)
+    with speaking("zh"):
+        said = fleet_table.render(fleet, width=400)
+    assert "不予验收" in said and "主机 node07 偏慢" in said and "主机 node05 的线缆" in said
+    assert english_in(said) == []
+    page = fleet_page.render(fleet, language="zh", trainmark="0", made="2026-11-17")
+    assert english_in(re.sub("<(style|script).*?</(style|script)>|<[^>]*>", "\n", page, flags=re.DOTALL)) == []
 
 
 def test_a_chinese_locale_does_the_same(

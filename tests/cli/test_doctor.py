@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import Cli
+from fleets import pair_links
 from rich.cells import cell_len
 
 from trainmark.cli import doctor
 from trainmark.doctor import checks
-from trainmark.launch import coordinator, ssh_run, without_training
+from trainmark.launch import cluster_env, coordinator, ssh_run, without_training
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.report import doctor_screen
 from trainmark.report.terminal import TerminalWriter
@@ -47,11 +48,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
     """Plans that were to be probed; every probe goes well."""
     plans: list[tuple[Plan, Path]] = []
 
-    def probe_links(plan: Plan, store: Path, **coordinator: object) -> tuple[list[links.AllReduce], int, str]:
+    def probe_only(plan: Plan, store: Path, **coordinator: object) -> without_training.Probed:
         plans.append((plan, store))
-        return msgspec.convert(rows(), list[links.AllReduce]), 0, ""
+        return without_training.Probed(results=msgspec.convert(rows(), tuple[links.AllReduce, ...]))
 
-    monkeypatch.setattr(without_training, "probe_links", probe_links)
+    monkeypatch.setattr(without_training, "probe_links", probe_only)
     return plans
 
 
@@ -86,7 +87,9 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        without_training, "probe_links", lambda *words, **more: (msgspec.convert(rows(3), list[links.AllReduce]), 0, "")
+        without_training,
+        "probe_links",
+        lambda *words, **more: without_training.Probed(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
@@ -97,7 +100,11 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
 def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(without_training, "probe_links", lambda *words, **more: ([], 4, "rank 1 was killed by SIGKILL"))
+    monkeypatch.setattr(
+        without_training,
+        "probe_links",
+        lambda *words, **more: without_training.Probed(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
+    )
     assert call("--topology", "1x2", "--platform", "cpu") == 4
     assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
 
@@ -146,7 +153,11 @@ def test_a_machine_that_is_not_the_first_says_on_stderr_what_went_wrong(
 ) -> None:
     for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "a"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(without_training, "probe_links", lambda *words, **more: ([], 4, "the leader was lost"))
+    monkeypatch.setattr(
+        without_training,
+        "probe_links",
+        lambda *words, **more: without_training.Probed(exit_code=4, sentence="the leader was lost"),
+    )
     assert call("--topology", "2x2", "--platform", "cpu", "--json") == 4
     assert capsys.readouterr() == ("", "trainmark: the leader was lost\n")
 
@@ -264,7 +275,7 @@ def test_json_holds_the_whole_machine(capsys: pytest.CaptureFixture[str]) -> Non
     document = json.loads(capsys.readouterr().out)
     assert (document["ready"], document["summary"]) == (False, "not ready; 1 failed, 1 doubt, 1 unknown")
     for shown, result in zip(document["sections"], [*SECTIONS, FAILED], strict=True):
-        assert shown == {name: getattr(result, name) for name in KEYS} | {"results": []}
+        assert shown == {name: getattr(result, name) for name in KEYS} | {"results": [], "pairs": [], "hosts": []}
 
 
 @pytest.mark.parametrize("word", ["--quick", "--no-probe"])
@@ -348,3 +359,31 @@ def test_two_real_ranks_of_this_machine_are_probed(cli: Cli) -> None:
     assert section["sentence"].startswith("all-reduce among 2 ranks on 1 host: ")
     assert section["results"][0]["bytes"] == 4096
     assert all(row["bus_gigabytes_per_s"] > 0 for row in section["results"])
+
+
+def test_pairs_of_nodes_are_shown_slowest_first_and_named_for_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+
+    def probe_only(plan: Plan, store: Path, **words: object) -> without_training.Probed:
+        asked.append(words["pair_rounds"])
+        return without_training.Probed(pairs=tuple(pair_links(3, thin={2: 1.5})), hosts=("a", "b", "c"))
+
+    monkeypatch.setattr(without_training, "probe_links", probe_only)
+    monkeypatch.setattr(cluster_env, "find", lambda topology, *words: cluster_env.alone(topology))
+    assert call("--topology", "3x1", "--platform", "cpu", "--pairs") == 0
+    out = capsys.readouterr().out
+    assert "3 pairs of nodes in 3 rounds: the median one carries 1.5 GB/s, the slowest, nodes" in out
+    assert out.index("–2") < out.index("0–1")
+    assert call("--topology", "3x1", "--platform", "cpu", "--pairs", "--rounds", "2", "--json") == 0
+    section = json.loads(capsys.readouterr().out)["sections"][0]
+    assert (section["hosts"], len(section["pairs"]), asked) == (["a", "b", "c"], 3, [3, 2])
+    assert call("--topology", "1x2", "--platform", "cpu", "--pairs") == 0
+    assert "1x2 has one node, and no pair of them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--pairs"], ["--topology", "2x1", "--rounds", "2"], ["--rounds", "0", "--pairs"]])
+def test_words_that_ask_for_no_pairs_are_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"--pairs|--rounds"):
+        call(*words)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from fleets import host_record
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.cli import runs
@@ -231,3 +232,14 @@ def test_a_run_that_goes_on_is_found_by_its_tag(store: Store, capsys: pytest.Cap
     (folder / "run.json").write_text(json.dumps({"group": "ab12", "tags": {"driver": "1"}}))
     assert call(store, "--tag", "driver=1", "--group", "ab1") == 0
     assert "ccc333" in capsys.readouterr().out
+
+
+def test_the_host_is_a_column_where_runs_are_of_several(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.add(host_record("node01"))
+    assert call(store) == 0
+    assert "host" not in capsys.readouterr().out.splitlines()[0]
+    store.add(host_record("node02"))
+    assert call(store) == 0
+    assert "host" in capsys.readouterr().out.splitlines()[0]
+    assert call(store, "--json") == 0
+    assert {row["host"] for row in json.loads(capsys.readouterr().out)["runs"]} == {"node01", "node02"}

@@ -73,7 +73,7 @@ def test_a_signal_after_the_last_step_keeps_the_record_and_ends_what_would_follo
         time.sleep(0.05)
         return replace(make_record(), run_id=folder.name, ended="60 steps were done")
 
-    monkeypatch.setattr(launcher, "_execute", execute)
+    monkeypatch.setattr(launcher, "execute", execute)
     monkeypatch.setattr(gather, "record", record)
     store = Store(tmp_path)
     asked = session._Session(

@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fake_ssh
 import pytest
+from fake_ssh import ARRIVE
 from records import make_record
 
 from trainmark.launch import ssh, ssh_run
@@ -27,17 +29,6 @@ from trainmark.spec.topology import Topology
 ONE = Topology(nodes=1, devices_per_node=1)
 TWO = Topology(nodes=2, devices_per_node=1)
 
-FAKE_SSH = """\
-#!/bin/sh
-# ssh OPTIONS [-G] -- HOST [COMMAND]
-asked=
-while [ "$1" != -- ]; do [ "$1" = -G ] && asked=yes; shift; done
-cd "$FAKE_SSH" || exit 99
-if [ -n "$asked" ]; then cat "$2.settings" 2>/dev/null || printf 'user trainer\\nhostname %s.example\\n' "$2"; exit; fi
-host=$2 command=$3
-. "./$host"
-"""
-ARRIVE = "echo trainmark arrived\n"
 WAIT = "cat >/dev/null; touch let-go\n"
 """Until its input ends."""
 
@@ -69,15 +60,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    program = tmp_path / "bin" / "ssh"
-    program.parent.mkdir()
-    program.write_text(FAKE_SSH, encoding="utf-8")
-    program.chmod(0o755)
-    world = World(tmp_path / "world", tmp_path / "store")
-    world.folder.mkdir()
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SSH", str(world.folder))
-    return world
+    return World(fake_ssh.install(tmp_path, monkeypatch), tmp_path / "store")
 
 
 # Words

@@ -69,7 +69,7 @@ class Link:
         self.sent: list[int] = []
         self.exchanges = True
 
-    def all_reduce(self, message: torch.Tensor) -> None:
+    def all_reduce(self, message: torch.Tensor, group: object = None) -> None:
         if self.exchanges:
             message *= sum(rank % 7 + 1 for rank in range(self.world))  # of rank 0's numbers
         moved = 1.5 * message.numel() * message.element_size()

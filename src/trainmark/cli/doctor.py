@@ -23,12 +23,17 @@ EXAMPLES = """\
   trainmark doctor --quick --platform cpu       the same in seconds, for the processor alone
   trainmark doctor --topology 1x8               how fast do its devices exchange gradients?
   trainmark doctor --topology 2x8 --hosts a,b   and those of two machines?
+  trainmark doctor --topology 4x8 --pairs --hosts a,b,c,d   which two of them exchange slowly?
   trainmark doctor --topology 1x2 --json        the same for programs"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--topology", metavar="NxM", help="measure the links between so many nodes x devices per node")
+    add(
+        "--pairs", action="store_true", help="of --topology: measure the nodes two by two, all pairs of a round at once"
+    )
+    add("--rounds", type=int, metavar="N", help="of --pairs: so many rounds (default: all of few nodes, else 2 log2 n)")
     add("--hosts", metavar="A,B", help="the machines of --topology, reached by ssh")
     add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")
     add("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
@@ -46,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--hosts names the machines of a topology; say which, such as --topology 2x8")
     if args.topology and (args.quick or args.no_probe):
         raise UsageError("--quick and --no-probe are about this machine's devices; leave them out with --topology")
+    if args.pairs and not args.topology:
+        raise UsageError("--pairs are of the nodes of a topology; say which, such as --topology 10x8")
+    if args.rounds is not None and (not args.pairs or args.rounds < 1):
+        raise UsageError("--rounds says in how many rounds --pairs are measured, at least 1; say both, or neither")
     store = default_folder()
     return _tell_links(args, store) if args.topology else _tell_machine(args, store)
 
@@ -69,10 +78,15 @@ def _tell_links(args: argparse.Namespace, store: Path) -> int:
     from trainmark.doctor import links
     from trainmark.report import doctor_screen
     from trainmark.spec.topology import Topology
+    from trainmark.spec.tournament import all_rounds, usual_rounds
 
     topology = Topology.parse(args.topology)
     asked = {"hosts": args.hosts, "platform": args.platform, "trust": args.trust}
-    results = [links.measure(topology, store=store, say=say, **asked)]
+    if args.pairs:
+        rounds = min(args.rounds or usual_rounds(topology.nodes), all_rounds(topology.nodes))
+        results = [links.measure_pairs(topology, rounds, store=store, say=say, **asked)]
+    else:
+        results = [links.measure(topology, store=store, say=say, **asked)]
     if results[0].sentence and not args.hosts:
         results.append(_network())
     told = [result for result in results if result.sentence]
@@ -95,9 +109,9 @@ def _network() -> CheckResult:
 
 
 def _document(result: CheckResult) -> dict[str, Any]:
-    """What the links' message sizes took stands beside the facts, where another machine's doctor looks for it."""
+    """What was measured of the links stands beside the facts, where another machine's doctor looks for it."""
     facts = dict(result.facts)
-    results = facts.pop("results", [])
+    measured = {name: facts.pop(name, []) for name in ("results", "pairs", "hosts")}
     return {
         "name": result.name,
         "group": result.group,
@@ -106,7 +120,7 @@ def _document(result: CheckResult) -> dict[str, Any]:
         "remedy": result.remedy,
         "exit_code": result.exit_code,
         "facts": facts,
-        "results": msgspec.to_builtins(results),
+        **msgspec.to_builtins(measured),
     }
 
 

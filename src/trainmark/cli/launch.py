@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.cli.options import add_run_options, from_args
+from trainmark.cli.rendering import add_slurm_options, job_of, settled, slurm_script
 from trainmark.cli.terminal import say
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmark.launch.options import RunOptions
-    from trainmark.launch.render.job import ClusterJob
     from trainmark.spec.plan import Plan
 
 HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     render = actions.add_parser("render", help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
     targets = render.add_subparsers(dest="target", metavar="slurm|kubernetes|ssh", required=True)
     for name, text, add_options, show in (
-        ("slurm", "a script for sbatch", _add_slurm, _slurm),
+        ("slurm", "a script for sbatch", add_slurm_options, slurm_script),
         ("kubernetes", "a TrainJob for Kubeflow Trainer v2", _add_kubernetes, _kubernetes),
         ("ssh", "a command for each host", _add_ssh, _ssh),
     ):
@@ -52,22 +51,11 @@ def run(args: argparse.Namespace) -> int:
 
     options = replace(from_args(args), hosts=None, port=None)  # those mean the machines that are to start it
     decided = planning.plans(options)
-    print(args.show(args, _settled(options, decided), decided), end="")
+    print(args.show(args, settled(options, decided), decided), end="")
     return 0
 
 
 # The options of each rendering
-
-
-def _add_slurm(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--name", metavar="NAME", help="the job's name (default: from the plan)")
-    add("--time", metavar="T", help="the longest it may take, such as 2:00:00 (default: the cluster's)")
-    add("--partition", metavar="NAME", help="the queue (default: the cluster's)")
-    add("--account", metavar="NAME", help="who pays (default: the user's)")
-    add("--gpus-per-node", type=int, metavar="N", help="devices to ask for (default: the topology's; none on cpu)")
-    add("--cpus-per-task", type=int, metavar="N", help="processors a node (default: all of them)")
-    add("--venv", metavar="DIR", help="virtual environment to enter first")
 
 
 def _add_kubernetes(parser: argparse.ArgumentParser) -> None:
@@ -95,20 +83,6 @@ def _add_ssh(parser: argparse.ArgumentParser) -> None:
 # The renderings
 
 
-def _slurm(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> str:
-    from trainmark.launch.render import slurm
-
-    request = slurm.SlurmRequest(
-        time=args.time,
-        partition=args.partition,
-        account=args.account,
-        gpus_per_node=args.gpus_per_node,
-        cpus_per_task=args.cpus_per_task,
-        venv=_absolute(args.venv),
-    )
-    return slurm.script(_job(args, replace(options, store=_absolute(options.store)), decided), request)
-
-
 def _kubernetes(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> str:
     from trainmark.launch.render import kubernetes
     from trainmark.platforms import files
@@ -130,46 +104,11 @@ def _kubernetes(args: argparse.Namespace, options: RunOptions, decided: Sequence
         resource=args.device_resource or files.load(decided[0].platform).kubernetes_resource,
     )
     patient = replace(options, store=store, join_timeout_s=options.join_timeout_s or PULL_S)
-    return kubernetes.manifest(_job(args, patient, decided), request)
+    return kubernetes.manifest(job_of(args, patient, decided), request)
 
 
 def _ssh(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> str:
     from trainmark.launch.render import ssh
 
     patient = replace(options, join_timeout_s=options.join_timeout_s or PASTE_S)
-    return ssh.commands(_job(args, patient, decided), args.hosts, port=args.port, venv=args.venv)
-
-
-def _absolute(path: str | None) -> str | None:
-    """Paths mean the same wherever the job starts."""
-    return None if path is None else str(Path(path).expanduser().absolute())
-
-
-def _settled(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
-    """Says everything that another machine might decide otherwise: the device found here, paths, the site's data."""
-    from trainmark import datasets, workloads
-    from trainmark.datasets import synthetic
-    from trainmark.spec.plan import NO_FOLDER
-
-    first = decided[0]
-    if options.platform in (None, "auto"):
-        say(f"platform {first.platform} is what this machine has, and what is asked for; --platform names another")
-        options = replace(options, platform=first.platform)
-    own = synthetic.folder(first.data.name) if first.data.name in datasets.names() else Path(NO_FOLDER)
-    if len(decided) == 1 and Path(first.data.folder) != own:
-        options = replace(options, data=first.data.folder)
-    return replace(
-        options,
-        workloads=tuple(workloads.word_of(plan) for plan in decided),
-        recipe=first.recipe_name,
-        topology=first.topology,
-        init_from=first.init_from,
-    )
-
-
-def _job(args: argparse.Namespace, options: RunOptions, decided: Sequence[Plan]) -> ClusterJob:
-    from trainmark.launch.render.job import ClusterJob, name_for
-
-    names, *rest = options.to_argv()
-    words = (("run", *names), *rest, *([("--json",)] if args.json else []))
-    return ClusterJob(plans=tuple(decided), words=words, name=getattr(args, "name", None) or name_for(decided))
+    return ssh.commands(job_of(args, patient, decided), args.hosts, port=args.port, venv=args.venv)

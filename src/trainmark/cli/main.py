@@ -39,6 +39,7 @@ COMMANDS = {
     "sample": "sample",
     "scaling": "scaling",
     "forecast": "forecast",
+    "fleet": "fleet",
     "published": "published",
     "import": "import_",
     "package": "package",

@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from trainmark.launch.options import RunOptions
 
 
-def add_plan_options(parser: argparse.ArgumentParser) -> None:
+WORKLOADS = "what to train: a name, or a .py file that defines WORKLOAD (default: all of ours)"
+
+
+def add_plan_options(parser: argparse.ArgumentParser, *, metavar: str = "WORKLOAD", words: str = WORKLOADS) -> None:
+    """`metavar` and `words` are for a command whose words may mean something else than workloads."""
     add = parser.add_argument
-    add(
-        "workloads",
-        nargs="*",
-        metavar="WORKLOAD",
-        help="what to train: a name, or a .py file that defines WORKLOAD (default: all of ours)",
-    )
+    add("workloads", nargs="*", metavar=metavar, help=words)
     add("--recipe", metavar="NAME", help="reference, fill, quick or smoke (default: quick)")
     add("--topology", metavar="NxM", help="nodes x devices per node (default: 1x1)")
     add("--precision", metavar="P", help=f"one of {', '.join(PRECISIONS)} (default: fp32)")

@@ -123,8 +123,10 @@ def _draw(writer: TerminalWriter, rows: list[StoreRow], names: dict[str, str]) -
     cells = [({"run": (names[row.run_id],), **_cells(row)}, styles.get(row.status, "red")) for row in rows]
     drawn = None
     without = [head for head in ("group", "tags") if not any(getattr(row, head) for row in rows)]
-    narrower = ("tags", "group", "created", "quality", "precision", "configuration")
-    for left_out in ((), narrower[:1], narrower[:2], narrower[:3], narrower[:4], narrower):
+    if len({row.host for row in rows}) < 2:  # all on one host: nothing tells them apart by it
+        without.append("host")
+    narrower = ("tags", "group", "created", "quality", "precision", "host", "configuration")
+    for left_out in ((), *(narrower[:count] for count in (1, 2, 3, 4, 6, 7))):
         heads = [head for head in cells[0][0] if head not in (*left_out, *without)]
         table = TableModel(
             columns=[Column(title=head, right=head in numbers) for head in heads],
@@ -145,6 +147,7 @@ def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
         "created": tuple(row.created[:16].split("T")),
         "workload": (row.workload, row.recipe),
         "configuration": (*(short_device(row.device) or row.platform).split(), row.topology),
+        "host": tuple(row.host.split()) or ("",),
         "precision": tuple(row.precision.split()) or ("",),
         "status": ("interrupted",) if row.interrupted else tuple(row.status.split()),
         "p_core": (p_core, *(row.unit.split() if row.p_core is not None else ())),

@@ -140,10 +140,11 @@ def execute(
     signals: list[int],
     *,
     task: WorkerTask = "train",
+    pair_rounds: int | None = None,
 ) -> Outcome:
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
     here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
-    workers = WorkerProcesses(plan, here, settled.folder, task=task)
+    workers = WorkerProcesses(plan, here, settled.folder, task=task, pair_rounds=pair_rounds)
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
     with _meeting_of_ranks(here, coordinator) as (connect, prefix):
         launch = Launch(

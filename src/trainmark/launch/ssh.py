@@ -49,7 +49,7 @@ class Host:
     user: str | None = None
 
 
-def parse_hosts(text: str, topology: Topology) -> list[Host]:
+def host_list(text: str) -> list[Host]:
     """Checked names: what ssh gets is a host and never an option or a command."""
     words = [word.strip() for word in text.split(",")]
     targets = [_target(word) for word in words]
@@ -58,6 +58,12 @@ def parse_hosts(text: str, topology: Topology) -> list[Host]:
         if target.host.lower() in seen:
             raise UsageError(f"host {target.host!r} is named twice in --hosts; every node is a host of its own")
         seen.add(target.host.lower())
+    return targets
+
+
+def parse_hosts(text: str, topology: Topology) -> list[Host]:
+    """The same for the nodes of a run, as many as it has."""
+    targets = host_list(text)
     if len(targets) != topology.nodes:
         raise UsageError(
             f"--hosts names {len(targets)} host{'s' * (len(targets) != 1)} and topology {topology} has "

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -63,13 +63,18 @@ def run_on_hosts(
     answer = _ask(targets, ["run", *argv], topology, site, quiet=quiet)
     if answer.document is None:
         return None, answer.exit_code
-    try:
-        record = Record.from_json(answer.document)
-    except UsageError as error:
-        raise WorkloadError(f"host {targets[0].host} sent a record that cannot be read: {error}") from error
+    record = record_of(answer.document, targets[0].host)
     if answer.folder is not None:
-        _fetch_or_say_why(targets[0], site.remote, answer.folder, record.run_id, store)
+        fetch_or_say_why(targets[0], site.remote, answer.folder, record.run_id, store)
     return record, answer.exit_code
+
+
+def record_of(document: Mapping[str, Any], host: str) -> Record:
+    """What a host sent, as a record."""
+    try:
+        return Record.from_json(document)
+    except UsageError as error:
+        raise WorkloadError(f"host {host} sent a record that cannot be read: {error}") from error
 
 
 def ask_hosts(
@@ -98,11 +103,11 @@ def _ask(targets: Sequence[Host], argv: Sequence[str], topology: Topology, site:
     code = leader.process.returncode
     document = leader.document()
     if document is None and not signals:
-        raise _error(failed or leader, site.remote)
+        raise error_of(failed or leader, site.remote)
     if signals and (document is None or code == TERMINATED):
         code = 128 + signals[0]
     elif code == TERMINATED and failed and failed is not leader:  # we let go of it, and it could not know why
-        error = _error(failed, site.remote)
+        error = error_of(failed, site.remote)
         _say(f"trainmark: {error}")
         code = error.exit_code
     return Answer(document=document, exit_code=code, folder=leader.folder)
@@ -235,7 +240,7 @@ def _patience_s(failed: RemoteNode) -> float:
     return REFUSAL_GRACE_S if failed.process.returncode in (2, 3) else GRACE_S
 
 
-def _error(side: RemoteNode, remote: Remote) -> TrainmarkError:
+def error_of(side: RemoteNode, remote: Remote) -> TrainmarkError:
     """Why there is no record, in one sentence about one host."""
     code, said = side.process.returncode, side.last_line.removeprefix("trainmark: ")
     because = f": {said}" if said else ""
@@ -257,7 +262,7 @@ def _error(side: RemoteNode, remote: Remote) -> TrainmarkError:
     return error
 
 
-def _fetch_or_say_why(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:
+def fetch_or_say_why(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:
     """A record without its folder is still a record."""
     try:
         ssh.fetch(target, remote, folder, run_id, store)

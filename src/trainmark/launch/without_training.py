@@ -4,31 +4,55 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.launcher import Outcome, execute, new_folder
 from trainmark.launch.settlement import settle
 from trainmark.launch.signals import catching_signals
+from trainmark.launch.workers import WorkerTask
 from trainmark.spec import endings
-from trainmark.spec.links import AllReduce
+from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.plan import Plan
 from trainmark.spec.run_folder import RunFolder
 
 
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """What ranks that were started only for it measured of the links between them; only the leader has results."""
+
+    results: tuple[AllReduce, ...] = ()
+    pairs: tuple[PairLink, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """Of the pairs: what the nodes call themselves, in their order."""
+    exit_code: int = 0
+    sentence: str = ""
+    """What went wrong, in words."""
+
+
 def probe_links(
-    plan: Plan, store: Path, *, coordinator: Coordinator | None = None, interface: str | None = None
-) -> tuple[list[AllReduce], int, str]:
-    """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
+    plan: Plan,
+    store: Path,
+    *,
+    pair_rounds: int | None = None,
+    coordinator: Coordinator | None = None,
+    interface: str | None = None,
+) -> Probed:
+    """Starts the ranks of a plan only to measure the links: among all of them, or so many rounds of pairs of nodes."""
     settled = settle(plan, store, coordinator, lambda token: new_folder(plan, store / "probes", token))
     with catching_signals() as signals:
-        outcome = execute(plan, settled, lambda ranks: None, coordinator, interface, signals, task="probe")
+        task: WorkerTask = "probe" if pair_rounds is None else "pairs"
+        outcome = execute(
+            plan, settled, lambda ranks: None, coordinator, interface, signals, task=task, pair_rounds=pair_rounds
+        )
+    probed = Probed(exit_code=outcome.exit_code, sentence=outcome.sentence)
     if coordinator and not coordinator.env.leads:
-        return [], outcome.exit_code, outcome.sentence
+        return probed
     folder = RunFolder(settled.folder, only_ranks=[0])
     folder.update()
-    return list(folder.ranks[0].link), outcome.exit_code, outcome.sentence
+    first = folder.ranks[0]
+    return replace(probed, results=first.link, pairs=tuple(first.pairs), hosts=first.pair_hosts)
 
 
 def verify_steps(

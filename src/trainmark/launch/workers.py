@@ -45,7 +45,7 @@ OTHERS_VARIABLES = re.compile(
 """What another launcher told this process is not meant for the workers we start, nor is the launchers' secret."""
 
 
-WorkerTask = Literal["train", "trial", "probe", "verify"]
+WorkerTask = Literal["train", "trial", "probe", "pairs", "verify"]
 """What a worker is started for, as `train/worker.py` knows it."""
 SAMPLED = ("train", "verify")
 """What the sampler stands beside."""
@@ -81,9 +81,18 @@ class Launch:
 class WorkerProcesses:
     """The ranks of one launcher: their processes, and what they wrote so far."""
 
-    def __init__(self, plan: Plan, env: ClusterEnv, folder: Path, *, task: WorkerTask = "train") -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        env: ClusterEnv,
+        folder: Path,
+        *,
+        task: WorkerTask = "train",
+        pair_rounds: int | None = None,
+    ) -> None:
         self.plan = plan
         self._task = task
+        self._words = [] if pair_rounds is None else ["--rounds", str(pair_rounds)]
         self.env = env
         self.folder = folder
         self.log = folder / ("launcher.log" if env.leads else f"launcher{env.launcher}.log")
@@ -241,7 +250,14 @@ class WorkerProcesses:
 
     def _start_ranks(self) -> None:
         self._processes, self._ended, self._ended_when_read = {}, [], []
-        worker = ["-m", "trainmark.train.worker", str(self.folder), str(self._launch.plan_file), self._task]
+        worker = [
+            "-m",
+            "trainmark.train.worker",
+            str(self.folder),
+            str(self._launch.plan_file),
+            self._task,
+            *self._words,
+        ]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
             with self.log.open("ab") as log, ExitStack() as handed_over:

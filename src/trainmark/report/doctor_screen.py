@@ -39,6 +39,9 @@ def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
             writer.put("")
             table = facts.link_table(measured, speaker(chosen()))
             writer.put(writer.grid(table.heads, table.rows), indent=_INDENT)
+        if pairs := result.facts.get("pairs"):
+            table = facts.pair_table(pairs, speaker(chosen()))
+            writer.put("", writer.grid(table.heads, table.rows), indent=_INDENT)
     return writer.drawn()
 
 

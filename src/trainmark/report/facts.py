@@ -12,7 +12,7 @@ from trainmark.spec import links, loss_bands, metrics as definitions
 from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.labels import tag_words
 from trainmark.spec.language import Say
-from trainmark.spec.links import AllReduce
+from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.machine import FlopsFacts, PrecisionProof, StepCheck
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.precision import said_of_inside, said_of_products
@@ -250,6 +250,28 @@ def checkpoints(record: Record, say: Say) -> FactSection | None:
     if found.restore_s is not None:
         facts.append(RecordFact(say("restoring"), f"{number(found.restore_s)} s"))
     return FactSection(title=say("Checkpoints"), facts=facts)
+
+
+MOST_PAIRS = 20
+"""Of pairs of nodes, the slowest that are shown."""
+
+
+def pair_table(measured: Sequence[PairLink], say: Say) -> FactSection:
+    """What pairs of nodes carry, the slowest first."""
+    slowest = sorted(links.best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)[:MOST_PAIRS]
+    return FactSection(
+        title=say("Pairs of nodes"),
+        heads=(say("nodes"), say("message"), say("latency ms"), say("bus GB/s")),
+        rows=[
+            (
+                f"{pair.first}–{pair.second}",
+                links.size(pair.size_bytes),
+                number(pair.latency_s * 1e3),
+                number(pair.bus_gigabytes_per_s),
+            )
+            for pair in slowest
+        ],
+    )
 
 
 def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:

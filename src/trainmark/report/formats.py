@@ -25,7 +25,7 @@ from trainmark.spec.record import Record
 from trainmark.workloads import quality_word
 
 FACTS = (
-    "kind", "run_id", "created", "trainmark", "status", "ended", "group", "tags", "note", "workload", "recipe",
+    "kind", "run_id", "created", "trainmark", "status", "ended", "group", "tags", "note", "host", "workload", "recipe",
     "device", "platform", "topology", "precision", "precision_asked", "fix_hp", "data", "synthetic_data", "fingerprint",
     "item", "coverage", "quality_name", "quality", "quality_unit", "quality_goal", "quality_better", "quality_reached",
 )  # fmt: skip
@@ -114,6 +114,11 @@ def to_junit(records: Sequence[Record], check: Check) -> str:
         name = f"trainmark.{plan.workload}.{plan.recipe_name}.{plan.topology}.{record.precision}"
         seen[name] += 1
         suites.append(_suite(f"{name}.{seen[name]}" if seen[name] > 1 else name, record, check(record)))
+    return junit_document(suites)
+
+
+def junit_document(suites: Sequence[Element]) -> str:
+    """The whole file, with the counts of all suites on top."""
     root = Element("testsuites", name="trainmark")
     root.extend(suites)
     for name in ("tests", "failures", "errors", "skipped"):
@@ -125,19 +130,19 @@ def to_junit(records: Sequence[Record], check: Check) -> str:
 def _suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Element:
     e2e = record.metrics.get("e2e_time")
     seconds = f"{e2e.value:.3f}" if e2e is not None and e2e.value is not None else "0"
-    where = _clean(name)
-    suite = Element("testsuite", name=where, timestamp=_clean(record.created), time=seconds)
+    where = xml_text(name)
+    suite = Element("testsuite", name=where, timestamp=xml_text(record.created), time=seconds)
     suite.set("errors", "0")
     properties = SubElement(suite, "properties")
     for fact, value in _properties(record):
-        SubElement(properties, "property", name=fact, value=_clean(value))
+        SubElement(properties, "property", name=fact, value=xml_text(value))
     run = SubElement(suite, "testcase", classname=where, name="the run is valid", time=seconds)
     if record.status != "valid":
-        _failure(run, record.status, [record.ended])
+        junit_failure(run, record.status, [record.ended])
     elif record.doubts:
-        SubElement(run, "system-out").text = _clean("doubts: " + "; ".join(doubt.text for doubt in record.doubts))
+        SubElement(run, "system-out").text = xml_text("doubts: " + "; ".join(doubt.text for doubt in record.doubts))
     for check in checks:
-        _case(SubElement(suite, "testcase", classname=where, name=_clean(check.claim), time="0"), check)
+        _case(SubElement(suite, "testcase", classname=where, name=xml_text(check.claim), time="0"), check)
     suite.set("tests", str(1 + len(checks)))
     suite.set("failures", str(sum(1 for _ in suite.iter("failure"))))
     suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
@@ -150,16 +155,16 @@ def _case(case: Element, check: CheckResult) -> None:
         for found in check.findings
     ]
     if check.verdict == "unknown":
-        SubElement(case, "skipped", message=_clean(check.sentence or "not checked"))
+        SubElement(case, "skipped", message=xml_text(check.sentence or "not checked"))
     elif check.verdict in ("failed", "doubt"):
-        _failure(case, SEVERITIES[check.findings[0].verdict], said)
+        junit_failure(case, SEVERITIES[check.findings[0].verdict], said)
     elif said:  # what a reader has to know, but no build should stop at
-        SubElement(case, "system-out").text = _clean("\n".join(said))
+        SubElement(case, "system-out").text = xml_text("\n".join(said))
 
 
-def _failure(case: Element, kind: str, sentences: Sequence[str]) -> None:
-    failure = SubElement(case, "failure", type=_clean(kind), message=_clean(sentences[0]))
-    failure.text = _clean("\n".join(sentences))
+def junit_failure(case: Element, kind: str, sentences: Sequence[str]) -> None:
+    failure = SubElement(case, "failure", type=xml_text(kind), message=xml_text(sentences[0]))
+    failure.text = xml_text("\n".join(sentences))
 
 
 def _properties(record: Record) -> list[tuple[str, str]]:
@@ -178,7 +183,7 @@ def _properties(record: Record) -> list[tuple[str, str]]:
     return facts
 
 
-def _clean(text: str) -> str:
+def xml_text(text: str) -> str:
     """Text XML may hold: control characters spelled out, as a parser would refuse the whole file for one of them."""
     lines = (escape.terminal(line) for line in text.split("\n"))
     return "\n".join(lines).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")

@@ -36,7 +36,7 @@ def flat(record: Record) -> dict[str, Value]:
         "group": record.group,
         "tags": ", ".join(tag_words(record.tags)),
         "note": record.note,
-        "host": ", ".join(dict.fromkeys(trace.host for trace in record.timeline.ranks)),
+        "host": ", ".join(record.hosts),
         "workload": plan.workload,
         "recipe": plan.recipe_name,
         "device": device_name(record),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from trainmark.spec.artifact import Artifact
-from trainmark.spec.links import AllReduce, LinkLevel
+from trainmark.spec.links import AllReduce, LinkLevel, PairLink
 from trainmark.spec.machine import (
     ExchangeShape,
     FillSearch,
@@ -74,6 +74,14 @@ class LinksMeasured(Event, tag="link", frozen=True, kw_only=True):
     results: Sequence[AllReduce]
     levels: Sequence[LinkLevel] = ()
     """The same for each kind of link apart."""
+
+
+class PairsMeasured(Event, tag="pairs", frozen=True, kw_only=True):
+    """What the pairs of nodes of one round carry, as rank 0 was told."""
+
+    pairs: Sequence[PairLink]
+    hosts: Sequence[str] = ()
+    """What the nodes call themselves, in their order."""
 
 
 class StepCompared(Event, StepCheck, tag="step-check", frozen=True, kw_only=True):
@@ -240,7 +248,8 @@ class Failed(Event, tag="failed", frozen=True, kw_only=True):
 
 
 RankEvent = (
-    Begin | DeviceOpening | EnvironmentSeen | LinksMeasured | StepCompared | Resumed | Ready | PrecisionSeen | Steps
+    Begin | DeviceOpening | EnvironmentSeen | LinksMeasured | PairsMeasured | StepCompared | Resumed | Ready
+    | PrecisionSeen | Steps
     | StretchTimed | Alive | Evaluated | Saved | Phases | ExchangeCounted | FlopsCounted | ArtifactsLeft | NoSample
     | Profiled | RoundVerified | OperatorsRepeated | End | Failed
 )  # fmt: skip

@@ -1,9 +1,10 @@
-"""What the links between ranks were measured to carry, and the two numbers that sum it up."""
+"""What the links between ranks and between nodes were measured to carry, and the two numbers that sum it up."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Literal
 
 from msgspec import Struct, field
@@ -81,6 +82,39 @@ def fitted(
     )
 
 
+class PairLink(Struct, frozen=True, kw_only=True):
+    """What two nodes carry between them, as all ranks of both exchange."""
+
+    first: Whole
+    """The node's number in the topology."""
+    second: Whole
+    size_bytes: Whole = field(name="bytes")
+    """Of the largest message there was time for."""
+    bus_gigabytes_per_s: Finite
+    latency_s: Finite
+    """Of the smallest message."""
+
+
+def best_pairs(measured: Iterable[PairLink]) -> list[PairLink]:
+    """Of pairs that were measured again, the best time: what disturbed the other was not the link."""
+    found: dict[tuple[int, int], PairLink] = {}
+    for pair in measured:
+        place = (pair.first, pair.second)
+        if place not in found or found[place].bus_gigabytes_per_s < pair.bus_gigabytes_per_s:
+            found[place] = pair
+    return [pair for pair in found.values() if pair.bus_gigabytes_per_s > 0]
+
+
+def cables(measured: Iterable[PairLink]) -> dict[int, float]:
+    """What each node's own link carries, in GB/s: the median of the better half of its pairs, for a pair carries what
+    the lesser of its two cables does, and half of a node's partners may be bad."""
+    of_node: dict[int, list[float]] = {}
+    for pair in measured:
+        for node in (pair.first, pair.second):
+            of_node.setdefault(node, []).append(pair.bus_gigabytes_per_s)
+    return {node: median(sorted(values)[len(values) // 2 :]) for node, values in sorted(of_node.items())}
+
+
 def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
     """Latency of the smallest message and bandwidth of the largest, in a sentence."""
     smallest, largest = measured[0], measured[-1]
@@ -88,6 +122,17 @@ def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
     latency = f"{number(smallest.median_s * 1e3, 2)} ms for {size(smallest.size_bytes)}"
     bandwidth = f"{number(largest.bus_gigabytes_per_s, 2)} GB/s for {size(largest.size_bytes)}"
     return f"all-reduce among {where}: {latency}, {bandwidth}"
+
+
+def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:
+    """How many pairs there are, and what the slowest and the median one carry."""
+    ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
+    slowest = ordered[0]
+    return (
+        f"{len(ordered)} pairs of nodes in {rounds} rounds: the median one carries "
+        f"{number(median(pair.bus_gigabytes_per_s for pair in ordered), 2)} GB/s, the slowest, nodes {slowest.first} "
+        f"and {slowest.second}, {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
+    )
 
 
 def size(size_bytes: int) -> str:

@@ -10,7 +10,7 @@ from statistics import median
 from trainmark.spec import events
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.events import AnyEvent, Unknown
-from trainmark.spec.links import AllReduce, LinkLevel
+from trainmark.spec.links import AllReduce, LinkLevel, PairLink
 from trainmark.spec.machine import (
     CheckpointFacts,
     DeviceClock,
@@ -72,6 +72,10 @@ class RankLog:
     """What the links between the ranks were measured to carry."""
     link_levels: tuple[LinkLevel, ...] = ()
     """The same for each kind of link apart."""
+    pairs: list[PairLink] = field(default_factory=list)
+    """What pairs of nodes were measured to carry."""
+    pair_hosts: tuple[str, ...] = ()
+    """What these nodes call themselves."""
     exchange: ExchangeShape | None = None
     profile: StepProfile | None = None
     flops: FlopsFacts | None = None
@@ -171,6 +175,9 @@ class RankLog:
                 self.phase = "train"
             case events.LinksMeasured():
                 self.link, self.link_levels = tuple(event.results), tuple(event.levels)
+            case events.PairsMeasured():
+                self.pairs += event.pairs
+                self.pair_hosts = tuple(event.hosts)
             case events.ExchangeCounted():
                 self.exchange = event
             case events.Profiled():

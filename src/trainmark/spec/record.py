@@ -166,6 +166,11 @@ class Record:
         return seen.ran if seen else self.plan.precision
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Where it ran, each once, the host of rank 0 first."""
+        return tuple(dict.fromkeys(trace.host for trace in self.timeline.ranks))
+
+    @property
     def steps(self) -> StepSeries:
         """Of a long run, what lies in the file beside its record."""
         return series.of_timeline(self.timeline, self.loss)

@@ -1,4 +1,4 @@
-"""The facts of one site, from its `trainmark.toml`: where data lies, how hosts are entered, the network, the price."""
+"""The facts of one site, from its `trainmark.toml`: data, hosts, the network, the price, what its nodes reach."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ VARIABLE = "TRAINMARK_CONFIG"
 
 Text = Annotated[str, msgspec.Meta(min_length=1, description="a text")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
+Above = Annotated[float, msgspec.Meta(gt=0, le=1e100, description="a number above 0")]
+Percent = Annotated[float, msgspec.Meta(gt=0, lt=100, description="a percentage between 0 and 100")]
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,22 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     """Where the first node listens for the others."""
 
 
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What a good node of this site is known to reach, by which a fleet that is slow as a whole is found."""
+
+    workload: Text
+    recipe: Text
+    value: Above
+    """Of one node, in the metric's unit."""
+    metric: Text = "p_core"
+    within_percent: Percent = 5.0
+    """A node that is worse by more is bad."""
+    device: Text | None = None
+    """Part of the device's name: other kinds of nodes are not held to it. None holds all to it."""
+    topology: Text | None = None
+    precision: Text | None = None
+
+
 class Site(msgspec.Struct, frozen=True, kw_only=True):
     data: Mapping[str, Text] = msgspec.field(default_factory=dict)
     """The folder of each real data set, by the set's name."""
@@ -56,6 +74,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     network: Network = Network()
     price: Price = Price()
     """What a device costs here, and what the building adds to its energy."""
+    expected: tuple[Expected, ...] = ()
+    """Of several that fit a run the first counts."""
     trust: tuple[Text, ...] = ()
     """Of a user's own file: working folders whose file may say how other hosts are entered."""
     untrusted: str = ""

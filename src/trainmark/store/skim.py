@@ -49,6 +49,7 @@ class _Sums(Struct, frozen=True):
 
 
 class _Rank(Struct, frozen=True):
+    host: str = ""
     compute_ns: Raw = Raw(b"[]")
     sums: _Sums | None = None
 
@@ -113,4 +114,5 @@ def skim(content: bytes) -> StoreRow | None:
         reached=quality.reached,
         began=all(rank.began for rank in found.series.ranks),
         interrupted=found.status == "incomplete" and endings.by_signal(found.ended),
+        host=", ".join(dict.fromkeys(rank.host for rank in found.series.ranks)),
     )

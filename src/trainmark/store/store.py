@@ -64,6 +64,8 @@ class StoreRow(NamedTuple):
     """Every rank finished a step."""
     interrupted: bool = False
     """Somebody ended an incomplete run by a signal."""
+    host: str = ""
+    """Where it ran; several are joined by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -487,6 +489,7 @@ def row_of(record: Record) -> StoreRow:
         reached=record.quality.reached,
         began=record.timeline.steps > 0,
         interrupted=record.status == "incomplete" and endings.by_signal(record.ended),
+        host=", ".join(record.hosts),
     )
 
 

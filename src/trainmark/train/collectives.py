@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -72,10 +73,12 @@ class SingleRank:
 class RankGroup:
     """Ranks joined by torch.distributed; they talk through host memory, so no device waits for it."""
 
-    def __init__(self) -> None:
-        self.rank = distributed.get_rank()
-        self.world = distributed.get_world_size()
-        self._group: Any = distributed.new_group(backend="gloo")
+    def __init__(self, ranks: Sequence[int] | None = None) -> None:
+        """Of all ranks, or of some, who alone then make it, and are numbered in the order in which they are named."""
+        self._part = ranks is not None
+        self._group: Any = distributed.new_group(ranks, backend="gloo", use_local_synchronization=self._part)
+        self.rank = distributed.get_rank(self._group)
+        self.world = distributed.get_world_size(self._group)
 
     def largest(self, *values: float) -> list[float]:
         tensor = torch.tensor(values, dtype=torch.float64)
@@ -126,7 +129,7 @@ class RankGroup:
         distributed.barrier(group=self._group)
 
     def leave(self) -> None:
-        distributed.destroy_process_group()
+        distributed.destroy_process_group(self._group if self._part else None)
 
 
 def _given(data: bytes | None) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Any
 
 import torch
 from torch import distributed
@@ -38,14 +39,21 @@ def probe(
     if collectives.world == 1:
         return []
     check_copies(device, collectives)
+    return measure(device, collectives, sizes_bytes=sizes_bytes, budget_s=budget_s)
+
+
+def measure(
+    device: Device, collectives: Collectives, *, sizes_bytes: Sequence[int], budget_s: float, group: Any = None
+) -> list[AllReduce]:
+    """The same among the ranks of a process group, or of all; only sums are checked."""
     numbers = torch.empty(max(sizes_bytes) // 4, dtype=torch.float32, device=device.torch)
-    _all_reduce_s(numbers[:1].zero_(), device, collectives)  # connects, which may take seconds
+    _all_reduce_s(numbers[:1].zero_(), device, collectives, group)  # connects, which may take seconds
     began_s = time.perf_counter()
     results: list[AllReduce] = []
     for place, size_bytes in enumerate(sizes_bytes):
         message = numbers[: size_bytes // 4]
         message.copy_(_own_numbers(message.numel(), collectives.rank))
-        warm_s = _all_reduce_s(message, device, collectives)
+        warm_s = _all_reduce_s(message, device, collectives, group)
         check_sums(message, device, collectives)
         message.zero_()  # stays so however often it is added up
         # the ranks' clocks differ: a rank that decided by its own would leave the others waiting
@@ -56,7 +64,7 @@ def probe(
         repeats = min(max(int(share_s / warm_s), LEAST_REPEATS), MOST_REPEATS)
         if results and spent_s + repeats * warm_s > budget_s:
             break
-        times_s = collectives.largest(*[_all_reduce_s(message, device, collectives) for _ in range(repeats)])
+        times_s = collectives.largest(*[_all_reduce_s(message, device, collectives, group) for _ in range(repeats)])
         results.append(_result(size_bytes, times_s, collectives.world))
     return results
 
@@ -118,8 +126,8 @@ def _factor(rank: int) -> int:
     return rank % 7 + 1
 
 
-def _all_reduce_s(message: torch.Tensor, device: Device, collectives: Collectives) -> float:
-    return exchange_s(lambda: distributed.all_reduce(message), device, collectives)
+def _all_reduce_s(message: torch.Tensor, device: Device, collectives: Collectives, group: Any) -> float:
+    return exchange_s(lambda: distributed.all_reduce(message, group=group), device, collectives)
 
 
 def exchange_s(exchange: Callable[[], object], device: Device, collectives: Collectives) -> float:

@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
     parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
     parser.add_argument("task", choices=TASKS, help="what to do by it")
+    parser.add_argument("--rounds", type=int, help="of the task pairs: how many are measured")
     args = parser.parse_args()
     folder: Path = args.folder
     ranks = Ranks.from_environment()
@@ -51,7 +52,8 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        return _reporting_failure(TASKS[args.task], folder, args.plan, ranks)
+        task = TASKS[args.task] if args.rounds is None else partial(probe_pairs, count=args.rounds)
+        return _reporting_failure(task, folder, args.plan, ranks)
 
 
 def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
@@ -137,6 +139,13 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> Non
     collectives.leave()
 
 
+def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, count: int | None = None) -> None:
+    """Only joins the other ranks and measures so many rounds of pairs of nodes."""
+    from trainmark.train import link_pairs
+
+    link_pairs.work(plan, ranks, log, count=count)
+
+
 def verify_steps(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
     """Computes the same steps again and again, and trains nothing."""
     from trainmark.train import verify
@@ -148,6 +157,7 @@ TASKS: dict[str, Task] = {
     "train": work,
     "trial": partial(work, compare=False),
     "probe": probe_links,
+    "pairs": probe_pairs,
     "verify": verify_steps,
 }
 """A trial is a try of a batch, which compares nothing with the CPU first."""

@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 import shown
+from fleets import TWO_SLOW, fleet_records, pair_links
 from records import make_record, renamed
 from report.site_folders import imported_page, many_rows
 
+from trainmark.analysis.fleet import links as fleet_links
+from trainmark.analysis.fleet.hosts import HostRuns, by_host
+from trainmark.analysis.fleet.verdict import judge
 from trainmark.analysis.trend import trends
 from trainmark.published import library
+from trainmark.report.html import fleet_page
 from trainmark.report.html.document import render
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.report.site import contents
@@ -523,3 +528,23 @@ def test_a_site_fits_a_telephone_and_the_dark(visit: Visit, view: dict[str, Any]
         assert dark == ("color_scheme" in view)
         page.click("#theme")
         assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == ("light" if dark else "dark")
+
+
+def test_the_page_of_a_fleet_shows_hosts_and_pairs_and_sorts(opened: Open) -> None:
+    hostile = {**TWO_SLOW, HOSTILE[0]: 0.7}
+    links = fleet_links.judge(list(hostile), pair_links(len(hostile), thin={5: 4.0}))
+    fleet = judge([*by_host(fleet_records(hostile)), HostRuns(host="gone", failed=HOSTILE[1])], links=links)
+    page = opened(fleet_page.render(fleet, language="en", trainmark="0.1.0", made="2026-11-17"))
+    text = page.inner_text("body")
+    assert "not accepted; slow hosts: 3 of 12; failed hosts: 1 of 12; slow cables: 1" in text
+    assert page.locator(".heatmap").count() == 2
+    assert page.locator(".heatmap").nth(0).locator(".heat").count() == 12
+    assert page.locator(".heatmap").nth(1).locator(".heat").count() == 2 * len(links.ways)
+    page.locator(".heatmap .heat.named").first.hover()
+    assert page.locator("#tip").is_visible()
+    page.locator("#summary thead button").nth(0).click()
+    assert column(page, 1)[-1] == "node09"
+    page.locator("#summary thead button").nth(3).click()
+    assert column(page, 1)[0] == "node04"
+    assert page.evaluate("window.harmed") is None
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

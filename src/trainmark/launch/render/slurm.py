@@ -1,11 +1,12 @@
-"""The run as a script for sbatch: one task a node, each of which starts its node's workers."""
+"""The run as a script for sbatch: one task a node, each of which starts its node's workers; or an array of such."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from trainmark.launch import secret
-from trainmark.launch.render.job import ClusterJob, about, activation_line, check_option
+from trainmark.launch.render.job import ClusterJob, about, activation_line, check_option, printable
 from trainmark.spec.errors import UsageError
 
 WARNING_S = 60
@@ -29,10 +30,13 @@ class SlurmRequest:
     """None is as many as the topology has on a node, or none on a CPU platform."""
     cpus_per_task: int | None = None
     venv: str | None = None
+    array: int | None = None
+    """So many tasks of an array, each of which is the whole job on a node of its own; None is one job."""
 
 
 def script(job: ClusterJob, request: SlurmRequest) -> str:
-    lines = ["#!/bin/bash", *(f"# {line}" for line in about(job)), *_HEAD, "", *_directives(job, request), ""]
+    head = _HEAD if request.array is None else _array_head(job, request.array)
+    lines = ["#!/bin/bash", *(f"# {line}" for line in about(job)), *head, "", *_directives(job, request), ""]
     if request.venv is not None:
         lines += ["# the virtual environment trainmark is installed in; every node must see it at this path", "set -e"]
         lines += [activation_line(request.venv), ""]
@@ -51,6 +55,19 @@ _HEAD = (
     "# watch:      squeue --me; tail -f NAME-NUMBER.out",
     "# end early:  scancel --signal=TERM NUMBER   (the step is finished and what was measured is kept)",
 )
+
+
+def _array_head(job: ClusterJob, tasks: int) -> tuple[str, ...]:
+    [*_, (_, store)] = [words for words in job.words if words[0] == "--store"]
+    return (
+        "#",
+        "# submit:     sbatch FILE",
+        "# watch:      squeue --me --array",
+        f"# judge:      trainmark fleet {shlex.quote(printable(store))} --expect {tasks}",
+        f"#             Where fewer than {tasks} nodes are free, Slurm gives one node to several tasks, one after the",
+        "#             other: their runs count as repeats of one host, and --expect tells how many hosts are missing.",
+    )
+
 
 _SECRET = (
     "# what the nodes prove to each other before they talk: made anew in every job, and srun hands it on",
@@ -71,7 +88,12 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
     gpus = request.gpus_per_node
     if gpus is None:
         gpus = 0 if job.on_cpu else for_each
-    for option, count, least in (("--gpus-per-node", gpus, 0), ("--cpus-per-task", request.cpus_per_task, 1)):
+    least_of = (
+        ("--gpus-per-node", gpus, 0),
+        ("--cpus-per-task", request.cpus_per_task, 1),
+        ("--slurm", request.array, 1),
+    )
+    for option, count, least in least_of:
         if count is not None and count < least:
             raise UsageError(f"{option} must be at least {least}, not {count}")
     name = check_option("--name", job.name, _NAME, "a job name: letters, digits, '.', '_' and '-'")
@@ -81,7 +103,14 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
     cpus = None if request.cpus_per_task is None else str(request.cpus_per_task)
     blocks = [
         ("the name squeue shows", _on("job-name", name)),
-        ("where output goes: %x is the name, %j the number of the job", _on("output", "%x-%j.out")),
+        *(
+            [("where output goes: %x is the name, %j the number of the job", _on("output", "%x-%j.out"))]
+            if request.array is None
+            else [
+                ("one task a node of the fleet, all of them alike", _on("array", f"1-{request.array}")),
+                ("where output goes: %A is the number of the array, %a of the task", _on("output", "%x-%A_%a.out")),
+            ]
+        ),
         (f"as many nodes as the topology {job.topology} has", _on("nodes", str(job.topology.nodes))),
         (f"one task a node; it starts the node's {for_each} workers itself", _on("ntasks-per-node", "1")),
         (

@@ -147,7 +147,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, priced: Sequ
             key=record.created,
         ),
         _Cell(shown=[title_of(record), el("small", record.plan.recipe_name)]),
-        _Cell(shown=[device_name(record), el("small", record.plan.topology)]),
+        _Cell(shown=[device_name(record), el("small", record.plan.topology), _where(record)]),
         _Cell(shown=record.precision),
         _Cell(shown=_settings(fix_hp(record.plan.deviations))),
         _of_metric(
@@ -176,6 +176,11 @@ def _settings(fix_hp: str) -> Child:
 
 def _failed(count: int, say: Say) -> str:
     return say("1 check failed") if count == 1 else say("{count} checks failed").format(count=count)
+
+
+def _where(record: Record) -> Markup | None:
+    first, *others = record.hosts
+    return el("small", f"{first} +{len(others)}" if others else first) if first else None
 
 
 def _when(record: Record) -> Markup:

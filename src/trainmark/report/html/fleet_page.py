@@ -1,0 +1,259 @@
+"""The page of a fleet: the verdict, a heat map of hosts and one of links, and a table to sort and to sign."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainmark.analysis.fleet.links import FleetLinks
+from trainmark.analysis.fleet.verdict import Fleet, FleetHost
+from trainmark.report import fleet_text
+from trainmark.report.html.element import Child, Markup, el
+from trainmark.report.html.frame import STYLE, whole_page
+from trainmark.spec.format import NOTHING, number
+from trainmark.spec.language import Say, speaker
+from trainmark.spec.retold import retold
+
+FLEET_STYLE = ("trainmark.report.html", "fleet.css")
+CELL = 22
+"""Pixels of a heat map's cell and the gap beside it."""
+SMALL_CELL = 12
+FEW_HOSTS = 48
+"""More are drawn in small cells."""
+MOST_IN_MATRIX = 64
+"""Of more hosts the pairs would be too small to be seen: their cables are drawn instead."""
+LEVELS = (0.03, 0.06, 0.12, 0.25)
+"""From so far off the median a cell has its next colour."""
+TONES = {"accepted": "good", "not accepted": "bad", "inconclusive": "fair"}
+
+
+def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
+    """The whole page as text, to be written as UTF-8."""
+    say = speaker(language)
+    title = say("Acceptance of {count} hosts").format(count=len(fleet.hosts))
+    facts = [fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device, fleet.created[:10]]
+    body = [
+        el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
+        el(
+            "header",
+            el(
+                "div",
+                el("p", "trainmark", class_="brand"),
+                el("h1", title),
+                el("p", [el("span", fact) for fact in facts if fact], class_="facts"),
+            ),
+            el("button", say("Light or dark"), id="theme", type="button"),
+        ),
+        el("main", _verdict(fleet, say), _maps(fleet, say), _hosts(fleet, say), _signature(say)),
+        el(
+            "footer",
+            el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(version=trainmark)),
+            el("p", say("made {date}").format(date=made)),
+        ),
+    ]
+    return whole_page(
+        f"{title} · trainmark",
+        body,
+        language=language,
+        trainmark=trainmark,
+        styles=(STYLE, FLEET_STYLE),
+        class_="fleet",
+    )
+
+
+def _verdict(fleet: Fleet, say: Say) -> Markup:
+    sentences = [*fleet_text.host_sentences(fleet), *fleet_text.fleet_sentences(fleet)]
+    if fleet.links:
+        sentences += fleet_text.link_sentences(fleet.links)
+    return el(
+        "section",
+        el(
+            "div",
+            el("h2", retold(fleet_text.headline(fleet), say)),
+            el("ul", [el("li", retold(sentence, say)) for sentence in sentences], class_="findings"),
+            class_=f"card validity {TONES[fleet.outcome]}",
+        ),
+    )
+
+
+# Heat maps
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mark:
+    """One cell."""
+
+    column: int
+    row: int
+    class_: str
+    tip: str
+
+
+def _maps(fleet: Fleet, say: Say) -> Markup:
+    hosts = sorted(fleet.hosts, key=lambda one: one.host)
+    drawn = [_figure(say("Hosts"), say("from the median, by name"), _grid([_host_mark(one) for one in hosts]), say)]
+    if fleet.links and len(fleet.links.cables) <= MOST_IN_MATRIX:
+        drawn.append(_figure(say("Pairs of hosts"), "GB/s", _matrix(fleet.links), say))
+    elif fleet.links:
+        cables = sorted(fleet.links.cables, key=lambda one: one.host)
+        marks = [
+            (_level(one.away, named=one.slow), f"{one.host}: {number(one.gigabytes_per_s)} GB/s") for one in cables
+        ]
+        drawn.append(_figure(say("Cables"), say("from the median, by name"), _grid(marks), say))
+    return el("section", el("div", drawn, class_="charts"))
+
+
+def _figure(title: str, unit: str, drawing: Markup, say: Say) -> Markup:
+    keys = [
+        el("span", el("svg", el("rect", width=12, height=12, class_=f"heat {name}"), width=12, height=12), " ", word)
+        for name, word in (
+            ("near", f"±{100 * LEVELS[0]:.0f} %"),
+            ("less1", f"−{100 * LEVELS[0]:.0f} %"),
+            ("less3", f"−{100 * LEVELS[2]:.0f} %"),
+            ("more1", f"+{100 * LEVELS[0]:.0f} %"),
+            ("none", say("no result")),
+            ("near named", say("named")),
+        )
+    ]
+    caption = el("figcaption", el("b", title), " ", el("span", unit, class_="unit"))
+    return el("figure", caption, drawing, el("p", keys, class_="keys"))
+
+
+def _host_mark(one: FleetHost) -> tuple[str, str]:
+    named = one.verdict in ("slow", "failed", "fast")
+    return _level(one.away, named=named), f"{one.host}: {fleet_text.away(one)} {one.verdict}"
+
+
+def _level(away: float | None, *, named: bool) -> str:
+    """The class of a cell: `near` the median, or so many levels less or more than it."""
+    if away is None:
+        return "none named" if named else "none"
+    steps = sum(abs(away) >= level for level in LEVELS)
+    found = f"{'less' if away < 0 else 'more'}{steps}" if steps else "near"
+    return f"{found} named" if named else found
+
+
+def _grid(marks: Sequence[tuple[str, str]]) -> Markup:
+    """One cell after the other, in rows about twice as long as there are rows."""
+    columns = max(1, math.ceil(math.sqrt(2 * len(marks))))
+    cells = [
+        _Mark(column=index % columns, row=index // columns, class_=class_, tip=tip)
+        for index, (class_, tip) in enumerate(marks)
+    ]
+    return _cells(cells, columns, math.ceil(len(marks) / columns), len(marks))
+
+
+def _matrix(links: FleetLinks) -> Markup:
+    """Every pair that was measured, at both its places."""
+    names = sorted(one.host for one in links.cables)
+    place = {name: index for index, name in enumerate(names)}
+    thin = {one.host for one in links.cables if one.slow}
+    cells = []
+    for way in links.ways:
+        class_ = _level(way.gigabytes_per_s / links.median - 1, named=way.slow or bool(thin & {*way.hosts}))
+        tip = f"{way.hosts[0]} – {way.hosts[1]}: {number(way.gigabytes_per_s)} GB/s"
+        one, other = (place[host] for host in way.hosts)
+        cells += [_Mark(column=column, row=row, class_=class_, tip=tip) for column, row in ((one, other), (other, one))]
+    return _cells(cells, len(names), len(names), len(names))
+
+
+def _cells(marks: Iterable[_Mark], columns: int, rows: int, hosts: int) -> Markup:
+    side = CELL if hosts <= FEW_HOSTS else SMALL_CELL
+    return el(
+        "svg",
+        [
+            el(
+                "rect",
+                x=side * mark.column,
+                y=side * mark.row,
+                width=side - 2,
+                height=side - 2,
+                rx=3,
+                class_=f"heat {mark.class_}",
+                data_tip=mark.tip,
+            )
+            for mark in marks
+        ],
+        class_="heatmap",
+        viewBox=f"-1 -1 {side * columns} {side * rows}",
+        width=side * columns,
+        height=side * rows,
+        role="img",
+        aria_label=f"{hosts}",
+    )
+
+
+# The table
+
+
+def _hosts(fleet: Fleet, say: Say) -> Markup:
+    heads = [
+        (say("Host"), False),
+        (say("Verdict"), False),
+        (fleet.metric, True),
+        (say("From the median"), True),
+        (say("95 % interval"), True),
+        *([(say("Of what is expected"), True)] if fleet.expected else []),
+        *([(say("Cable"), True)] if fleet.links else []),
+        (say("Why"), False),
+    ]
+    cables = {one.host: one.gigabytes_per_s for one in fleet.links.cables} if fleet.links else {}
+    rows = [_row(one, fleet, cables, say) for one in fleet.hosts]
+    return el(
+        "section",
+        el("h2", say("Hosts"), id="summary-title"),
+        el(
+            "div",
+            el(
+                "table",
+                el("thead", el("tr", [_head(name, numeric) for name, numeric in heads])),
+                el("tbody", rows),
+                id="summary",
+            ),
+            class_="scroll",
+        ),
+    )
+
+
+def _head(name: str, numeric: bool) -> Markup:
+    kind = "number" if numeric else None
+    return el("th", el("button", name, type="button"), scope="col", class_=kind, aria_sort="none")
+
+
+_SEVERITIES = {"ok": "passed", "slow": "wrong", "failed": "wrong", "unclear": "doubtful", "fast": "note"}
+
+
+def _row(one: FleetHost, fleet: Fleet, cables: dict[str, float], say: Say) -> Markup:
+    words = {
+        "ok": say("ok"),
+        "slow": say("slow"),
+        "fast": say("fast"),
+        "failed": say("failed"),
+        "unclear": say("unclear"),
+    }
+    expected = None if one.of_expected is None else 100 * one.of_expected
+    cable = cables.get(one.host)
+    return el(
+        "tr",
+        el("th", one.host, scope="row"),
+        el("td", el("span", words[one.verdict], class_=f"severity {_SEVERITIES[one.verdict]}")),
+        _number(one.value, NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}"),
+        _number(one.away, fleet_text.away(one)),
+        _number(one.interval[0] if one.interval else None, fleet_text.interval(one)),
+        _number(expected, NOTHING if expected is None else f"{expected:.1f} %") if fleet.expected else None,
+        _number(cable, NOTHING if cable is None else f"{number(cable)} GB/s") if fleet.links else None,
+        el("td", retold("; ".join((*one.reasons, *one.remarks)), say)),
+    )
+
+
+def _number(key: float | None, shown: str) -> Markup:
+    return el("td", shown, class_="number", data_key=None if key is None else f"{key:.9g}")
+
+
+def _signature(say: Say) -> Markup:
+    """Lines for whoever accepts the cluster, on paper."""
+    lines: list[Child] = [
+        el("div", el("dt", word), el("dd", class_="line")) for word in (say("Accepted by"), say("Date"), say("Remarks"))
+    ]
+    return el("section", el("h2", say("To sign")), el("dl", lines, class_="sign"))
