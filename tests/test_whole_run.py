@@ -25,12 +25,14 @@ def items(document: dict[str, Any], rank: int = 0) -> int:
 
 
 def test_a_run_prints_one_json_record_and_keeps_it(cli: Cli, pictures: Path, tmp_path: Path) -> None:
-    ended = cli(*TINY_RUN, "--data", pictures, "--epochs", "2", *NEVER, "--json")
+    said = ("--tag", "driver=550.54", "--note", "after the update")
+    ended = cli(*TINY_RUN, "--data", pictures, "--epochs", "2", *NEVER, *said, "--json")
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     record = Record.from_json(document)
     assert Store(tmp_path / "store").record() == record
     assert record.status == "valid"
+    assert (record.tags, record.note) == ({"driver": "550.54"}, "after the update")
     assert record.ended == "the epochs asked for are done"
     assert items(document) == 2 * 48
     assert [evaluation.samples for evaluation in record.quality.history] == [12, 12]
@@ -43,7 +45,7 @@ def test_a_run_prints_one_json_record_and_keeps_it(cli: Cli, pictures: Path, tmp
 
     shown = cli("show")
     assert "synthetic data" in shown.stdout
-    listed = cli("runs")
+    listed = cli("runs", "--since", "1d", "--tag", "driver=550.54")
     assert "resnet50" in listed.stdout
 
 

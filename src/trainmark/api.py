@@ -19,9 +19,10 @@ from trainmark.launch.options import RunOptions, settings_of
 from trainmark.report import NEWEST
 from trainmark.spec import record as records_module
 from trainmark.spec.errors import HangError, InvalidResultError, NotReadyError, UsageError, WorkloadError
+from trainmark.spec.labels import tag_words
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
-from trainmark.store.store import Store, default_folder, read_record
+from trainmark.store.store import Store, Wanted, default_folder, read_record
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.comparison import Comparison
@@ -137,6 +138,8 @@ def run(
     trust: bool = False,
     join_timeout_s: float | None = None,
     strict: bool = False,
+    tags: Mapping[str, str] | None = None,
+    note: str | None = None,
     store: Place | None = None,
     quiet: bool = True,
     watch: Callable[[Moment], None] | None = None,
@@ -174,6 +177,8 @@ def run(
         trust=trust,
         join_timeout_s=join_timeout_s,
         strict=strict,
+        tags=tag_words(tags or {}),
+        note=note,
         store=_text(store),
         quiet=quiet,
     )
@@ -347,7 +352,7 @@ def _trained(word: str, store: Store) -> Origin:
 def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:
     """The records of a store, the newest first; a damaged file is warned of and left out."""
     kept = _store(store)
-    contents = kept.contents(workload=workload, limit=limit)
+    contents = kept.contents(Wanted(workload=workload), limit=limit)
     for damaged in contents.damaged:
         warnings.warn(str(damaged), stacklevel=2)
     return Records(read_record(kept.path(row.run_id)) for row in contents.rows)

@@ -5,12 +5,14 @@ import dataclasses
 import json
 import os
 import socket
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from records import a_vocoder_record, make_record, renamed
 
 from trainmark.cli import runs
+from trainmark.spec.errors import UsageError
 from trainmark.store.store import Store
 
 
@@ -193,3 +195,39 @@ def test_groups_have_a_column_where_there_are_any(store: Store, capsys: pytest.C
     store.add(make_record(run_id="r-2"))
     assert call(store) == 0
     assert "group" not in capsys.readouterr().out
+
+
+def test_runs_are_chosen_by_tag_group_and_time(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.now(timezone.utc)
+    for hours, tags, group in (
+        (1, {"driver": "1"}, "ab12"),
+        (30, {"driver": "1", "room": "3"}, None),
+        (99, {}, "ab34"),
+    ):
+        created = (now - timedelta(hours=hours)).isoformat(timespec="seconds")
+        store.add(make_record(run_id=f"r-{hours}", created=created, tags=tags, group=group))
+
+    def found(*words: str) -> list[str]:
+        assert call(store, "--json", *words) == 0
+        return [row["run_id"] for row in json.loads(capsys.readouterr().out)["runs"]]
+
+    assert found("--since", "2d") == ["r-1", "r-30"]
+    assert found("--since", (now - timedelta(hours=2)).isoformat()) == ["r-1"]
+    assert found("--since", "2020-01-01", "--group", "ab") == ["r-1", "r-99"]
+    assert found("--tag", "driver=1") == ["r-1", "r-30"]
+    assert found("--tag", "driver=1", "--tag", "room=3") == ["r-30"]
+    assert call(store) == 0
+    assert "room=3" in capsys.readouterr().out
+    assert call(store, "--tag", "room=4") == 0
+    out, err = capsys.readouterr()
+    assert (out, "none of the 3 runs" in err) == ("", True)
+    with pytest.raises(UsageError, match=r"--since 'soon' is neither a date nor a length of time"):
+        call(store, "--since", "soon")
+
+
+def test_a_run_that_goes_on_is_found_by_its_tag(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = store.runs / "vit-quick-1x1-fp32-20261115T230000-ccc333"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"group": "ab12", "tags": {"driver": "1"}}))
+    assert call(store, "--tag", "driver=1", "--group", "ab1") == 0
+    assert "ccc333" in capsys.readouterr().out

@@ -450,3 +450,12 @@ def test_a_long_line_of_junk_is_read_in_one_pass(piece: str) -> None:
     """Where a pattern went back to every sign, these lines would take minutes."""
     record = make_record(ended=piece * 20_000)
     assert publishable([record], environment={}).records
+
+
+def test_what_a_user_typed_is_left_out_of_a_copy_unless_it_was_asked_for() -> None:
+    record = make_record(tags={"driver": "550.54"}, note="for Zebra, on login-x7")
+    safe = publishable([record], environment=HERE)
+    assert (safe.records[0].tags, safe.records[0].note) == ({}, None)
+    (kept,) = publishable([record], labels=True, environment=HERE).records
+    assert kept.tags == {"driver": "550.54"}
+    assert kept.note == "for Zebra, on host-2"

@@ -11,7 +11,7 @@ from trainmark.spec.errors import UsageError
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("90s", 90), ("3m", 180), ("3min", 180), ("1h", 3600), ("1h30m", 5400), ("2m30s", 150), ("0.5h", 1800),
-     (" 3M ", 180), ("180.0", 180), ("12", 12)],
+     (" 3M ", 180), ("180.0", 180), ("12", 12), ("2d", 172800), ("1d12h", 129600)],
 )  # fmt: skip
 def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
     assert parse_seconds(text, option="--budget") == seconds

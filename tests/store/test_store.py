@@ -16,7 +16,7 @@ from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankTrace, Timeline
 from trainmark.store import store as store_module
-from trainmark.store.store import Store, default_folder, read_record, read_row, row_of
+from trainmark.store.store import Store, Wanted, default_folder, read_record, read_row, row_of
 
 OLD = sorted((Path(__file__).parent.parent / "fixtures" / "records").glob("schema*/*.json"))
 
@@ -484,7 +484,7 @@ def test_a_limited_listing_still_counts_all_that_fit(store: Store) -> None:
     store.add(renamed(make_record(plan={"workload": "vit"}), "other", "2026-11-15T21:00:00Z"))
     (store.runs / "killed").mkdir(parents=True)
     (store.runs / "run-3").mkdir()
-    contents = store.contents(limit=2, workload="resnet50")
+    contents = store.contents(Wanted(workload="resnet50"), limit=2)
     assert [row.run_id for row in contents.rows] == ["run-4", "run-3"]
     assert contents.count == 5
     assert contents.unrecorded == []
@@ -532,7 +532,7 @@ def test_a_run_that_failed_before_its_first_step_is_not_the_last_result(store: S
 def test_a_row_is_skimmed_as_the_whole_record_would_give_it(tmp_path: Path) -> None:
     records = [
         make_record(),
-        make_record(status="incomplete", ended="cut off", metrics={}, group="g"),
+        make_record(status="incomplete", ended="cut off", metrics={}, group="g", tags={"b": "2", "a": "1"}, note="n"),
         *(Record.from_json(json.loads(path.read_text())) for path in OLD),
     ]
     for record in records:

@@ -86,6 +86,15 @@ def add_run_options(parser: argparse.ArgumentParser, *, store: str) -> None:
     add_plan_options(parser)
     add = parser.add_argument
     add("--repeat", type=int, default=1, metavar="K", help="run K times and report the spread")
+    add(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="key=value",
+        dest="tags",
+        help="kept on the record, to find the run by; may be given several times",
+    )
+    add("--note", metavar="TEXT", help="kept on the record, for people")
     add("--store", metavar="DIR", help=store)
     add(
         "--join-timeout",
@@ -111,6 +120,5 @@ def from_args(args: argparse.Namespace) -> RunOptions:
 
     known = {each.name for each in fields(RunOptions)}
     said: dict[str, Any] = {name: value for name, value in vars(args).items() if name in known}
-    for name in ("workloads", "settings"):
-        said[name] = tuple(said[name])
+    said |= {name: tuple(value) for name, value in said.items() if isinstance(value, list)}
     return RunOptions(**said)

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="FILE", help="write to FILE (default: stdout; a page goes to the store)")
     add("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
+    add("--labels", action="store_true", help="with --publish: keep tags and notes, which are left out otherwise")
     add("--published", action="store_true", help="put the published rows of the same workloads into the table too")
     add("--limit", type=_count, metavar="N", help=f"the newest N runs, 0 for all (default: {NEWEST})")
     add_price_options(parser)
@@ -45,17 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark.report import output
     from trainmark.spec import escape
+    from trainmark.spec.errors import UsageError
     from trainmark.spec.whole_files import is_stream
     from trainmark.store.store import Store, default_folder
 
     form, out = _asked(args)
+    if args.labels and not args.publish:
+        raise UsageError("--labels is about the copy that --publish makes; elsewhere tags and notes are always kept")
     store = Store(args.store or default_folder())
     records, rows = _chosen(args.runs, args.limit, store)
     if args.published:
         rows = [*rows, *(row for row in output.rows_beside(records, store) if row not in rows)]
     folders = output.run_folders(records, store)
     if args.publish:
-        records = _published(records)
+        records = _published(records, labels=args.labels)
     if rows and form not in WITH_ROWS:
         say(f"{len(rows)} published rows are left out: {form} is about runs")
     text = output.render(
@@ -122,11 +126,11 @@ def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list
     return [read_record(store.path(row.run_id)) for row in newest], []
 
 
-def _published(records: list[Record]) -> list[Record]:
+def _published(records: list[Record], *, labels: bool) -> list[Record]:
     from trainmark.report.publish import publishable
     from trainmark.spec import escape
 
-    safe = publishable(records)
+    safe = publishable(records, labels=labels)
     for replaced in safe.replaced:
         say(escape.terminal(f"replaced {replaced}"))
     if safe.dropped:

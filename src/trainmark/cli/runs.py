@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainmark.report.terminal import TerminalWriter
-    from trainmark.store.store import Store, StoreRow
+    from trainmark.store.store import Store, StoreRow, Wanted
 
 NO_RECORD = "no record"
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
   trainmark runs                          the newest 20 runs
   trainmark runs --workload resnet50 --limit 5
+  trainmark runs --since 2d --tag driver=550.54
   trainmark runs --json                   for programs
   trainmark runs --rebuild                read every record again"""
 
@@ -24,6 +25,16 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     parser.add_argument("--workload", metavar="W", help="only runs of this workload")
+    parser.add_argument("--since", metavar="WHEN", help="only runs since a date (UTC), or so long ago: 2d, 36h")
+    parser.add_argument("--group", metavar="G", help="only repeats of this group, by its id or how that begins")
+    parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="key=value",
+        dest="tags",
+        help="only runs with this tag; of several, runs with all of them",
+    )
     parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most N runs, 0 for all (default: 20)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--rebuild", action="store_true", help="forget the index and read every record again")
@@ -37,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
     if args.rebuild:
         say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
-    contents = store.contents(limit=args.limit or None, workload=args.workload)
+    wanted = _wanted(args)
+    contents = store.contents(wanted, limit=args.limit or None)
     shown = [_now(row, store) for row in newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]]
     count = contents.count + len(contents.unrecorded)
 
@@ -59,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if count > len(shown):
         say(f"{count - len(shown)} older runs are not shown; --limit 0 shows all")
     elif not count:
-        say(escape.terminal(_why_none(store, args.workload)))
+        say(escape.terminal(_why_none(store, wanted)))
     if any(row.status == NO_RECORD for row in shown):
         where = escape.terminal(str(store.runs))
         say(f"'{NO_RECORD}': the run ended before a record could be written; see {where}")
@@ -75,12 +87,31 @@ def _now(row: StoreRow, store: Store) -> StoreRow:
     return row._replace(status="running") if goes_on(seen(store.runs / row.run_id)) else row
 
 
-def _why_none(store: Store, workload: str | None) -> str:
+def _wanted(args: argparse.Namespace) -> Wanted:
+    from datetime import datetime, timezone
+
+    from trainmark.spec.duration import parse_since
+    from trainmark.spec.labels import parse_tags, tag_words
+    from trainmark.store.store import Wanted
+
+    now = datetime.now(timezone.utc)
+    return Wanted(
+        workload=args.workload,
+        group=args.group,
+        tags=tag_words(parse_tags(args.tags)),
+        since=parse_since(args.since, option="--since", now=now) if args.since is not None else None,
+    )
+
+
+def _why_none(store: Store, wanted: Wanted) -> str:
     contents = store.contents()
-    known = sorted({row.workload for row in [*contents.rows, *contents.unrecorded] if row.workload})
-    if workload is None or not known:
+    found = [*contents.rows, *contents.unrecorded]
+    known = sorted({row.workload for row in found if row.workload})
+    if not found:
         return f"the store {store.folder} holds no runs yet; 'trainmark run' makes one"
-    return f"no run of {workload!r} in the store {store.folder}; it holds {', '.join(known)}"
+    if wanted.workload is not None and wanted.workload not in known:
+        return f"no run of {wanted.workload!r} in the store {store.folder}; it holds {', '.join(known)}"
+    return f"none of the {len(found)} runs in the store {store.folder} is of that kind; ask for less"
 
 
 def _draw(writer: TerminalWriter, rows: list[StoreRow], names: dict[str, str]) -> None:
@@ -91,9 +122,9 @@ def _draw(writer: TerminalWriter, rows: list[StoreRow], names: dict[str, str]) -
     styles = {"valid": "", "incomplete": "yellow", NO_RECORD: "dim", "running": "cyan"}
     cells = [({"run": (names[row.run_id],), **_cells(row)}, styles.get(row.status, "red")) for row in rows]
     drawn = None
-    without = () if any(row.group for row in rows) else ("group",)
-    narrower = ("group", "created", "quality", "precision", "configuration")
-    for left_out in ((), narrower[:1], narrower[:2], narrower[:3], narrower):
+    without = [head for head in ("group", "tags") if not any(getattr(row, head) for row in rows)]
+    narrower = ("tags", "group", "created", "quality", "precision", "configuration")
+    for left_out in ((), narrower[:1], narrower[:2], narrower[:3], narrower[:4], narrower):
         heads = [head for head in cells[0][0] if head not in (*left_out, *without)]
         table = TableModel(
             columns=[Column(title=head, right=head in numbers) for head in heads],
@@ -122,6 +153,7 @@ def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
         else (quality_word(row.quality_name), with_unit(row.quality, row.quality_unit, 4)),
         "doubts": (NOTHING if row.status in (NO_RECORD, "running") else str(row.doubts),),
         "group": (row.group or "",),
+        "tags": row.tags or ("",),
     }
 
 

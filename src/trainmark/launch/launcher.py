@@ -8,10 +8,12 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -67,6 +69,8 @@ def run(
     store: Store,
     *,
     group: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    note: str | None = None,
     watch: Watcher = lambda ranks: None,
     coordinator: Coordinator | None = None,
     interface: str | None = None,
@@ -76,8 +80,8 @@ def run(
 
     Without a coordinator this machine is all there is. `fill` is how its batch was found.
     """
-    folder = store.folder
-    settled = settle(plan, folder, coordinator, lambda token: new_folder(plan, folder / "runs", group, token))
+    made = partial(new_folder, plan, store.runs, group=group, tags=tags or {}, note=note)
+    settled = settle(plan, store.folder, coordinator, made)
     if fill:
         _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
@@ -229,7 +233,8 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     return of_workers(workers)
 
 
-def new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
+def new_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:
+    """`said` are fields of the head that neither plan nor workload know."""
     workload = workloads.of_plan(plan)
     stamp = gather.now_utc()
     compact = stamp.replace("-", "").replace(":", "").removesuffix("Z")
@@ -238,7 +243,6 @@ def new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
     head = RunHead(
         run_id=run_id,
         created=stamp,
-        group=group,
         revision=revision(),
         item=workload.item,
         target=workload.target,
@@ -247,6 +251,7 @@ def new_folder(plan: Plan, parent: Path, group: str | None, token: str) -> Path:
         launcher_host=host_name(os.environ),
         launcher_pid=os.getpid(),
         token=token,
+        **said,
     )
     try:
         folder.mkdir(parents=True)

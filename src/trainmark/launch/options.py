@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from trainmark.spec.errors import UsageError
+from trainmark.spec.labels import check_note, parse_tags
 from trainmark.spec.recipe import LARGEST
 from trainmark.spec.topology import Topology
 
@@ -50,6 +51,9 @@ class RunOptions:
     profile: int = 0
     hang_timeout_s: float | None = _option(None, "--hang-timeout")
     repeat: int = 1
+    tags: tuple[str, ...] = _option((), "--tag")
+    """By which the runs are found later, each as `key=value`."""
+    note: str | None = None
     store: str | None = None
     resume: str | None = None
     hosts: str | None = None
@@ -69,6 +73,8 @@ class RunOptions:
             raise UsageError(f"--budget must be more than 0 seconds, not {self.budget_s:g}")
         for each in fields(self):
             self._check_value(_option_of(each), getattr(self, each.name))
+        parse_tags(self.tags)
+        check_note(self.note or "")
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
             raise UsageError(f"--{ends[0]} and --{ends[1]} both say when the run stops; leave one of them out")
 

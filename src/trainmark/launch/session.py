@@ -32,6 +32,7 @@ from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
 from trainmark.platforms import detection
 from trainmark.spec import site
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
+from trainmark.spec.labels import parse_tags
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
 from trainmark.spec.run_folder import read_plan
@@ -291,6 +292,8 @@ class _Session:
                 plan,
                 self._store,
                 group=group,
+                tags=parse_tags(self._options.tags),
+                note=self._options.note,
                 watch=watch,
                 coordinator=coordinator,
                 interface=self._site.network.interface,

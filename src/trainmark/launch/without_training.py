@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from trainmark.launch.coordinator import Coordinator
@@ -21,7 +22,7 @@ def probe_links(
     plan: Plan, store: Path, *, coordinator: Coordinator | None = None, interface: str | None = None
 ) -> tuple[list[AllReduce], int, str]:
     """Starts the ranks of a plan only to measure the links between them: results, exit code, and what went wrong."""
-    settled = settle(plan, store, coordinator, lambda token: new_folder(plan, store / "probes", None, token))
+    settled = settle(plan, store, coordinator, partial(new_folder, plan, store / "probes"))
     with catching_signals() as signals:
         outcome = execute(plan, settled, lambda ranks: None, coordinator, interface, signals, task="probe")
     if coordinator and not coordinator.env.leads:
@@ -43,7 +44,7 @@ def verify_steps(
 
     `watch` is told which folder whenever something new is in it.
     """
-    settled = settle(plan, store, coordinator, lambda token: new_folder(plan, store / "verify", None, token))
+    settled = settle(plan, store, coordinator, partial(new_folder, plan, store / "verify"))
     with catching_signals() as signals:
         outcome = execute(
             plan, settled, lambda ranks: watch(settled.folder), coordinator, interface, signals, task="verify"

@@ -10,6 +10,7 @@ from trainmark import workloads
 from trainmark.analysis.forecast.outcome import ForecastOutcome
 from trainmark.spec import links, loss_bands, metrics as definitions
 from trainmark.spec.format import NOTHING, number, plus_minus
+from trainmark.spec.labels import tag_words
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce
 from trainmark.spec.machine import FlopsFacts, PrecisionProof, StepCheck
@@ -66,6 +67,7 @@ class SensorCurve:
 def plan(record: Record, say: Say) -> FactSection:
     """What was asked for, and what differs from the reference recipe."""
     asked = record.plan
+    said = [(say("tags"), ", ".join(tag_words(record.tags))), (say("note"), record.note or "")]
     data = asked.data.name + (f", {say('synthetic data')}" if asked.data.synthetic else "")
     facts = [
         RecordFact(
@@ -82,6 +84,7 @@ def plan(record: Record, say: Say) -> FactSection:
         RecordFact(say("fingerprint"), asked.fingerprint[:16]),
         *([RecordFact(say("begins with"), asked.init_from, local=True)] if asked.init_from else []),
         *([RecordFact(say("resumed from"), asked.resume_from, local=True)] if asked.resume_from else []),
+        *(RecordFact(name, value) for name, value in said if value),
         RecordFact("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
     ]
     facts += [

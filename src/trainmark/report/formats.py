@@ -25,9 +25,9 @@ from trainmark.spec.record import Record
 from trainmark.workloads import quality_word
 
 FACTS = (
-    "kind", "run_id", "created", "trainmark", "status", "ended", "group", "workload", "recipe", "device", "platform",
-    "topology", "precision", "precision_asked", "fix_hp", "data", "synthetic_data", "fingerprint", "item", "coverage",
-    "quality_name", "quality", "quality_unit", "quality_goal", "quality_better", "quality_reached",
+    "kind", "run_id", "created", "trainmark", "status", "ended", "group", "tags", "note", "workload", "recipe",
+    "device", "platform", "topology", "precision", "precision_asked", "fix_hp", "data", "synthetic_data", "fingerprint",
+    "item", "coverage", "quality_name", "quality", "quality_unit", "quality_goal", "quality_better", "quality_reached",
 )  # fmt: skip
 """Columns before the metrics; each metric has four of its own."""
 

@@ -105,6 +105,11 @@ def _data(copy: _Copy, value: Any) -> Any:
     return _text(copy, value) if isinstance(value, str) else value
 
 
+def _typed(copy: _Copy, value: Any) -> Any:
+    """What a user typed, without the names that are known."""
+    return copy.without_names(str(value))
+
+
 ANY = "*"
 _DEVICE = dict.fromkeys(("type", "name", "count", "count_visible", "memory_bytes", "driver", "stand_in"), _keep)
 _CPU = dict.fromkeys(("name", "logical_cores", "usable_cores", "capability", "memory_bytes"), _keep)
@@ -151,6 +156,8 @@ KEPT: Mapping[str, Any] = {
     },
 }
 """Every field of a copy beside its plan, and what is done to it, in a list to each entry. All else is dropped."""
+LABELS: Mapping[str, Any] = {"tags": {ANY: _typed}, "note": _typed}
+"""What a user typed may hold anybody's name: it is kept only where that was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,13 +183,16 @@ class Published:
     """Fields that are not on the list."""
 
 
-def publishable(records: Sequence[Record], *, environment: Mapping[str, str] | None = None) -> Published:
+def publishable(
+    records: Sequence[Record], *, labels: bool = False, environment: Mapping[str, str] | None = None
+) -> Published:
     """Copies of the records that are safe to share, and what was replaced in them.
 
     One name gets one placeholder in all records of a call, so that two runs on one host are still seen to be. Names of
-    this machine and its user are looked for too; `environment` stands for its variables in tests.
+    this machine and its user are looked for too; `environment` stands for its variables in tests. With `labels`, tags
+    and notes are kept as they were typed but for such names.
     """
-    copy = _Copy([record.to_json() for record in records], environment)
+    copy = _Copy([record.to_json() for record in records], environment, {**KEPT, **LABELS} if labels else KEPT)
     safe = tuple(copy.of(record) for record in records)
     left = "\n".join(record.dumps() for record in safe)  # of a word within a path only the path's is left
     replaced = tuple(entry for entry in copy.replaced() if entry.placeholder in left)
@@ -192,8 +202,11 @@ def publishable(records: Sequence[Record], *, environment: Mapping[str, str] | N
 class _Copy:
     """Gives out placeholders, and remembers which name has which."""
 
-    def __init__(self, documents: Sequence[Mapping[str, Any]], environment: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, documents: Sequence[Mapping[str, Any]], environment: Mapping[str, str] | None, rules: Mapping[str, Any]
+    ) -> None:
         self.dropped = 0
+        self._rules = rules
         self._given: dict[tuple[str, str], str] = {}
         self._seen: dict[str, dict[str, int]] = {}
         self._part = ""
@@ -224,9 +237,9 @@ class _Copy:
         plan = self._plan(record.plan)
         for name, value in document.items():
             self._part = name
-            if name in KEPT and name not in kept:
-                kept[name] = self._apply(KEPT[name], value)
-            self.dropped += name not in KEPT and name != "plan"
+            if name in self._rules and name not in kept:
+                kept[name] = self._apply(self._rules[name], value)
+            self.dropped += name not in self._rules and name != "plan"
         return Record.from_json(
             {**kept, "plan": plan.to_json()}, None if record.means_only else lambda file: record.steps
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainmark.spec.format import device_name
+from trainmark.spec.labels import tag_words
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.recipe import fix_hp
 from trainmark.spec.record import Record
@@ -33,6 +34,8 @@ def flat(record: Record) -> dict[str, Value]:
         "status": record.status,
         "ended": record.ended,
         "group": record.group,
+        "tags": ", ".join(tag_words(record.tags)),
+        "note": record.note,
         "host": ", ".join(dict.fromkeys(trace.host for trace in record.timeline.ranks)),
         "workload": plan.workload,
         "recipe": plan.recipe_name,

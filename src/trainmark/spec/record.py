@@ -131,6 +131,10 @@ class Record:
     restarts: tuple[Restart, ...] = ()
     group: str | None = None
     """Runs of one `--repeat` share it."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """What the user said to find it by; empty where nothing was said."""
+    note: str | None = None
+    """What the user said of it; None where nothing was said."""
     skipped_files: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     data_facts: Mapping[str, float] = field(default_factory=dict)
@@ -195,6 +199,8 @@ class Record:
             "data_facts": dict(self.data_facts),
             "telemetry": msgspec.to_builtins(self.telemetry),
             "event_files": dict(self.event_files),
+            **({"tags": dict(self.tags)} if self.tags else {}),
+            **({"note": self.note} if self.note is not None else {}),
             **({"workload_facts": self.workload_facts.to_json()} if self.workload_facts else {}),
             "series": self._series(),
         }
@@ -407,6 +413,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     data_facts: dict[str, Finite]
     telemetry: Telemetry
     event_files: dict[str, str]
+    tags: dict[str, str] = {}
+    note: str | None = None
     workload_facts: WorkloadFacts | None = None
     plan: dict[str, Any]
     series: _Series

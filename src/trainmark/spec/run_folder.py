@@ -34,6 +34,9 @@ class RunHead(Struct, frozen=True, kw_only=True):
     target: Target
     reference_global_batch: int
     group: str | None = None
+    tags: dict[str, str] = {}
+    note: str | None = None
+    """With `tags`, what the user said of the run; older folders do not have them."""
     revision: str | None = None
     """Of the source that runs, where it is a checkout."""
     workload_facts: dict[str, Any] | None = None

@@ -90,6 +90,8 @@ def gather(folder: RunFolder) -> Record:
         status=status,
         ended=ended,
         group=head.group,
+        tags=head.tags,
+        note=head.note,
         plan=plan,
         item=head.item,
         metrics=metrics,

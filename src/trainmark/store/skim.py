@@ -9,6 +9,7 @@ from msgspec import Meta, Raw, Struct
 
 from trainmark.spec import endings
 from trainmark.spec.errors import TrainmarkError
+from trainmark.spec.labels import tag_words
 from trainmark.spec.numbers import Finite
 from trainmark.spec.plan import Plan
 from trainmark.store.store import StoreRow
@@ -76,6 +77,7 @@ class _Skimmed(Struct, frozen=True):
     doubts: list[Raw]
     environment: _Environment
     series: _Series
+    tags: dict[str, str] = {}
 
 
 _DECODER = msgspec.json.Decoder(_Skimmed)
@@ -107,6 +109,7 @@ def skim(content: bytes) -> StoreRow | None:
         doubts=len(found.doubts),
         fingerprint=plan.fingerprint,
         group=found.group,
+        tags=tag_words(found.tags),
         reached=quality.reached,
         began=all(rank.began for rank in found.series.ranks),
         interrupted=found.status == "incomplete" and endings.by_signal(found.ended),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.spec import endings
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
+from trainmark.spec.labels import tag_words
 from trainmark.spec.whole_files import UNFINISHED, write_once, write_whole
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
@@ -53,6 +54,8 @@ class StoreRow(NamedTuple):
     doubts: int = 0
     fingerprint: str = ""
     group: str | None = None
+    tags: tuple[str, ...] = ()
+    """What the user said to find it by, each as `key=value`."""
     reached: bool = False
     """The target, by any evaluation."""
     began: bool = False
@@ -70,6 +73,27 @@ class Damaged:
 
     def __str__(self) -> str:
         return f"record file {self.path} is left out: it {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which runs are asked for; what is None is not asked."""
+
+    workload: str | None = None
+    group: str | None = None
+    """Its id, or how that begins."""
+    tags: tuple[str, ...] = ()
+    """A run has them all, each as `key=value`."""
+    since: datetime | None = None
+    """It was created then or later."""
+
+    def fits(self, row: StoreRow) -> bool:
+        return (
+            self.workload in (None, row.workload)
+            and (self.group is None or (row.group or "").startswith(self.group))
+            and {*self.tags} <= {*row.tags}
+            and (self.since is None or instant(row.created) >= self.since.timestamp())
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,12 +227,10 @@ class Store:
         found = (entry.row for entry in self._entries().values() if entry.row)
         return newest_first(row for row in found if all(getattr(row, name) == asked[name] for name in asked))[:limit]
 
-    def contents(self, *, limit: int | None = None, workload: str | None = None) -> StoreContents:
-        """All that the folder holds, or at most so many runs of a workload."""
-        entries = self._entries()
-        rows = newest_first(
-            entry.row for entry in entries.values() if entry.row and workload in (None, entry.row.workload)
-        )
+    def contents(self, wanted: Wanted | None = None, *, limit: int | None = None) -> StoreContents:
+        """All that the folder holds, or at most so many of the runs that are wanted."""
+        wanted, entries = wanted or Wanted(), self._entries()
+        rows = newest_first(entry.row for entry in entries.values() if entry.row and wanted.fits(entry.row))
         left = self._folder_names() - {name.removesuffix(".json") for name in entries}
         unrecorded = newest_first(folder_row(self.runs / name) for name in left)
         return StoreContents(
@@ -219,7 +241,7 @@ class Store:
                 for name, entry in sorted(entries.items())
                 if entry.problem is not None
             ],
-            unrecorded=[row for row in unrecorded if workload in (None, row.workload)],
+            unrecorded=[row for row in unrecorded if wanted.fits(row)],
         )
 
     def rebuild(self) -> int:
@@ -422,10 +444,10 @@ def read_row(path: Path) -> StoreRow:
 
 
 def newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
-    return sorted(rows, key=lambda row: (_instant(row.created), row.run_id), reverse=True)
+    return sorted(rows, key=lambda row: (instant(row.created), row.run_id), reverse=True)
 
 
-def _instant(created: str) -> float:
+def instant(created: str) -> float:
     """Seconds by which moments are ordered, whatever zone they are written in; 0 for what is no moment."""
     try:
         moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
@@ -454,6 +476,7 @@ def row_of(record: Record) -> StoreRow:
         doubts=len(record.doubts),
         fingerprint=record.plan.fingerprint,
         group=record.group,
+        tags=tag_words(record.tags),
         reached=record.quality.reached,
         began=record.timeline.steps > 0,
         interrupted=record.status == "incomplete" and endings.by_signal(record.ended),
@@ -466,10 +489,8 @@ def folder_row(folder: Path) -> StoreRow:
         touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
     except OSError:
         touched = ""
-    plan: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    asked = plan if isinstance(plan, dict) else {}
+    asked, head = _document(folder / "plan.json"), _document(folder / "run.json")
+    tags = head.get("tags")
     return StoreRow(
         run_id=folder.name,
         created=touched,
@@ -480,7 +501,17 @@ def folder_row(folder: Path) -> StoreRow:
         precision=str(asked.get("precision", "")),
         platform=str(asked.get("platform", "")),
         fingerprint=str(asked.get("fingerprint", "")),
+        group=str(head.get("group") or "") or None,
+        tags=tag_words({str(key): str(value) for key, value in tags.items()}) if isinstance(tags, dict) else (),
     )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none."""
+    found: Any = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}
 
 
 def _is_newest(word: str) -> bool:
