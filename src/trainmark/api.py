@@ -341,7 +341,7 @@ def _trained(word: str, store: Store) -> Origin:
     try:
         record = read_record(store.find(word))
     except UsageError:
-        folder = store.run_folder(word)
+        folder = store.run_folder(word, of_group=True)
         return Origin(folder, folder.name)
     folder = store.runs / record.run_id
     if not folder.is_dir():

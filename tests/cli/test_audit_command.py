@@ -10,7 +10,9 @@ import pytest
 from analysis.audit.clean_records import QUICK, TWO_RANKS
 from conftest import Cli
 from published.mlperf_logs import write_result
+from records import make_record
 
+from trainmark.cli.main import main
 from trainmark.spec.record import Record
 from trainmark.store.store import Store
 
@@ -83,6 +85,16 @@ def test_a_store_that_was_rewritten_does_not_agree_with_its_events(cli: Cli, tmp
     ended = cli("audit", honest.run_id)
     assert ended.returncode == 5
     assert "by its events" in ended.stdout
+
+
+def test_every_run_of_a_group_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path)
+    for name in ("r-0001", "r-0002"):
+        store.add(make_record(run_id=name, group="5a8c9d0e"))
+    assert main(["audit", "5a8c", "--store", str(tmp_path), "--all"]) in (0, 5)
+    out = capsys.readouterr().out
+    assert "r-0001" in out
+    assert "r-0002" in out
 
 
 def test_a_published_page_is_read_and_audited(cli: Cli, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from trainmark.spec.metrics import Quantity
 from trainmark.store.store import Store
 
 
-def add(store: Store, run_id: str, topology: str, p_core: float, batch: int = 32) -> None:
+def add(store: Store, run_id: str, topology: str, p_core: float, batch: int = 32, group: str | None = None) -> None:
     interval = (0.99 * p_core, 1.01 * p_core)
     store.add(
         make_record(
             run_id=run_id,
+            group=group,
             plan={"topology": topology, "recipe": {"batch_per_device": batch}},
             metrics={"p_core": Quantity(value=p_core, unit="images/s", interval=interval)},
         )
@@ -107,3 +108,13 @@ def test_published_rows_can_be_asked_for_by_one_metric_as_json(
 def test_runs_and_published_rows_do_not_mix(store: Store) -> None:
     with pytest.raises(UsageError, match="'one' was named"):
         call(store, "one", "--published")
+
+
+def test_a_group_stands_for_its_runs(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("three", "four"):
+        add(store, f"resnet50-{name}", "1x2", 160, group="5a8c9d0e")
+    assert call(store, "one", "5a8c", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["scalings"]
+    assert sum("three" in json.dumps(point) or "four" in json.dumps(point) for point in found["points"]) >= 1
+    with pytest.raises(UsageError, match="is a published row, and only runs can stand here"):
+        call(store, "one", "published:flagperf-a100-resnet50-1x1")

@@ -512,6 +512,12 @@ def test_the_newest_run_folder_is_the_one_touched_last(store: Store) -> None:
     assert [folder.name for folder in store.newest_folders()] == ["young", "middle", "old"]
     assert store.run_folder().name == store.run_folder("last").name == "young"
     assert store.run_folder("mid").name == "middle"
+    for age, name in enumerate(("middle", "old")):
+        (store.runs / name / "run.json").write_text('{"group": "5a8c9d0e"}')
+        os.utime(store.runs / name, (4000 - age, 4000 - age))
+    assert store.run_folder("5a8c", of_group=True).name == "middle"
+    with pytest.raises(UsageError, match="no run '5a8c'"):
+        store.run_folder("5a8c")
     with pytest.raises(UsageError, match="did you mean 'middle'"):
         store.run_folder("middel")
 

@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="RUN|FILE.md|LOG|FOLDER|-",
-        help="run ids, record files, Markdown pages, MLPerf result logs and folders of them, - for a page on standard "
-        "input, event logs, run folders, 'published', "
+        help="run ids, groups, record files, Markdown pages, MLPerf result logs and folders of them, - for a page on "
+        "standard input, event logs, run folders, 'published', "
         "'published:NAME' or 'published:WORKLOAD' (default: the newest run)",
     )
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
 def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.analysis.audit_events import audit_log, audit_logs
     from trainmark.published.found import is_mlperf
+    from trainmark.published.lookup import group
     from trainmark.published.page_files import ENDINGS, STANDARD_INPUT, has_pages
     from trainmark.spec.errors import UsageError
 
@@ -86,6 +87,10 @@ def _audited(word: str, store: Store) -> Iterator[Audit]:
         try:
             file = store.find(None if word == "last" else word)
         except UsageError:
+            if repeats := group(word, store):
+                for record in repeats:
+                    yield from _record(store.path(record.run_id))
+                return
             # a run that was cut off leaves events and no record
             if word == "last" or not (folder := _run_folder(store, word)):
                 raise

@@ -28,7 +28,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of an id or file")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of it, group or file")
     parser.add_argument("--to", metavar="NxM,...", help="the sizes to forecast, like 2x8,64x8")
     parser.add_argument("--metric", default="p_core", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
     parser.add_argument(
@@ -79,11 +79,12 @@ def run(args: argparse.Namespace) -> int:
 def _of_runs(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
     from trainmark.analysis.forecast import sizes, until
     from trainmark.cli.terminal import say
+    from trainmark.published.lookup import records_of
     from trainmark.spec.errors import UsageError
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
-    records = list({record.run_id: record for record in map(store.record, args.runs or ["last"])}.values())
+    records = records_of(args.runs or ["last"], store)
     known = sizes.of_records(records, args.metric)
     work: Work | None = None
     try:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, look, result_is_kept, say
-    from trainmark.published.lookup import subject
+    from trainmark.published.lookup import records_of
     from trainmark.published.mlperf.audit_result import audits
     from trainmark.published.mlperf.folder import result_folders
     from trainmark.published.mlperf.package import write_package
@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
-    records = {record.run_id: record for word in args.runs for record in subject(word, store).records}
-    safe = publishable(list(records.values())).records  # a doubt may name a host
+    safe = publishable(records_of(args.runs, store)).records  # a doubt may name a host
     runs = [opened(record, store.runs / record.run_id) for record in safe]
     found = write_package(runs, args.out, org=args.org, status=args.status, system=args.system, division=args.division)
     result_is_kept()

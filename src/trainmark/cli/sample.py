@@ -31,7 +31,11 @@ sample lies in the store, and the page of its run shows it. The same words give 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", metavar="RUN", help="a run's id, its beginning or end, 'last', 'last-WORKLOAD', or a path of weights")
+    add(
+        "run",
+        metavar="RUN",
+        help="a run's id or a part of it, a group for its newest run, 'last', 'last-WORKLOAD', or weights",
+    )
     add("inputs", nargs="*", metavar="INPUT", help="a text, or a file (default: an example of the run's data)")
     add("--lines", type=Path, metavar="FILE", help="each line of FILE is an INPUT; empty ones and # are left out")
     add("--vocoder", metavar="RUN", help="what makes sound of mels: a run of a vocoder, or griffin-lim (the default)")

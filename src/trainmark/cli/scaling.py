@@ -21,7 +21,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="run ids, their beginnings or ends, or record files (default: all runs)"
+        "runs", nargs="*", metavar="RUN", help="run ids or parts of them, groups, or record files (default: all runs)"
     )
     parser.add_argument("--metric", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
     parser.add_argument(
@@ -48,15 +48,12 @@ def run(args: argparse.Namespace) -> int:
 def _of_runs(args: argparse.Namespace) -> int:
     from trainmark.analysis.scaling import scaling, to_json
     from trainmark.cli.terminal import console, look
+    from trainmark.published.lookup import records_of
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     metric = args.metric or "p_core"
-    if args.runs:
-        records = [store.record(word) for word in args.runs]
-        found = [scaling(list({record.run_id: record for record in records}.values()), metric)]
-    else:
-        found = _in_store(store, metric)
+    found = [scaling(records_of(args.runs, store), metric)] if args.runs else _in_store(store, metric)
     screen = console()
     if args.json:
         screen.file.write(json.dumps({"scalings": [to_json(group) for group in found]}, indent=2) + "\n")

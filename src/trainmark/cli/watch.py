@@ -36,7 +36,7 @@ MOST_LOOKED_AT = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "run id, its beginning or end (default: the newest that still runs)"
+    words = "run id, its beginning or end, or a group for its newest run (default: the newest that still runs)"
     parser.add_argument("run", nargs="?", metavar="RUN", help=words)
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     parser.add_argument("--once", action="store_true", help="one look, then exit")
@@ -101,7 +101,7 @@ class Watched:
 def chosen(store: Store, word: str | None) -> Path:
     """The folder of the run meant: the newest that still runs, else the newest, unless one is named."""
     if word:
-        return store.run_folder(word)
+        return store.run_folder(word, of_group=True)
     newest = store.newest_folders()
     for folder in newest[:MOST_LOOKED_AT]:
         if not store.path(folder.name).exists() and goes_on(seen(folder)):

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.analysis.subject import Subject
 from trainmark.spec.errors import TrainmarkError, UsageError, nearest
 from trainmark.spec.published_row import PREFIX
-from trainmark.store.store import read_record
+from trainmark.store.store import SHORTEST_GROUP, read_record
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
-
-SHORTEST_GROUP = 4
-"""Fewer letters of a group's id would rather be a slip in a run's."""
 
 _NAMED = 4
 """Runs that are named one by one in a label."""
@@ -47,6 +44,17 @@ def subject(word: str, store: Store) -> Subject:
             return of_records(word, repeats, label=f"group {repeats[0].group} ({len(repeats)} runs)")
         raise
     return of_records(word, _in_file(path))
+
+
+def records_of(words: Iterable[str], store: Store) -> list[Record]:
+    """The runs meant by words, those of groups among them, each once."""
+    found: dict[str, Record] = {}
+    for word in words:
+        meant = subject(word, store)
+        if meant.row is not None:
+            raise UsageError(f"{word!r} is a published row, and only runs can stand here; name a run or a group")
+        found |= {record.run_id: record for record in meant.records}
+    return list(found.values())
 
 
 def of_records(word: str, records: Sequence[Record], *, label: str | None = None) -> Subject:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be mo
 SWEEP_AFTER_S = 24 * 3600
 LAST = "last"
 """The word for the newest run; `last-WORKLOAD` is the newest of a workload."""
+SHORTEST_GROUP = 4
+"""Fewer letters of a group's id would rather be a slip in a run's."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
@@ -282,8 +284,9 @@ class Store:
         hint = _nearest(word, [row.run_id for row in newest]) if newest else "it holds no records yet"
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
-    def run_folder(self, word: str | None = None) -> Path:
-        """The folder a run worked in, by the same words as its record, whether or not it left one."""
+    def run_folder(self, word: str | None = None, *, of_group: bool = False) -> Path:
+        """The folder a run worked in, by the same words as its record, whether or not it left one; with `of_group` also
+        that of the newest run of a group."""
         if word and not _is_newest(word) and (match := _only_match(word, self._folder_names())):
             return self.runs / match
         workload = _newest_of(word)
@@ -293,6 +296,10 @@ class Store:
             raise UsageError(f"the store {self.folder} holds no runs{kind} yet; 'trainmark run' makes one")
         if not word or _is_newest(word):
             return newest[0]
+        if of_group and len(word) >= SHORTEST_GROUP:
+            wanted = Wanted(group=word)
+            if repeats := [folder for folder in newest if wanted.fits(folder_row(folder))]:
+                return repeats[0]
         hint = _nearest(word, [folder.name for folder in newest])
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
