@@ -9,6 +9,7 @@ from trainmark.spec.labels import tag_words
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.recipe import fix_hp
 from trainmark.spec.record import Record
+from trainmark.spec.topology import Topology
 
 Value = str | float | int | bool | None
 
@@ -23,9 +24,15 @@ def rows(records: Iterable[Record]) -> list[dict[str, Value]]:
     return [{key: row.get(key) for key in [*facts, *measured]} for row in found]
 
 
+def hosts(record: Record) -> str:
+    """The machines of a run, in the order of their ranks."""
+    return ", ".join(dict.fromkeys(trace.host for trace in record.timeline.ranks))
+
+
 def flat(record: Record) -> dict[str, Value]:
     """One record as a row: every metric with its unit and its 95 % interval beside it."""
     plan, quality = record.plan, record.quality
+    batch = plan.recipe.get("batch_per_device")
     cells: dict[str, Value] = {
         "kind": "run",
         "run_id": record.run_id,
@@ -36,14 +43,18 @@ def flat(record: Record) -> dict[str, Value]:
         "group": record.group,
         "tags": ", ".join(tag_words(record.tags)),
         "note": record.note,
-        "host": ", ".join(dict.fromkeys(trace.host for trace in record.timeline.ranks)),
+        "host": hosts(record),
         "workload": plan.workload,
         "recipe": plan.recipe_name,
         "device": device_name(record),
         "platform": plan.platform_word,
+        "vendor": plan.platform_word,
+        "page": "",
         "topology": plan.topology,
         "precision": record.precision,
         "precision_asked": plan.precision,
+        "batch_per_device": batch,
+        "global_batch": batch * Topology.parse(plan.topology).devices if isinstance(batch, int) else None,
         "fix_hp": fix_hp(plan.deviations, most=len(plan.deviations)),
         "data": plan.data.name,
         "synthetic_data": plan.data.synthetic,
