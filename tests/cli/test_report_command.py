@@ -175,3 +175,14 @@ def test_a_page_that_cannot_be_made_fails_no_run(store: Store, capsys: Capture) 
     (store.folder / "reports").write_text("in the way")
     run_command._show(Result(records=(make_record(),)), store, as_json=False)
     assert "could not be made" in capsys.readouterr().err
+
+
+def test_csv_begins_with_a_byte_order_mark_where_that_is_asked_for(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "runs.csv"
+    assert call(store, "--format", "csv", "--bom", "--out", out) == 0
+    assert out.read_bytes().startswith(b"\xef\xbb\xbfkind,run_id,")
+    text = out.read_text(encoding="utf-8-sig")
+    (row,) = [row for row in csv.DictReader(io.StringIO(text)) if "a1b2" in row["run_id"]]
+    assert (row["vendor"], row["batch_per_device"], row["global_batch"]) == ("cpu", "32", "32")
+    with pytest.raises(UsageError, match="--bom is for --format csv, not for junit"):
+        call(store, "--format", "junit", "--bom")

@@ -28,6 +28,8 @@ COMMANDS = {
     "list": "list_",
     "runs": "runs",
     "show": "show",
+    "rm": "rm",
+    "gc": "gc",
     "report": "report",
     "watch": "watch",
     "audit": "audit",
@@ -82,7 +84,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
             what = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
-            raise UsageError(f"{what} {value!r} is not known; {nearest(str(value), action.choices)}")
+            # a slip in `run` is as near to `rm`, which is not to be proposed
+            meant = [word for word in action.choices if word != "rm"]
+            raise UsageError(f"{what} {value!r} is not known; {nearest(str(value), meant)}")
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Like parse_args, with the nearest option in the complaint about an unknown one."""

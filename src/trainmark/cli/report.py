@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
-HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, a published form or an MLPerf log."
+HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, OpenMetrics, a published form, an mllog."
 EXAMPLES = """\
   trainmark report                        a page of the newest 10 runs, in the store
   trainmark report a1b2 c3d4 --html out.html
   trainmark report last published:flagperf-a100-resnet50-1x1 --html out.html
   trainmark report --limit 0 --format csv --out runs.csv
   trainmark report --trend resnet50 --html out.html    its plans from run to run, steps marked
+  trainmark report --format openmetrics --out /var/lib/node_exporter/trainmark.prom
   trainmark report last --publish --html out.html
   trainmark report last --format flagperf --lang zh
   trainmark report last --format mllog --out result_0.txt"""
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("runs", nargs="*", metavar="RUN", help="run ids, groups, record files or published:NAME (default: the newest)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE")
     add("--format", choices=FORMATS, metavar="FORM", help=f"one of {', '.join(FORMATS)} (default: html)")
+    add("--bom", action="store_true", help="begin CSV with a byte-order mark, by which Excel knows UTF-8")
     add("--out", type=Path, metavar="FILE", help="write to FILE (default: stdout; a page goes to the store)")
     add("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
@@ -64,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.store.store import Store, default_folder
 
     form, out = _asked(args)
+    if args.bom and form != "csv":
+        raise UsageError(f"--bom is for --format csv, not for {form}; leave it out")
     if args.labels and not args.publish:
         raise UsageError("--labels is about the copy that --publish makes; elsewhere tags and notes are always kept")
     store = Store(args.store or default_folder())
@@ -90,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         # what a site pays is its own affair: a copy to share holds only a price that was asked for
         price=None if args.publish and args.price is None else price_of(args),
     )
+    text = f"\ufeff{text}" if args.bom else text
     if out is not None:
         output.write(out, text, store)
     elif form == "html":

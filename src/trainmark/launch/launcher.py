@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,8 @@ def run(
     Without a coordinator this machine is all there is. `fill` is how its batch was found; `tags` and `note` are what
     the user said of it.
     """
-    folder = store.folder
-
-    def made(token: str) -> Path:
-        return new_folder(plan, folder / "runs", token, group=group, tags=dict(tags or {}), note=note)
-
-    settled = settle(plan, folder, coordinator, made)
+    made = partial(new_folder, plan, store.runs, group=group, tags=tags or {}, note=note)
+    settled = settle(plan, store.folder, coordinator, made)
     if fill:
         _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads

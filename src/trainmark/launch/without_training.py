@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from trainmark.launch.coordinator import Coordinator
@@ -40,7 +41,7 @@ def probe_links(
     interface: str | None = None,
 ) -> Probed:
     """Starts the ranks of a plan only to measure the links: among all of them, or so many rounds of pairs of nodes."""
-    settled = settle(plan, store, coordinator, lambda token: new_folder(plan, store / "probes", token))
+    settled = settle(plan, store, coordinator, partial(new_folder, plan, store / "probes"))
     with catching_signals() as signals:
         task: WorkerTask = "probe" if pair_rounds is None else "pairs"
         outcome = execute(
@@ -67,7 +68,7 @@ def verify_steps(
 
     `watch` is told which folder whenever something new is in it.
     """
-    settled = settle(plan, store, coordinator, lambda token: new_folder(plan, store / "verify", token))
+    settled = settle(plan, store, coordinator, partial(new_folder, plan, store / "verify"))
     with catching_signals() as signals:
         outcome = execute(
             plan, settled, lambda ranks: watch(settled.folder), coordinator, interface, signals, task="verify"

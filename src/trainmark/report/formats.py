@@ -26,8 +26,9 @@ from trainmark.workloads import quality_word
 
 FACTS = (
     "kind", "run_id", "created", "trainmark", "status", "ended", "group", "tags", "note", "host", "workload", "recipe",
-    "device", "platform", "topology", "precision", "precision_asked", "fix_hp", "data", "synthetic_data", "fingerprint",
-    "item", "coverage", "quality_name", "quality", "quality_unit", "quality_goal", "quality_better", "quality_reached",
+    "device", "platform", "vendor", "page", "topology", "precision", "precision_asked", "batch_per_device",
+    "global_batch", "fix_hp", "data", "synthetic_data", "fingerprint", "item", "coverage",
+    "quality_name", "quality", "quality_unit", "quality_goal", "quality_better", "quality_reached",
 )  # fmt: skip
 """Columns before the metrics; each metric has four of its own."""
 
@@ -72,8 +73,11 @@ def _published_cells(row: PublishedRow) -> Mapping[str, object]:
         "created": row.source.date,
         "workload": row.workload,
         "device": row.device,
+        "vendor": row.vendor,
+        "page": row.source.address,
         "topology": row.topology,
         "precision": row.precision,
+        "batch_per_device": row.batch_per_device,
         "fix_hp": row.fix_hp,
         "item": row.item,
         "quality_name": row.quality_name,

@@ -59,6 +59,10 @@ def render(
         return with_rows[form](records, rows)
     if form == "junit":
         return formats.to_junit(records, audited)
+    if form == "openmetrics":
+        from trainmark.report.openmetrics import to_openmetrics
+
+        return to_openmetrics(records)
     if form == "mllog":
         return _mllog(records, folders)
     from trainmark.published import write_deepspark, write_flagperf

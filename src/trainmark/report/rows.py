@@ -9,6 +9,7 @@ from trainmark.spec.labels import tag_words
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.recipe import fix_hp
 from trainmark.spec.record import Record
+from trainmark.spec.topology import Topology
 
 Value = str | float | int | bool | None
 
@@ -26,6 +27,7 @@ def rows(records: Iterable[Record]) -> list[dict[str, Value]]:
 def flat(record: Record) -> dict[str, Value]:
     """One record as a row: every metric with its unit and its 95 % interval beside it."""
     plan, quality = record.plan, record.quality
+    batch = plan.recipe.get("batch_per_device")
     cells: dict[str, Value] = {
         "kind": "run",
         "run_id": record.run_id,
@@ -41,9 +43,13 @@ def flat(record: Record) -> dict[str, Value]:
         "recipe": plan.recipe_name,
         "device": device_name(record),
         "platform": plan.platform_word,
+        "vendor": plan.platform_word,
+        "page": "",
         "topology": plan.topology,
         "precision": record.precision,
         "precision_asked": plan.precision,
+        "batch_per_device": batch,
+        "global_batch": batch * Topology.parse(plan.topology).devices if isinstance(batch, int) else None,
         "fix_hp": fix_hp(plan.deviations, most=len(plan.deviations)),
         "data": plan.data.name,
         "synthetic_data": plan.data.synthetic,

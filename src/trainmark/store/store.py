@@ -305,6 +305,24 @@ class Store:
         hint = _nearest(word, [folder.name for folder in newest])
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
+    def named(self, word: str) -> list[str]:
+        """The ids of the runs in this store that a word means, with a record or without: one, or those of a group."""
+        if os.sep in word or word.endswith(".json"):
+            raise UsageError(f"{word} is a path; name runs of the store {self.folder} by their ids")
+        if _is_newest(word):
+            return [self.find(word).stem]
+        if match := _only_match(word, {*self.run_ids(), *self._folder_names()}):
+            return [match]
+        contents = self.contents(Wanted(group=word)) if len(word) >= SHORTEST_GROUP else None
+        rows = [*contents.rows, *contents.unrecorded] if contents else []
+        if not rows:
+            raise UsageError(f"no run {word!r} in the store {self.folder}; 'trainmark runs' lists them")
+        if len(groups := {row.group for row in rows}) > 1:
+            raise UsageError(
+                f"{word!r} could be any of {len(groups)} groups: {', '.join(sorted(map(str, groups))[:5])}"
+            )
+        return [row.run_id for row in rows]
+
     def newest_folders(self) -> list[Path]:
         """The folders runs work in, the one touched last first."""
         touched: list[tuple[float, str]] = []

@@ -1,0 +1,115 @@
+"""`trainmark rm` and `gc`: what goes, what stays, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from records import make_record
+
+from trainmark.cli.main import main
+from trainmark.spec.errors import UsageError
+from trainmark.store import removal
+from trainmark.store.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Runs of 1, 40 and 50 days ago, the older ones a group, each with a checkpoint; and one that goes on."""
+    monkeypatch.setenv("TRAINMARK_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    filled = Store(tmp_path / "store")
+    for days, name in ((1, "new"), (40, "old"), (50, "older")):
+        created = (datetime.now(timezone.utc) - timedelta(days=days)).isoformat(timespec="seconds")
+        group = None if name == "new" else "5a8c9d0e"
+        filled.add(make_record(run_id=f"resnet50-{name}", created=created, group=group))
+        checkpoints = filled.runs / f"resnet50-{name}" / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        (checkpoints / "weights.pt").write_bytes(bytes(1000))
+    going = filled.runs / "vit-going"
+    going.mkdir()
+    head = {"run_id": going.name, "created": "", "item": "images", "reference_global_batch": 8}
+    head |= {"target": {"name": "acc1", "unit": "%", "better": "higher"}}
+    head |= {"launcher_host": socket.gethostname(), "launcher_pid": os.getpid()}
+    (going / "run.json").write_text(json.dumps(head))
+    os.utime(going, (5000, 5000))
+    return filled
+
+
+def left(store: Store) -> set[str]:
+    return {*store.run_ids(), *(path.name for path in store.runs.iterdir())}
+
+
+def test_a_dry_run_tells_the_bytes_and_removes_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    before = left(store)
+    assert main(["rm", "old", "--dry-run"]) == 2, "the end of one id, and the beginning of another's last part"
+    assert "could be any of 2 runs" in capsys.readouterr().err
+    assert main(["rm", "resnet50-old", "new", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "would remove resnet50-old: " in out
+    assert "2 would go" in out
+    assert left(store) == before
+
+
+def test_a_run_goes_with_everything_and_the_others_stay(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    (store.samples / "resnet50-new").mkdir(parents=True)
+    outside = store.folder.parent / "precious"
+    outside.write_text("x")
+    (store.runs / "resnet50-new" / "link").symlink_to(outside)
+    assert main(["rm", "new"]) == 0
+    assert "removed resnet50-new: " in capsys.readouterr().out
+    assert left(store) == {"resnet50-old", "resnet50-older", "vit-going"}
+    assert not any(store.samples.iterdir())
+    assert outside.exists()
+    assert [row.run_id for row in store.rows()] == ["resnet50-old", "resnet50-older"]
+    assert main(["rm", "5a8c"]) == 0
+    assert left(store) == {"vit-going"}
+
+
+def test_nothing_is_removed_with_a_run_that_goes_on_nor_outside_of_the_store(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = left(store)
+    assert main(["rm", "new", "vit-going"]) == 2
+    assert "run vit-going still goes on, and nothing was removed" in capsys.readouterr().err
+    assert main(["rm", str(store.path("resnet50-new"))]) == 2
+    assert main(["rm", "../records"]) == 2
+    assert main(["rm", "nobody"]) == 2
+    stranger = removal.Removable(name="x", paths=(store.folder.parent / "x",))
+    with pytest.raises(UsageError, match="lies outside of"):
+        removal.remove(stranger, store.folder)
+    assert left(store) == before
+
+
+def test_gc_takes_old_checkpoints_and_only_where_that_is_said_whole_runs(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = left(store)
+    assert main(["gc"]) == 0
+    out, err = capsys.readouterr()
+    assert "2 removed, 1.95 KiB" in out
+    assert "run vit-going still goes on and is left alone" in err
+    assert left(store) == before
+    assert (store.runs / "resnet50-new" / "checkpoints").exists()
+    assert main(["gc", "runs", "--older", "45d"]) == 0
+    assert left(store) == before - {"resnet50-older"}
+    assert main(["gc", "runs", "--older", "1h", "--keep", "1"]) == 0
+    assert left(store) == {"resnet50-new", "vit-going"}
+
+
+def test_gc_takes_from_the_cache_only_what_is_ours_and_old(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = store.folder.parent / "cache"
+    for name in ("mels", "taught-mels", "photos"):
+        (cache / name).mkdir(parents=True)
+    for name in ("mels", "photos"):
+        os.utime(cache / name, (5000, 5000))
+    assert main(["gc", "caches"]) == 0
+    assert "caches are left alone while a run goes on" in capsys.readouterr().err
+    (store.runs / "vit-going" / "run.json").unlink()
+    (store.runs / "vit-going").rmdir()
+    assert main(["gc", "caches"]) == 0
+    assert {path.name for path in cache.iterdir()} == {"taught-mels", "photos"}
