@@ -46,6 +46,7 @@ COMMANDS = {
     "doctor": "doctor",
     "platform": "platform",
     "launch": "launch",
+    "completion": "completion",
 }
 """By their words, with the modules they live in; a command imports only its own, so that it answers at once."""
 
