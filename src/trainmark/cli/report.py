@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.cli.price import add_price_options, price_of
 from trainmark.cli.terminal import console, result_is_kept, say
-from trainmark.report import FORMATS, NEWEST, WITH_ROWS
+from trainmark.report import FORMATS, NEWEST, TRENDED, WITH_ROWS
 from trainmark.spec.language import LANGUAGES
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ EXAMPLES = """\
   trainmark report a1b2 c3d4 --html out.html
   trainmark report last published:flagperf-a100-resnet50-1x1 --html out.html
   trainmark report --limit 0 --format csv --out runs.csv
+  trainmark report --trend resnet50 --html out.html    its plans from run to run, steps marked
   trainmark report last --publish --html out.html
   trainmark report last --format flagperf --lang zh
   trainmark report last --format mllog --out result_0.txt"""
@@ -37,7 +38,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
     add("--published", action="store_true", help="put the published rows of the same workloads into the table too")
-    add("--limit", type=_count, metavar="N", help=f"the newest N runs, 0 for all (default: {NEWEST})")
+    add(
+        "--trend",
+        nargs="?",
+        const="",
+        metavar="RUN|WORKLOAD",
+        help="follow the plan of a run, those of a workload, or all, from run to run",
+    )
+    add(
+        "--limit",
+        type=_count,
+        metavar="N",
+        help=f"the newest N runs, 0 for all (default: {NEWEST}, of a trend {TRENDED})",
+    )
     add_price_options(parser)
     add("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
 
@@ -50,7 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
     form, out = _asked(args)
     store = Store(args.store or default_folder())
-    records, rows = _chosen(args.runs, args.limit, store)
+    if args.trend is None:
+        records, rows = _chosen(args.runs, args.limit, store)
+    else:
+        records, rows = _followed(args, store), []
     if args.published:
         rows = [*rows, *(row for row in output.rows_beside(records, store) if row not in rows)]
     folders = output.run_folders(records, store)
@@ -67,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         folders=folders,
         published=args.publish,
         # what a site pays is its own affair: a copy to share holds only a price that was asked for
+        trend=args.trend is not None,
         price=None if args.publish and args.price is None else price_of(args),
     )
     if out is not None:
@@ -120,6 +137,33 @@ def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list
     if not newest:
         raise UsageError(f"the store {store.folder} holds no records yet; 'trainmark run' makes one")
     return [read_record(store.path(row.run_id)) for row in newest], []
+
+
+def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
+    """The newest runs of the plans that are to be followed."""
+    from trainmark import workloads
+    from trainmark.analysis.trend import followed
+    from trainmark.published.lookup import subject
+    from trainmark.spec.errors import UsageError
+    from trainmark.store.store import read_record, row_of
+
+    word = args.trend
+    if args.runs:
+        raise UsageError(f"--trend finds the runs of a plan itself, but {args.runs[0]} was named too; leave one out")
+    rows = store.rows()
+    if not word or word in {*workloads.names(), *(row.workload for row in rows)}:
+        found = followed(rows, workload=word or None)
+    else:
+        meant = subject(word, store).records
+        if not meant:
+            raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
+        found = followed(rows, of=row_of(meant[0]))
+    if not found:
+        if word:
+            raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")
+        raise UsageError(f"no plan in the store {store.folder} has two valid runs on one device; a trend takes two")
+    newest = found[: TRENDED if args.limit is None else args.limit or None]
+    return [read_record(store.path(row.run_id)) for row in newest]
 
 
 def _published(records: list[Record]) -> list[Record]:

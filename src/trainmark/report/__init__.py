@@ -5,3 +5,5 @@ WITH_ROWS = ("html", "markdown", "csv", "json")
 FORMATS = (*WITH_ROWS, "junit", "flagperf", "deepspark", "mllog")
 NEWEST = 10
 """Runs a report shows where none is named."""
+TRENDED = 50
+"""Runs that a trend follows where nobody says how many."""

@@ -10,6 +10,7 @@ from trainmark import __version__
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.forecast.outcome import outcomes
 from trainmark.analysis.priced import priced
+from trainmark.analysis.trend import trends
 from trainmark.published.lookup import published_rows
 from trainmark.report import FORMATS
 from trainmark.spec.checks import CheckResult
@@ -32,9 +33,10 @@ def render(
     folders: Mapping[str, Path] | None = None,
     published: bool = False,
     price: Price | None = None,
+    trend: bool = False,
 ) -> str:
     """The report as text; `folders` are the runs' own by their ids, where their artifacts and events lie. Forms for
-    people and spreadsheets tell what the runs cost at a `price`.
+    people and spreadsheets tell what the runs cost at a `price`; a page with a `trend` draws plans from run to run.
 
     The records of a `published` copy say other hosts than the events do, and are audited alone.
     """
@@ -47,7 +49,7 @@ def render(
     if form == "html":
         checks = {record.run_id: audited(record) for record in records}
         records = [priced(record, price or Price()) for record in records]
-        return _page(records, rows, store, language, folders, checks, published=published)
+        return _page(records, rows, store, language, folders, checks, published=published, trend=trend)
     from trainmark.report import formats
 
     with_rows = {"markdown": formats.to_markdown, "csv": formats.to_csv, "json": formats.to_json}
@@ -125,6 +127,7 @@ def _page(
     checks: Mapping[str, tuple[CheckResult, ...]],
     *,
     published: bool,
+    trend: bool,
 ) -> str:
     from trainmark.report.html.document import render as draw
     from trainmark.report.html.inputs import ReportInputs
@@ -137,6 +140,7 @@ def _page(
             checks=checks,
             folders=folders,
             outcomes=outcomes(records, store),
+            trends=tuple(trends(records)) if trend else (),
             samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             trainmark=__version__,

@@ -14,6 +14,7 @@ import shown
 from records import make_record, renamed
 from report.site_folders import imported_page, many_rows
 
+from trainmark.analysis.trend import trends
 from trainmark.published import library
 from trainmark.report.html.document import render
 from trainmark.report.html.inputs import ReportInputs
@@ -215,6 +216,16 @@ def test_a_chart_tells_its_values_to_the_mouse_and_to_the_keyboard(opened: Open)
     assert float(said.split(": ")[1].split()[0]) == pytest.approx(last_s, rel=1e-3)
     page.keyboard.press("Escape")
     assert page.locator("#tip").is_hidden()
+
+
+def test_a_trend_tells_each_run_with_its_day_and_revision(opened: Open) -> None:
+    first = shown.on_a_laptop()
+    runs = tuple(renamed(first, f"run-{day}", f"2026-11-{day}T08:00:00Z", revision=f"{day}c0ffee") for day in (11, 12))
+    page = opened(render(ReportInputs(records=runs, trends=tuple(trends(runs)))))
+    page.locator(".growth .chart").first.focus()
+    for key, said in (("Home", "2026-11-11 08:00 · 11c0ffee · 11 · p_core"), ("End", "2026-11-12 08:00 · 12c0ffee")):
+        page.keyboard.press(key)
+        assert page.inner_text("#tip").startswith(said)
 
 
 def test_a_published_dot_tells_its_page_when_it_is_focused(opened: Open) -> None:

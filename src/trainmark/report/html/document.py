@@ -17,6 +17,7 @@ from trainmark.report.html import (
     ranks,
     scaling_chart,
     summary,
+    trend_chart,
     validity,
     waterfall,
 )
@@ -49,6 +50,7 @@ def render(contents: ReportInputs) -> str:
         _header(title, contents, say),
         el(
             "main",
+            trend_chart.draw(contents.trends, say),
             summary.draw(contents, say, anchors),
             published_comparison.draw(contents.records, published, say),
             scaling_chart.draw(contents.records, say),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainmark.analysis.forecast.outcome import ForecastOutcome
+from trainmark.analysis.trend import Trend
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
@@ -27,6 +28,8 @@ class ReportInputs:
     """By run id, the folder of what its network was asked to show later."""
     outcomes: Mapping[str, ForecastOutcome] = field(default_factory=dict)
     """By run id, what earlier runs of other sizes said of it."""
+    trends: tuple[Trend, ...] = ()
+    """Numbers that were asked to be followed from run to run."""
     made: str = ""
     """When the page was made, for people."""
     trainmark: str = ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from trainmark.report.html.axis import Axis, Point, thinned, tick
 from trainmark.report.html.element import Child, Markup, el
@@ -30,6 +31,8 @@ class Line:
     """For each point the ends of its interval."""
     labels: Sequence[str] = ()
     """For each point what stands beside it."""
+    tips: Sequence[str] = ()
+    """For each point what is told below the pointer, where that is more than two numbers; not thinned then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,8 @@ class Chart:
     note: Child = None
     whole_x: bool = False
     """The x axis counts: steps, devices."""
+    x_marks: Mapping[float, str] = field(default_factory=dict)
+    """What stands at ticks of the x axis in place of their numbers."""
     size: tuple[int, int] = SIZE
     columns: int = 300
     """Points a line is thinned to, two for each."""
@@ -171,7 +176,7 @@ def _axes(chart: Chart, inner: tuple[int, int]) -> Markup:
     for value in chart.x.ticks:
         x = _LEFT + wide * chart.x.share(value)
         end = "end" if x > _LEFT + wide - 10 else "middle"
-        marks.append(el("text", tick(value), x=x, y=_TOP + high + 16, text_anchor=end))
+        marks.append(el("text", chart.x_marks.get(value) or tick(value), x=x, y=_TOP + high + 16, text_anchor=end))
     name = el("text", chart.x_name, x=_LEFT + wide, y=_TOP + high + 28, text_anchor="end", class_="name")
     return el("g", marks, name, class_="axes")
 
@@ -198,7 +203,7 @@ def _rule(rule: Rule, chart: Chart, inner: tuple[int, int]) -> Markup:
 
 
 def _line(line: Line, chart: Chart, inner: tuple[int, int]) -> Markup:
-    points = thinned(line.points, chart.columns)
+    points = line.points if line.tips else thinned(line.points, chart.columns)
     at = [_at(point, chart, inner) for point in points]
     spreads = []
     for (x, _), ends in zip(line.points, line.spread, strict=False):
@@ -213,7 +218,13 @@ def _line(line: Line, chart: Chart, inner: tuple[int, int]) -> Markup:
     ]
     return el(
         "g",
-        el("path", d=_path(at), transform=f"scale({1 / _FINE:g})", data_name=line.name),
+        el(
+            "path",
+            d=_path(at),
+            transform=f"scale({1 / _FINE:g})",
+            data_name=line.name,
+            data_tips=json.dumps(line.tips, ensure_ascii=False) if line.tips else None,
+        ),
         spreads,
         dots,
         labels,

@@ -158,6 +158,7 @@ function begin(chart) {
   const lines = [...plot.querySelectorAll(".line path")].map((path) => ({
     name: path.dataset.name,
     points: pointsOf(path),
+    tips: path.dataset.tips && JSON.parse(path.dataset.tips),
   })).filter((line) => line.points.length);
   const cursor = plot.querySelector(".cursor");
   const all = [...new Set(lines.flatMap((line) => line.points.map(([at]) => at)))].sort((a, b) => a - b);
@@ -171,7 +172,11 @@ function begin(chart) {
     cursor.classList.add("on");
     const where = x(at / width);
     const said = [`${drawing.dataset.xName} ${"whole" in drawing.dataset ? Math.round(where) : digits(where)}`];
-    for (const { name, points } of lines) {
+    for (const { name, points, tips } of lines) {
+      if (tips) {
+        said.splice(0, said.length, tips[current]);
+        break;
+      }
       const near = points.reduce((best, point) => Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best);
       const value = `${digits(y(1 - near[1] / height))} ${drawing.dataset.unit}`.trim();
       said.push(name ? `${name}: ${value}` : value);
