@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, a published form or an MLPerf log."
 EXAMPLES = """\
   trainmark report                        a page of the newest 10 runs, in the store
+  trainmark report --trend resnet50       its plans from run to run, steps marked
   trainmark report a1b2 c3d4 --html out.html
   trainmark report last published:flagperf-a100-resnet50-1x1 --html out.html
   trainmark report --limit 0 --format csv --out runs.csv
-  trainmark report --trend resnet50 --html out.html    its plans from run to run, steps marked
   trainmark report last --publish --html out.html
   trainmark report last --format flagperf --lang zh
   trainmark report last --format mllog --out result_0.txt"""
@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
         language=args.lang,
         folders=folders,
         published=args.publish,
-        # what a site pays is its own affair: a copy to share holds only a price that was asked for
         trend=args.trend is not None,
+        # what a site pays is its own affair: a copy to share holds only a price that was asked for
         price=None if args.publish and args.price is None else price_of(args),
     )
     if out is not None:
@@ -139,6 +139,20 @@ def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list
     return [read_record(store.path(row.run_id)) for row in newest], []
 
 
+def _published(records: list[Record]) -> list[Record]:
+    from trainmark.report.publish import publishable
+    from trainmark.spec import escape
+
+    safe = publishable(records)
+    for replaced in safe.replaced:
+        say(escape.terminal(f"replaced {replaced}"))
+    if safe.dropped:
+        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} of which it is not known what may stand there")
+    if not safe.replaced:
+        say("nothing had to be replaced")
+    return list(safe.records)
+
+
 def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     """The newest runs of the plans that are to be followed."""
     from trainmark import workloads
@@ -164,20 +178,6 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
         raise UsageError(f"no plan in the store {store.folder} has two valid runs on one device; a trend takes two")
     newest = found[: TRENDED if args.limit is None else args.limit or None]
     return [read_record(store.path(row.run_id)) for row in newest]
-
-
-def _published(records: list[Record]) -> list[Record]:
-    from trainmark.report.publish import publishable
-    from trainmark.spec import escape
-
-    safe = publishable(records)
-    for replaced in safe.replaced:
-        say(escape.terminal(f"replaced {replaced}"))
-    if safe.dropped:
-        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} of which it is not known what may stand there")
-    if not safe.replaced:
-        say("nothing had to be replaced")
-    return list(safe.records)
 
 
 def _count(text: str) -> int:
