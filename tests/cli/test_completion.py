@@ -87,6 +87,7 @@ def test_a_shell_offers_what_the_parser_takes_and_the_runs_of_the_store(
     assert offered("data", "ver") == {"verify"}
     assert offered("data", "make", "imagenet", "--train") == {"--train-per-class"}
     assert offered("report", "--format", "ju") == {"junit"}
+    assert offered("report", "--trend", "") >= {"vit", "last", "a1b2c3"}
     assert offered("show", "") == {"last", "a1b2c3", "d4e5f6"}
     assert offered("compare", "a1b2c3", "vit") == {IDS[1]}
     assert offered("run", "--resume", "resnet") == {IDS[0]}

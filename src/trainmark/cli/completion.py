@@ -106,7 +106,6 @@ def _known_values() -> dict[str, tuple[str, ...]]:
     return {
         "workload": workloads.names(),
         "workloads": (*workloads.names(), FILES),
-        "published": workloads.names(),
         "recipe": tuple(recipes),
         "platform": (*files.names(), FILES),
         "precision": tuple(PRECISIONS),
@@ -121,8 +120,9 @@ def _values(action: argparse.Action, known: dict[str, tuple[str, ...]]) -> Seque
     if action.dest in known:
         return known[action.dest]
     parts = action.metavar.split("|") if isinstance(action.metavar, str) else []
-    sought = list(dict.fromkeys(SOUGHT[part] for part in parts if part in SOUGHT))
-    return ["last", *sought] if RUNS in sought else sought
+    found = dict.fromkeys(SOUGHT[part] for part in parts if part in SOUGHT)
+    named = known["workload"] if "WORKLOAD" in parts else ()
+    return [*named, *(["last"] if RUNS in found else []), *found]
 
 
 def _cases(found: Sequence[CommandWords], *, described: bool) -> Iterator[str]:

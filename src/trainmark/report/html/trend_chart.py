@@ -12,7 +12,7 @@ from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import NOTHING, device_name, number, telling, with_unit
 from trainmark.spec.language import Say
 
-_MOST_MARKS = 8
+_MOST_MARKS = 6
 """Revisions that have room below a chart."""
 _SHORT = 7
 """Letters of a revision that people use."""
