@@ -194,7 +194,9 @@ def test_the_screen_and_the_page_say_it_in_english_and_in_chinese() -> None:
     said = verify_screen.render(broken, found, width=200)
     assert "the arithmetic is wrong: 5 differences in 2 rounds of 24 steps on 2 ranks" in said
     assert "round 2, step 3, rank 1 on b: gradient of fc.weight is not what the other rounds gave" in said
-    assert "round 1, rank 3: 4 known answers of a product in bfloat16 are wrong, the first at row 5, column 9" in said
+    assert (
+        "round 1, rank 3: 4 known answers of a product in bfloat16 came out wrong, the first at row 5, column 9" in said
+    )
     assert "torch.use_deterministic_algorithms(True) made them so here" in said and "71 °C" in said
     page = parity_page.render(broken, found, language="en")
     assert page.count('class="line c') == 2 and "where they part" in page and found.sentence in page
