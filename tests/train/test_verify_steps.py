@@ -16,6 +16,7 @@ from trainmark.platforms import standin
 from trainmark.spec import events
 from trainmark.spec.event_files import EventTail, EventWriter
 from trainmark.spec.verify import BitDifference, apart, moved_apart
+from trainmark.train.collectives import SingleRank
 from trainmark.train.hashed_steps import HashedSteps
 from trainmark.train.loop import Job
 from trainmark.train.round_ledger import RoundLedger
@@ -201,3 +202,35 @@ def test_sums_with_signs_tell_how_far_two_tensors_lie_apart() -> None:
     moved = moved_apart(sums(start + 1.1e-4 * one), sums(start), sums(start + 1e-4 * one), sums(start))
     assert math.isclose(moved, 0.1, rel_tol=1e-2)
     assert sums(one * math.nan) == [] and apart([], sums(one)) == math.inf
+
+
+class Ranks:
+    """Collectives of three ranks, of which the third always computes one weight otherwise."""
+
+    rank, world = 0, 3
+
+    def __init__(self, odd: int) -> None:
+        self._odd = odd
+
+    def gather(self, values: list[int]) -> list[list[int]]:
+        changed = list(values)
+        changed[self._odd % len(values)] += 1
+        return [list(values), list(values), changed]
+
+
+def test_a_rank_that_is_wrong_in_every_round_is_named_by_the_majority(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(folder, monkeypatch, "")
+    one = made(folder)
+    verification = Verification(one, STEPS, one.events, folder)
+    steps = verification._steps.round()
+    weights = [layer for stage, layer in verification._steps.quantities if stage == "weight"]
+    verification._job = replace(one, collectives=Ranks(odd=1))  # type: ignore[arg-type]
+    [difference] = verification._compare_replicas(2, steps)
+    assert (difference.kind, difference.rank, difference.step) == ("replica", 2, 2)
+    assert (difference.stage, list(difference.layers)) == ("weight", [weights[1]])
+
+
+def test_a_gathered_list_is_every_ranks_own() -> None:
+    assert SingleRank().gather([1, -(2**63)]) == [[1, -(2**63)]]

@@ -189,13 +189,11 @@ def line(difference: BitDifference, hosts: Sequence[str] = ()) -> str:
         where = f"round {difference.round}, step {difference.step}, {who}"
     match difference.kind:
         case "product":
-            wrong = (
-                f"{difference.count} known answers of a product in {difference.stage} are wrong, the first at {first}"
-            )
-            return f"{where}: {wrong}"
+            wrong = count(difference.count, "known answer")
+            return f"{where}: {wrong} of a product in {difference.stage} came out wrong, the first at {first}"
         case "link":
-            wrong = f"{difference.count} numbers of an exchange are wrong in the {difference.stage}, the first: {first}"
-            return f"{where}: {wrong}"
+            wrong = count(difference.count, "number")
+            return f"{where}: {wrong} of an exchange came out wrong in the {difference.stage}, the first: {first}"
         case "operator":
             return f"{who}: {difference.stage} gave other bits once when it was called again with the same numbers"
         case "replica":

@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         if outcome.sentence:
             say(f"trainmark: {outcome.sentence}")
         document, code = judgement.document(outcome.folder, verification.switches(plan)), outcome.exit_code
+        if code and not document.rounds:
+            return code  # why is said, and nothing was computed that could be kept
     path = judgement.keep(document, store)
     result_is_kept()
     code = code or judgement.EXIT_CODES[document.verdict]

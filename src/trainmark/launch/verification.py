@@ -103,7 +103,11 @@ def run(
                 settlement.refuse(together, error)
                 raise
         outcome = without_training.verify_steps(
-            plan, store.folder, watch=watch, coordinator=together, interface=network.interface
+            plan,
+            store.folder,
+            watch=watch if here.leads else lambda folder: None,
+            coordinator=together,
+            interface=network.interface,
         )
         if here.leads:
             together.finish(outcome.exit_code)

@@ -268,11 +268,11 @@ class Flaws:
         self.names = {*self._flips, *self._unsteady, *self._ever_unsteady}
         self._calls: dict[str, int] = {}
 
-    def strike(self, operation: Any, args: tuple[Any, ...], result: Any) -> None:
+    def strike(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Called after each call of one of `names`."""
         name = _name(operation)
         number = self._calls[name] = self._calls.get(name, 0) + 1
-        written = args[0] if operation._schema.is_mutable else result
+        written = _written(operation, args, kwargs) or result
         floating = [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
         tensors = [tensor for tensor in floating if tensor.numel()]
         if not tensors:
@@ -283,6 +283,17 @@ class Flaws:
         calm = torch.are_deterministic_algorithms_enabled()
         if name in self._ever_unsteady or (name in self._unsteady and not calm):
             _flip_bit(tensors[0], number * 2654435761 >> 7, number % 2)  # scattered, and never twice alike
+
+
+def _written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What an operator writes into, of what it is given."""
+    named = zip(operation._schema.arguments, args, strict=False)
+    given = {argument.name: value for argument, value in named} | kwargs
+    return [
+        given[argument.name]
+        for argument in operation._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.name in given
+    ]
 
 
 def _flip_bit(tensor: Tensor, place: int, bit: int) -> None:
@@ -332,7 +343,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = operation(*args, **kwargs)
             if self._flaws.names and operation.namespace == "c10d" and _name(operation) in self._flaws.names:
                 result[-1].wait()
-                self._flaws.strike(operation, args, result)
+                self._flaws.strike(operation, args, kwargs, result)
             return result
         self._memory.hold(args)
         given = args if self._inside is None else self._inside.rounded(operation, args)
@@ -347,7 +358,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._lies and _name(operation) in self._script.wrong_operators:
             result = tree_map_only(Tensor, _a_tenth_larger, result)
         if self._flaws.names and _name(operation) in self._flaws.names:
-            self._flaws.strike(operation, args, result)
+            self._flaws.strike(operation, args, kwargs, result)
         self._memory.hold((result,))
         return result
 

@@ -85,13 +85,12 @@ class Verification:
             with deterministic(True), warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 self._walk_operators()
-                while True:
+                while self._largest(not (self._ledger.settled or self._ledger.hopeless)):
                     self._round()
-                    over = time.monotonic() - began_s >= soak_s
-                    if not self._largest(not over or not (self._ledger.settled or self._ledger.hopeless)):
-                        break
                 self._tell_operators(warned)
                 self._leave_numbers()
+                while not self._largest(self._ledger.hopeless) and self._largest(time.monotonic() - began_s < soak_s):
+                    self._round()
         except StoppedError:
             return self._wish or endings.INTERRUPTED
         return endings.VERIFIED
@@ -200,7 +199,7 @@ class Verification:
         self._log.write(msgspec.structs.replace(self._operators, warned=found))
 
     def _leave_numbers(self) -> None:
-        """Written last, so that a file that is there is whole and of steps that were looked at."""
+        """As soon as the steps are settled, so that a long soak that is cut off has them."""
         numbers = self._steps.numbers()
         if self._job.collectives.rank == 0:
             write_whole(self._folder / NUMBERS_FILE, msgspec.json.encode(numbers))
