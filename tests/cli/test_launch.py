@@ -109,7 +109,6 @@ def test_every_word_of_a_run_is_handed_on(capsys: pytest.CaptureFixture[str], ta
         "profile": 3,
         "tags": ("week=47",),
         "note": "it's new",
-        "group": "week-47",
         "hang_timeout_s": 3.5,
         "repeat": 3,
         "store": str(tmp_path / "store"),
@@ -117,7 +116,7 @@ def test_every_word_of_a_run_is_handed_on(capsys: pytest.CaptureFixture[str], ta
         "strict": True,
         "quiet": True,
     }
-    elsewhere = {"sweep", "seconds", "epochs", "items", "init_from", "resume", "hosts", "port", "trust"}
+    elsewhere = {"sweep", "group", "seconds", "epochs", "items", "init_from", "resume", "hosts", "port", "trust"}
     assert {field.name for field in fields(RunOptions)} == given.keys() | elsewhere
     said = [word for group in RunOptions(**given).to_argv() for word in group]  # type: ignore[arg-type]
     args, _ = again(rendered_words(target, render(capsys, target, *said, "--json")))

@@ -190,33 +190,6 @@ def _published(records: list[Record], *, labels: bool) -> list[Record]:
     return list(safe.records)
 
 
-def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
-    """The newest runs of the plans that are to be followed."""
-    from trainmark import workloads
-    from trainmark.analysis.trend import followed
-    from trainmark.published.lookup import subject
-    from trainmark.spec.errors import UsageError
-    from trainmark.store.store import read_record, row_of
-
-    word = args.trend
-    if args.runs:
-        raise UsageError(f"--trend finds the runs of a plan itself, but {args.runs[0]} was named too; leave one out")
-    rows = store.rows()
-    if not word or word in {*workloads.names(), *(row.workload for row in rows)}:
-        found = followed(rows, workload=word or None)
-    else:
-        meant = subject(word, store).records
-        if not meant:
-            raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
-        found = followed(rows, of=row_of(meant[0]))
-    if not found:
-        if word:
-            raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")
-        raise UsageError(f"no plan in the store {store.folder} has two valid runs on one device; a trend takes two")
-    newest = found[: TRENDED if args.limit is None else args.limit or None]
-    return [read_record(store.path(row.run_id)) for row in newest]
-
-
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a count; try {NEWEST}")
