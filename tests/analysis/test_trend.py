@@ -27,7 +27,7 @@ def a_run(day: int, *, ms: float = 5000, **changes: Any) -> Record:
 
 A_SLOWER_REVISION = [
     a_run(1),
-    a_run(2, ms=5020),
+    a_run(2, ms=5020, tags={"commit": "abcdef0123456789"}),
     a_run(3, ms=5600),
     a_run(4, ms=5610, group="5a8c9d0e"),
     a_run(5, ms=5590, group="5a8c9d0e"),
@@ -62,7 +62,8 @@ def test_a_lower_loss_is_a_step_to_the_better_only_where_repeats_tell_it() -> No
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_chart_tells_revisions_steps_and_intervals(language: str) -> None:
     drawn = draw(trends(A_SLOWER_REVISION), speaker(language)) or ""
-    assert "10-03 0003c0f" in drawn and "10-06 0.1.0" in drawn  # a day with its revision, or the package's version
+    # a day with the tag, the revision, or the package's version
+    assert all(mark in drawn for mark in ("10-02 abcdef0", "10-03 0003c0f", "10-06 0.1.0"))
     assert drawn.count('class="rule"') == 1
     assert "−10." in drawn
     assert "2026-10-03 20:51 · 0003c0ffee00 · 000003 · p_core" in drawn

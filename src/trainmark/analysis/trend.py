@@ -16,6 +16,9 @@ from trainmark.spec.format import short_device
 from trainmark.spec.record import Record
 from trainmark.store.store import StoreRow
 
+COMMIT = "commit"
+"""The tag by which a run says which state of its user's own code ran."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrendPoint:
@@ -35,8 +38,8 @@ class TrendPoint:
 
     @property
     def source(self) -> str:
-        """What ran: a git revision, or the version of an installed package."""
-        return self.record.revision or self.record.trainmark
+        """What ran: the tag `commit`, else the git revision of trainmark, else its version."""
+        return self.record.tags.get(COMMIT) or self.record.revision or self.record.trainmark
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,7 +107,7 @@ def _tip(point: TrendPoint, metric: str, unit: str, say: Say) -> str:
 
 def _mark(point: TrendPoint) -> str:
     dirty = "+" if point.source.endswith("-dirty") else ""
-    short = point.source[:_SHORT] if point.record.revision else point.source
+    short = point.source if point.source == point.record.trainmark else point.source[:_SHORT]
     return f"{point.record.created[5:10]} {short}{dirty}"
 
 
