@@ -57,7 +57,8 @@ def test_the_github_workflow_keeps_the_page_and_the_tests_even_where_the_gate_fa
 def test_the_gitlab_job_gates_last_and_lets_what_cannot_be_told_pass() -> None:
     (described,) = job("gitlab").values()
     lines = [commands(line)[0] for line in described["script"] if "/trainmark " in line]
-    assert [line[0] for line in lines] == ["run", "report", "report", "compare"]
+    assert [line[0] for line in lines] == ["run", "report", "report", "report", "compare"]
     assert "--gate" in lines[-1] and described["allow_failure"] == {"exit_codes": [7]}
     kept = described["artifacts"]
-    assert kept["when"] == "always" and kept["reports"]["junit"] in lines[1] and kept["paths"][1] in lines[2]
+    assert kept["when"] == "always" and kept["paths"][1] in lines[3]
+    assert [lines[1][-1], lines[2][-1]] == [kept["reports"]["junit"], kept["reports"]["metrics"]]
