@@ -25,7 +25,7 @@ def test_the_record_of_a_run_in_fp8_says_how_much_of_it_was(cli: Cli, tmp_path: 
     doubts = {doubt["code"]: doubt["text"] for doubt in record["doubts"]}
     assert "no instructions for fp8" in doubts["emulated-precision"]
     assert "precision-differs" not in doubts
-    assert f"{100 * proof['scaled_share']:.1f} % of the multiplications" in cli("show", "last").stdout
+    assert f"{100 * proof['scaled_share']:.1f} % of the multiplications" in cli("show", "last", "--all").stdout
     audited = cli("audit", "last")
     assert audited.returncode == 0, audited.stdout
 

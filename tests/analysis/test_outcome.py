@@ -63,14 +63,14 @@ def test_show_and_page_have_it_from_the_store_alone(tmp_path: Path, capsys: pyte
     for record in (ONE, EIGHT, later):
         store.add(record)
     assert outcomes([ONE, EIGHT, later], store).keys() == {EIGHT.run_id, later.run_id}
-    assert main(["show", later.run_id, "--store", str(tmp_path)]) == 0
+    assert main(["show", later.run_id, "--all", "--store", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "Forecast and outcome" in out
     assert "inside the range" in out
-    assert main(["show", ONE.run_id, "--store", str(tmp_path)]) == 0
+    assert main(["show", ONE.run_id, "--all", "--store", str(tmp_path)]) == 0
     assert "Forecast and outcome" not in capsys.readouterr().out
     page = tmp_path / "page.html"
     assert main(["report", later.run_id, "--html", str(page), "--lang", "zh", "--store", str(tmp_path)]) == 0
     assert "预测与结果" in page.read_text(encoding="utf-8")
     (store.path(EIGHT.run_id)).write_text("{")
-    assert main(["show", later.run_id, "--store", str(tmp_path)]) == 0
+    assert main(["show", later.run_id, "--all", "--store", str(tmp_path)]) == 0

@@ -64,7 +64,7 @@ def test_every_view_has_the_columns_and_the_stored_record_has_none(
 ) -> None:
     Store(tmp_path).add(run())
     words = ("--store", str(tmp_path), "--price", "EUR 2/h", "--pue", "1.5")
-    assert main(["show", "last", *words]) == 0
+    assert main(["show", "last", "--all", *words]) == 0
     shown = capsys.readouterr().out
     assert all(alias in shown for alias in PRICED)
     assert main(["show", "last", "--json", *words]) == 0

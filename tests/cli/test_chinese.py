@@ -64,6 +64,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     [
         ("show a1b2", 0),
         ("show", 0),
+        ("show a1b2 --all", 0),
+        ("show --all", 0),
+        ("show two-ranks --all", 0),
         ("show two-ranks", 0),
         ("runs", 0),
         ("audit a1b2 --all", 5),

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from records import make_record, make_timeline
+from records import make_quality, make_record, make_timeline
 
+from trainmark.cli.main import main
 from trainmark.cli.run import _show, resume_command
 from trainmark.launch.session import Result
+from trainmark.published.lookup import subject
+from trainmark.spec.recipe import Limits
 from trainmark.store.store import Store
 
 INTERRUPTED = make_record(run_id="resnet50-smoke-1x1-fp32-20261117T120000-289591", status="incomplete",
@@ -61,3 +64,23 @@ def test_a_run_that_never_made_a_step_has_neither_table_nor_page(
     assert json.loads(said.out)["ended"] == "data folder x is empty" and said.err == ""
     _show(Result(records=(make_record(), failed), exit_code=3), store, as_json=False)
     assert "did not finish" not in capsys.readouterr().out
+
+
+def test_repeats_are_one_document_with_group_and_stability_that_other_commands_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quality = make_quality(value=80.0, reached=True)
+    runs = tuple(
+        make_record(run_id=f"r-{number}", group="5a8c9d0e", quality=quality, plan={"limits": Limits()})
+        for number in range(5)
+    )
+    _show(Result(records=runs), Store(tmp_path / "store"), as_json=True, repeated=True)
+    file = tmp_path / "five.json"
+    file.write_text(capsys.readouterr().out)
+    (group,) = json.loads(file.read_text())["groups"]
+    assert (group["group"], group["stability"], group["valid"]) == ("5a8c9d0e", 1.0, 5)
+    assert group["runs"] == [f"r-{number}" for number in range(5)]
+    assert group["p_core"]["lowest"] <= group["p_core"]["median"] <= group["p_core"]["highest"]
+    assert len(subject(str(file), Store(tmp_path / "store")).records) == 5
+    assert main(["audit", str(file)]) in (0, 5)
+    assert "damaged" not in "".join(capsys.readouterr())

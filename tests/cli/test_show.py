@@ -32,8 +32,26 @@ def call(store: Store, *words: str) -> int:
     return show.run(parser.parse_args([*words, "--store", str(store.folder)]))
 
 
-def test_the_newest_run_is_shown_in_full(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_run_is_shown_shortly_with_what_was_said_of_it_and_its_files(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"tags": {"driver": "550.54"}, "note": "after the update", "group": "5a8c9d0e"}
+    store.add(make_record(run_id="r-1", created="2026-11-17T00:00:00Z", **said))
+    (store.runs / "r-1" / "checkpoints").mkdir(parents=True)
     assert call(store) == 0
+    short = capsys.readouterr().out
+    for word in ("resnet50", "images/s", "driver=550.54", "after the update", "5a8c9d0e", make_record().doubts[0].text):
+        assert word in short
+    for path in (store.path("r-1"), store.runs / "r-1", store.runs / "r-1" / "checkpoints"):
+        assert str(path) in short
+    assert call(store, "--all") == 0
+    full = capsys.readouterr().out
+    assert "driver=550.54" in full
+    assert len(full.splitlines()) > 2 * len(short.splitlines())
+
+
+def test_the_newest_run_is_shown_in_full(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(store, "--all") == 0
     out, err = capsys.readouterr()
     assert a_vocoder_record().run_id in out
     assert "34 985" in out
@@ -69,7 +87,7 @@ def test_an_unknown_run_is_an_error_in_a_sentence(store: Store) -> None:
         call(store, "20261115-205100-resnet50-a1bX")
 
 
-@pytest.mark.parametrize("form", [(), ("--markdown",), ("--json",)])
+@pytest.mark.parametrize("form", [(), ("--all",), ("--markdown",), ("--json",)])
 def test_a_stream_that_carries_only_ascii_works(
     store: Store, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
 ) -> None:
@@ -119,7 +137,7 @@ def hostile_store(folder: Path) -> Store:
     return store
 
 
-@pytest.mark.parametrize("form", [(), ("--markdown",), ("--json",)])
+@pytest.mark.parametrize("form", [(), ("--all",), ("--markdown",), ("--json",)])
 def test_hostile_names_do_not_reach_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
 ) -> None:
@@ -149,7 +167,7 @@ def test_a_group_with_a_hostile_name_is_spelled_out(tmp_path: Path, capsys: pyte
 def test_a_run_of_very_many_steps_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path)
     store.add(make_record(timeline=make_timeline(ranks=2, steps=20_000)))
-    assert call(store) == 0
+    assert call(store, "--all") == 0
     assert "20000 done" in capsys.readouterr().out
 
 

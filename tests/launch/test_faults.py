@@ -85,7 +85,7 @@ def test_when_the_launcher_is_killed_the_ranks_go_and_the_events_stay_readable(
     listed = cli("runs")
     assert run.folder().name[-6:] in listed.stdout
     assert "no record" in listed.stdout
-    shown = cli("show", run.folder().name[-6:])
+    shown = cli("show", run.folder().name[-6:], "--all")
     assert "the run was cut off" in shown.stdout
     assert "p_core" in shown.stdout
 

@@ -212,7 +212,7 @@ def test_a_record_holds_what_the_sampler_saw_of_the_host(cli: Cli, pictures: Pat
         series = machine["host_series"][name]
         assert len(series["at_s"]) == len(series["values"]) >= 2
     assert 0 <= document["environment"]["foreign_load"] <= 1
-    shown = cli("show")
+    shown = cli("show", "--all")
     assert "Telemetry" in shown.stdout
     assert "Host processors" in shown.stdout
 

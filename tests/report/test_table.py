@@ -178,9 +178,11 @@ def test_a_terminal_shows_five_notes_and_says_where_the_others_are() -> None:
     doubts = tuple(Doubt(code=f"kind-{index}", text=f"reason {index}") for index in range(7))
     shown = render([make_record(doubts=doubts)], width=160)
     assert "reason 4" in shown and "reason 5" not in shown
-    assert "2 more: trainmark show\n" in shown
+    assert "2 more: trainmark show --all\n" in shown
     assert "more" not in render([make_record(doubts=doubts[:5])], width=160)
-    assert "2 more: trainmark show RUN" in render([make_record(doubts=doubts), make_record(doubts=doubts)], width=160)
+    assert "2 more: trainmark show --all RUN" in render(
+        [make_record(doubts=doubts), make_record(doubts=doubts)], width=160
+    )
     assert "reason 6" in markdown([make_record(doubts=doubts)])
 
 

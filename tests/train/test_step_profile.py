@@ -77,5 +77,5 @@ def test_a_run_looks_where_time_goes_and_counts_the_same_steps(cli: Cli, environ
     folder = Path(environment["TRAINMARK_STORE"]) / "runs" / record.run_id
     trace = json.loads(gzip.decompress((folder / found.trace).read_bytes()))
     assert any("convolution" in event.get("name", "") for event in trace["traceEvents"])
-    shown = cli("show", "last").stdout
+    shown = cli("show", "last", "--all").stdout
     assert "Where a step's time goes" in shown and "launches a step" in shown

@@ -61,7 +61,7 @@ def test_the_other_example_runs_from_its_file_and_every_command_reads_its_record
     assert f"<p>{text[:-1]}</p>" in (tmp_path / "page.html").read_text(encoding="utf-8")
     file.unlink()  # nobody needs the file to read what it did
     for words, code, shown in (
-        (("show", "last"), 0, "sums.py"),
+        (("show", "last", "--all"), 0, "sums.py"),
         (("runs",), 0, "characters/s"),
         (("audit", record.run_id), 0, "0 failed"),
         (("compare", record.run_id, other), 0, "p_core"),

@@ -123,11 +123,11 @@ def _record(file: Path) -> Iterator[Audit]:
 def _documents(file: Path) -> list[dict[str, Any]]:
     """A record, or a list of them as `run --json` and `report --format json` write it."""
     from trainmark.spec.errors import TrainmarkError, UsageError
-    from trainmark.spec.record import parse
+    from trainmark.spec.record import listed, parse
 
     try:
         content = file.read_bytes()
-        document = parse(content)
+        document = listed(parse(content))
     except OSError as error:
         raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:

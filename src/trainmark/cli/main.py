@@ -61,7 +61,7 @@ examples:
   trainmark run tacotron2 --recipe smoke            a small network that learns to speak, in minutes
   trainmark sample last "Hello there."              what it has learned, to be heard
   trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
-  trainmark show                                    the newest result, in full
+  trainmark show                                    the newest result; --all for everything known of it
   trainmark report last --html out.html             the same as a page to read and share
   trainmark compare A B                             is B faster than A, and how surely
   trainmark audit published:vit                     what cannot be right in published rows

@@ -107,7 +107,11 @@ def add_run_options(parser: argparse.ArgumentParser, *, store: str) -> None:
         action="store_true",
         help="exit 5 if the target is missed, the result too noisy, or the precision another",
     )
-    add("--json", action="store_true", help="one JSON document on stdout: a record, or a list of them")
+    add(
+        "--json",
+        action="store_true",
+        help="one JSON document on stdout: a record, a list, or repeats with their groups",
+    )
     add("--quiet", action="store_true", help="no progress, only the result")
 
 

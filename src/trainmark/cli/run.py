@@ -60,22 +60,23 @@ def run(args: argparse.Namespace) -> int:
     for complaint in result.complaints:
         say(f"trainmark: {complaint}")
     if result.leads:
-        _show(result, session.store_of(options), as_json=args.json)
+        _show(result, session.store_of(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:
             sweep.show(result.records)
     return result.exit_code
 
 
-def _show(result: Result, store: Store, *, as_json: bool) -> None:
+def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False) -> None:
     from trainmark.analysis.priced import priced
-    from trainmark.report import describe, headline, output, table
+    from trainmark.report import describe, formats, headline, output, table
     from trainmark.spec import site
 
     # of a run that never made a step, what went wrong is all there is to say
     records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
     if as_json:
-        documents = [record.to_json() for record in result.records]
-        json.dump(documents[0] if len(documents) == 1 else documents, sys.stdout, ensure_ascii=False)
+        plain = [record.to_json() for record in result.records]
+        said = formats.repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
+        json.dump(said, sys.stdout, ensure_ascii=False)
         print()
     elif records:
         price = site.load().price

@@ -1,4 +1,4 @@
-"""`trainmark show`: one run in full."""
+"""`trainmark show`: one run, shortly or in full."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from trainmark.spec.record import Record
 
-HELP = "Show one run in full: plan, metrics, phases, quality, doubts."
+HELP = "Show one run: its table, notes and files; with --all its plan, metrics, phases, steps, quality and machine."
 EXAMPLES = """\
   trainmark show                          the newest run
+  trainmark show --all                    all that is known of it
   trainmark show 7d00aa                   by the beginning or the end of its id
   trainmark show results/record.json      from a file
   trainmark show last --markdown          as a table for a page"""
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     add_price_options(parser)
     form = parser.add_mutually_exclusive_group()
+    form.add_argument("--all", action="store_true", help="everything: plan, metrics, phases, steps, machine, doubts")
     form.add_argument("--json", action="store_true", help="print the record as it was written")
     form.add_argument("--markdown", action="store_true", help="print the published table of this run as Markdown")
 
@@ -62,6 +64,12 @@ def run(args: argparse.Namespace) -> int:
         from trainmark.report.table import markdown
 
         text = escape.fitted(markdown([priced(record, price)]), screen.encoding)
+    elif not args.all and record.timeline.steps:  # of a run that never made a step there is no table
+        from trainmark.published.lookup import published_rows
+        from trainmark.report.brief import brief
+
+        rows = [row for row in published_rows(store) if row.workload == record.plan.workload]
+        text = brief(priced(record, price), rows, store, path=path, **look(screen))
     else:
         from trainmark.report.describe import describe
 

@@ -83,16 +83,16 @@ def _measured(part: Subject, word: str) -> tuple[Record, ...]:
 
 
 def _in_file(path: Path) -> list[Record]:
-    """The records of a file: one, or the list that `run --json` prints of several."""
+    """The records of a file: one, or those that `run --json` prints of several."""
     opening = b""
     with contextlib.suppress(OSError), path.open("rb") as stream:  # read_record says what is wrong with it
         opening = stream.read(64)
-    if not opening.lstrip().startswith(b"["):
-        return [read_record(path)]
-    from trainmark.spec.record import Record, parse
+    from trainmark.spec.record import REPEATS, Record, listed, parse
 
+    if not opening.lstrip().startswith(b"[") and REPEATS.encode() not in opening:
+        return [read_record(path)]
     try:
-        return [Record.from_json(document) for document in parse(path.read_bytes())]
+        return [Record.from_json(document) for document in listed(parse(path.read_bytes()))]
     except TrainmarkError as error:
         raise UsageError(f"record file {path} holds a list that is not all records: {error}") from error
 

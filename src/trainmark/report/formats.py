@@ -8,10 +8,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from trainmark.analysis.peaks import mfu
+from trainmark.analysis.stability import stability_of
 from trainmark.report import table
 from trainmark.report.published_table import NOT_PUBLISHED, figure
 from trainmark.report.rows import flat
@@ -21,7 +23,7 @@ from trainmark.spec.checks import CheckResult
 from trainmark.spec.format import NOTHING, device_name, number
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.published_row import PREFIX, PublishedRow
-from trainmark.spec.record import Record
+from trainmark.spec.record import REPEATS, Record
 from trainmark.workloads import quality_word
 
 FACTS = (
@@ -102,6 +104,32 @@ def _published_document(row: PublishedRow) -> dict[str, Any]:
     source = {"source": row.source.title, "date": row.source.date}
     values = {name: value for name, value in asdict(row).items() if name != "source"}
     return {"kind": "published row", **values, **source, "mfu": mfu(row)}
+
+
+def repeats_document(records: Sequence[Record]) -> dict[str, Any]:
+    """Repeats for programs: what each group has in common, with its stability and its range of p_core, then every
+    record. Stability is DeepSpark's, and null where it takes more trainings, or full ones."""
+    groups: dict[str | None, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.group, []).append(record)
+    told = []
+    for group, repeats in groups.items():
+        plan, values = (
+            repeats[0].plan,
+            [found.metrics["p_core"].value for found in repeats if "p_core" in found.metrics],
+        )
+        known = [value for value in values if value is not None]
+        told.append({
+            "group": group,
+            "workload": plan.workload,
+            "recipe": plan.recipe_name,
+            "topology": plan.topology,
+            "runs": [record.run_id for record in repeats],
+            "valid": sum(record.status == "valid" for record in repeats),
+            "stability": stability_of(repeats),
+            "p_core": {"lowest": min(known), "median": median(known), "highest": max(known)} if known else None,
+        })  # fmt: skip
+    return {"kind": REPEATS, "groups": told, "records": [record.to_json() for record in records]}
 
 
 Check = Callable[[Record], Sequence[CheckResult]]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 MOST_NOTES = 5
-"""Below a table in a terminal; `trainmark show` has them all."""
+"""Below a table in a terminal; `trainmark show --all` has them all."""
 TELLING_LAST = (
     "resumed",
     "restarted",
@@ -163,7 +163,7 @@ def render(
     if notes:
         writer.put("", writer.numbered(notes[:MOST_NOTES]))
     if (more := len(notes) - MOST_NOTES) > 0:
-        writer.put(f"{more} more: trainmark show" + ("" if len(records) == 1 else " RUN"))
+        writer.put(f"{more} more: trainmark show --all" + ("" if len(records) == 1 else " RUN"))
     if remarks:
         writer.put("", *remarks)
     return writer.drawn()

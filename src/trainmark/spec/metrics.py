@@ -318,7 +318,7 @@ def model_flops_utilisation(m: Measured) -> float | None:
 
     Of language models, every weight that multiplies counts and attention over the whole window, as in PaLM's and
     torchtitan's tables. FlagPerf's count 6 for each parameter and no attention; flash kernels compute attention over
-    the half of the window that a token can see. The record holds all three counts, and `trainmark show` all three
+    the half of the window that a token can see. The record holds all three counts, and `trainmark show --all` all three
     shares.
     """
     used = _utilisation(m)

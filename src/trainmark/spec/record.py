@@ -34,6 +34,8 @@ RECORD_SCHEMA = 2
 #      file the record was made of (empty where nobody took them). The series of a long run lie in a file beside the
 #      record, which names it in `series.file` and keeps sums of every rank and means of neighbouring steps.
 KIND = "trainmark record"
+REPEATS = "trainmark repeats"
+"""The kind of the document that `run --repeat K --json` prints: records, and what their groups have in common."""
 ALL_STEPS = "all training steps"
 
 Status = Literal["valid", "invalid", "incomplete"]
@@ -265,6 +267,12 @@ def parse(content: bytes) -> Any:
         raise UsageError("nested too deeply") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise UsageError(f"not JSON: {misfit(error)}") from None
+
+
+def listed(document: Any) -> Any:
+    """A document of repeats as the list of its records; any other as it is."""
+    repeats = isinstance(document, dict) and document.get("kind") == REPEATS
+    return document.get("records", []) if repeats else document
 
 
 def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:

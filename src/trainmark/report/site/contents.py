@@ -18,7 +18,7 @@ from trainmark.spec.audit import by_gravity, findings
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import TrainmarkError, UsageError
 from trainmark.spec.published_row import PublishedRow
-from trainmark.spec.record import KIND, Record, parse
+from trainmark.spec.record import KIND, Record, listed, parse
 from trainmark.store.store import read_record
 
 MOST_FILES = 20_000
@@ -132,7 +132,7 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"it has more than {MOST_BYTES >> 20} MiB")
-        document = parse(path.read_bytes())
+        document = listed(parse(path.read_bytes()))
     except OSError as error:
         raise UsageError(str(error.strerror)) from error
     if isinstance(document, list):

@@ -1,0 +1,58 @@
+"""Draws what a reader wants first of one record: its sentence, its table with notes, and where its files are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.report import headline, table
+from trainmark.report.terminal import TerminalWriter
+from trainmark.spec.labels import tag_words
+
+if TYPE_CHECKING:
+    from trainmark.spec.published_row import PublishedRow
+    from trainmark.spec.record import Record
+    from trainmark.store.store import Store
+
+
+def brief(
+    record: Record,
+    rows: Sequence[PublishedRow],
+    store: Store,
+    *,
+    path: Path,
+    width: int = 80,
+    color: bool = False,
+    encoding: str = "utf-8",
+) -> str:
+    """As a run ends on the screen, then what the user said of it and its files; `rows` are published ones of its kind,
+    `path` is where the record lies."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    writer.put("")
+    writer.put_unbroken(f"Run: {record.run_id} ({record.status}, {record.created})")
+    if record.group:
+        writer.put_unbroken(f"Repeats: {record.group}")
+    if record.tags:
+        writer.put(f"Tags: {', '.join(tag_words(record.tags))}")
+    if record.note:
+        writer.put(f"Note: {record.note}")
+    for line in _files(record, store, path):
+        writer.put_unbroken(line)
+    writer.put("Everything there is to know: trainmark show --all")
+    told = headline.sentences([record], rows)
+    return table.render([record], sentences=told, width=width, color=color, encoding=encoding) + writer.drawn()
+
+
+def _files(record: Record, store: Store, path: Path) -> Iterator[str]:
+    folder = store.runs / record.run_id
+    if path != folder:  # a run that was cut off left none
+        yield f"Record: {path}"
+    if folder.is_dir():
+        yield f"Events and logs: {folder}"
+    if (folder / "checkpoints").is_dir():
+        yield f"Checkpoints: {folder / 'checkpoints'}"
+    for artifact in record.artifacts:
+        yield f"Sample: {folder / artifact.file}"
+    if (page := store.folder / "reports" / f"{record.run_id}.html").is_file():
+        yield f"Page: {page}"
