@@ -95,6 +95,8 @@ def test_gc_takes_old_checkpoints_and_only_where_that_is_said_whole_runs(
     assert "run vit-going still goes on and is left alone" in err
     assert left(store) == before
     assert (store.runs / "resnet50-new" / "checkpoints").exists()
+    assert main(["gc", "run", "--older", "45d"]) == 2
+    assert "WHAT 'run' is not known; did you mean 'runs'?" in capsys.readouterr().err
     assert main(["gc", "runs", "--older", "45d"]) == 0
     assert left(store) == before - {"resnet50-older"}
     assert main(["gc", "runs", "--older", "1h", "--keep", "1"]) == 0

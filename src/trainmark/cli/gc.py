@@ -27,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[*KINDS, []],
         metavar="WHAT",
         help=f"{', '.join(KINDS)} (default: checkpoints)",
     )
@@ -49,10 +48,12 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import say
     from trainmark.datasets.synthetic import cache_folder
     from trainmark.spec import escape
-    from trainmark.spec.errors import UsageError
+    from trainmark.spec.errors import UsageError, nearest
     from trainmark.store import removal
     from trainmark.store.store import Store, default_folder, instant, newest_first
 
+    if unknown := [kind for kind in args.kinds if kind not in KINDS]:
+        raise UsageError(f"WHAT {unknown[0]!r} is not known; {nearest(unknown[0], KINDS)}")
     if args.keep < 0:
         raise UsageError(f"--keep must be at least 0, not {args.keep}")
     store, before = Store(args.store or default_folder()), time.time() - args.older_s
