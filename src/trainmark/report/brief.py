@@ -39,7 +39,9 @@ def brief(
         writer.put(f"Note: {record.note}")
     for line in _files(record, store, path):
         writer.put_unbroken(line)
-    writer.put("Everything there is to know: trainmark show --all")
+    known_here = path in (store.path(record.run_id), store.runs / record.run_id)
+    word = record.run_id.rpartition("-")[2] if known_here else path
+    writer.put_unbroken(f"Everything there is to know: trainmark show {word} --all")
     told = headline.sentences([record], rows)
     return table.render([record], sentences=told, width=width, color=color, encoding=encoding) + writer.drawn()
 
