@@ -19,7 +19,7 @@ EXAMPLES = """\
   trainmark gc --dry-run                  checkpoints of runs older than 30 days, and their bytes
   trainmark gc checkpoints --older 7d     records and events stay
   trainmark gc runs --older 90d --keep 50 whole runs with their records, but never the newest 50
-  trainmark gc caches --older 1d          synthetic data and mels"""
+  trainmark gc caches --older 1d          synthetic data, mels and indexes of shards"""
 KINDS = ("checkpoints", "runs", "caches")
 
 
@@ -89,7 +89,7 @@ def _caches(cache: Path, before: float) -> Iterator[Path]:
     """Of a folder that may be shared with other programs, what we made there ourselves and have not changed since."""
     from trainmark import datasets
 
-    for name in [*(datasets.find(each).default_name() for each in datasets.names()), "mels", "taught-mels"]:
+    for name in [*(datasets.find(each).default_name() for each in datasets.names()), "mels", "taught-mels", "shards"]:
         path = cache / name
         if path.exists() and path.stat().st_mtime < before:
             yield path

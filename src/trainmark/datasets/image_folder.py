@@ -47,6 +47,14 @@ class ImageSet:
         """Where the picture is."""
         return f"{self.root}/{self.relative_path(index)}"
 
+    def read(self, index: int) -> bytes:
+        return read_bytes(self.path(index))
+
+
+def read_bytes(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path object for each picture costs as much as reading it
+        return file.readall()
+
 
 def open_split(root: Path, split: Split, *, expected_count: int | None = None) -> ImageSet:
     """Lists one split; refuses in a sentence a folder that is missing, empty or does not fit the other split."""

@@ -13,9 +13,9 @@ import torch
 
 from trainmark.datasets.augment import Augmenter
 from trainmark.datasets.crops import LEAST_AREA, Crop, eval_crop, train_crop
-from trainmark.datasets.image_folder import ImageSet
 from trainmark.datasets.jpeg import JpegDecoder
-from trainmark.datasets.sample_pool import Row, SamplePool, WantedSample, read_bytes
+from trainmark.datasets.pictures import Pictures
+from trainmark.datasets.sample_pool import Row, SamplePool, WantedSample
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +47,7 @@ class InputPool(SamplePool[ImageBatch]):
 
     def __init__(
         self,
-        sets: Mapping[str, ImageSet],
+        sets: Mapping[str, Pictures],
         *,
         workers: int,
         batch_capacity: int,
@@ -82,7 +82,7 @@ class InputPool(SamplePool[ImageBatch]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pictures:
-    sets: Sequence[ImageSet]
+    sets: Sequence[Pictures]
     size: int
     resize_to: int
     least_area: float
@@ -104,7 +104,7 @@ class _Pictures:
             choose = functools.partial(eval_crop, size=self.size, resize_to=self.resize_to)
         pixels = row["pixels"]
         # what is scored is scored on the pixels of the usual definition, however large the photograph
-        data = read_bytes(self.sets[sample.set_number].path(index))
+        data = self.sets[sample.set_number].read(index)
         self.decoder.decode(data, choose, pixels, may_reduce=sample.at_random)
         if sample.at_random and self.augmenter is not None:
             self.augmenter.augment(pixels, seed=seed, epoch=epoch, index=index, view=view)

@@ -381,11 +381,6 @@ def _make_rows(job: _Job, slot: int, first: int, last: int, generation: int) -> 
     return bad
 
 
-def read_bytes(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path object for each picture costs as much as reading it
-        return file.readall()
-
-
 class _DecodeWorkers:
     """The worker processes and the pipes to them.
 

@@ -29,6 +29,8 @@ from trainmark.spec.whole_files import UNFINISHED
 
 _BLOCK = 512
 _CHUNK = 1 << 20
+_WORTH_SEEKING = 8 << 10
+"""Bytes from which on passing over them is quicker by a seek than by reading."""
 _LONGEST_EXTENDED_HEADER = 64 << 10
 _LONGEST_PART = 240  # bytes in one part of a name; 255 is the usual limit, and a temporary name needs a few more
 
@@ -366,7 +368,7 @@ def _skip(source: Readable, size: int, archive: str) -> None:
         source.skip(size)
         return
     seek = getattr(source, "seek", None)
-    if size > _CHUNK and seek is not None and source.seekable():  # type: ignore[attr-defined]
+    if size > _WORTH_SEEKING and seek is not None and source.seekable():  # type: ignore[attr-defined]
         seek(size, os.SEEK_CUR)
         return
     while size and (data := _read(source, size, archive)):

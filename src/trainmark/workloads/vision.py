@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.datasets import image_folder, order
+from trainmark.datasets import order, pictures
 from trainmark.datasets.counter_rng import Draws
 from trainmark.datasets.imagenet import counts
 from trainmark.datasets.imagenet.counts import Counts
@@ -90,13 +90,13 @@ _MIXING_DRAWS = int.from_bytes(b"mixing", "big")
 
 
 class ImageData:
-    """An ImageNet-shaped folder, open for one rank."""
+    """ImageNet or a set of its shape, open for one rank."""
 
     def __init__(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
         check_classes(recipe, folder)
-        self._train = image_folder.open_split(folder, "train")
-        self._val = image_folder.open_split(folder, "val")
+        self._train = pictures.open_split(folder, "train")
+        self._val = pictures.open_split(folder, "val")
         found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
         wanted = counts.expected(folder, self._train.classes)
         if recipe.whole_set and wanted not in (None, found):
@@ -178,7 +178,7 @@ class ImageData:
 
 def check_classes(recipe: VisionRecipe, folder: Path) -> None:
     """Raises NotReadyError where validation has classes that training has not, or there are more than the network's."""
-    classes = len(image_folder.class_names(folder))
+    classes = len(pictures.class_names(folder))
     if classes > recipe.classes:
         raise NotReadyError(
             f"{folder} has {classes} classes, the recipe's network {recipe.classes}; try --set classes={classes}"

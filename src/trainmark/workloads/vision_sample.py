@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from trainmark.datasets import image_folder
+from trainmark.datasets import pictures
 from trainmark.datasets.crops import eval_crop
 from trainmark.datasets.imagenet import names
 from trainmark.datasets.jpeg import BadImage, JpegDecoder, Pixels
@@ -35,13 +36,16 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
     settings, recipe = asked.settings(NamingSettings), trained.recipe
     titles = _titles(asked.data, recipe.classes)
     truth: int | None = None
+    read: Callable[[], bytes]
     if asked.given is None:
-        val = image_folder.open_split(asked.data_folder, "val")
+        val = pictures.open_split(asked.data_folder, "val")
         number = int(np.random.default_rng(settings.seed).integers(len(val)))
         path, truth = Path(val.path(number)), int(val.labels[number])
+        read = partial(val.read, number)
     else:
         path = Path(asked.given)
-    pixels = _seen(path, recipe.image_px, recipe.eval_resize_px, turn_by_exif=recipe.exif == "turn")
+        read = path.read_bytes
+    pixels = _seen(path, read, recipe.image_px, recipe.eval_resize_px, turn_by_exif=recipe.exif == "turn")
     images = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2).to(trained.device.torch)
     scores = trained.model(normalise(images, next(trained.model.parameters()).dtype)).float()[0]
     shares, classes = (found.cpu().tolist() for found in scores.softmax(0).topk(min(settings.top, len(scores))))
@@ -67,16 +71,16 @@ def _titles(folder: Path | None, classes: int) -> list[str]:
     """Of all classes the network can name; by their numbers where the data is not there to say more."""
     found: list[str] = []
     if folder is not None:
-        found = names.class_titles(folder, image_folder.class_names(folder))
+        found = names.class_titles(folder, pictures.class_names(folder))
     return [*found, *(f"class {number}" for number in range(len(found), classes))]
 
 
-def _seen(path: Path, size: int, resize_to: int, *, turn_by_exif: bool) -> Pixels:
+def _seen(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, turn_by_exif: bool) -> Pixels:
     """The pixels (size, size, 3) by which a picture is judged in evaluation."""
     pixels = np.empty((size, size, 3), np.uint8)
     try:
         choose = partial(eval_crop, size=size, resize_to=resize_to)
-        JpegDecoder(turn_by_exif=turn_by_exif).decode(path.read_bytes(), choose, pixels)
+        JpegDecoder(turn_by_exif=turn_by_exif).decode(read(), choose, pixels)
     except BadImage as error:
         raise NotReadyError(f"{path} is no picture that can be read: {error}; give a JPEG or a PNG file") from error
     except OSError as error:

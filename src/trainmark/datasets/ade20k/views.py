@@ -17,8 +17,8 @@ from trainmark.datasets.ade20k.layouts import IGNORED
 from trainmark.datasets.ade20k.photometric import Distortion
 from trainmark.datasets.ade20k.reader import Labels, SceneSet
 from trainmark.datasets.counter_rng import Draws
+from trainmark.datasets.image_folder import read_bytes
 from trainmark.datasets.jpeg import BadImage, JpegDecoder, Pixels
-from trainmark.datasets.sample_pool import read_bytes
 
 TRIES = 10
 """Crops drawn in search of one that is not nearly all of one class; the last is taken whatever it holds."""

@@ -53,5 +53,5 @@ def expected(root: Path, classes: Sequence[str]) -> Counts | None:
     if manifest is not None:
         return manifest
     # a subset of ImageNet has a few hundred classes; a little below 1000 is the whole set with some of it missing
-    like_imagenet = all(re.fullmatch(r"n[0-9]{8}", name) for name in classes)
+    like_imagenet = all(re.fullmatch(r"n[0-9]{8}|class [0-9]+", name) for name in classes)
     return IMAGENET_1K if like_imagenet and 900 < len(classes) <= 1000 else None

@@ -7,7 +7,7 @@ from trainmark.datasets.data_set import DataSet, Option
 DATA_SET = DataSet(
     name="imagenet",
     title="ImageNet-1k",
-    makes="ImageNet-shaped folders of synthetic pictures",
+    makes="ImageNet-shaped folders or shards of synthetic pictures",
     prepares="folders of classes from the ILSVRC2012 archives",
     verifies="classes and pictures",
     things="pictures",
@@ -17,6 +17,7 @@ DATA_SET = DataSet(
         Option(word="--classes", default=10, help="(default: 10)"),
         Option(word="--train-per-class", help="pictures of each class to train on"),
         Option(word="--val-per-class", help="pictures of each class to evaluate on"),
+        Option(word="--shards", help="so many tar files of each split, rather than folders"),
     ),
     prepare_options=(
         Option(word="--train-tar", kind=Path, metavar="FILE", required=True, help="ILSVRC2012_img_train.tar"),

@@ -1,9 +1,10 @@
-"""Writes the synthetic picture set: an ImageNet-shaped tree of real JPEG files, the same bytes for the same seed."""
+"""Writes the synthetic picture set, ImageNet-shaped folders or shards of real JPEG files: one seed, the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from trainmark.datasets.atomic_dataset import (
     write_chunks,
     write_file,
 )
-from trainmark.datasets.imagenet import renderer, shapes
+from trainmark.datasets.image_folder import Split
+from trainmark.datasets.imagenet import pack, renderer, shapes
 from trainmark.spec.errors import UsageError
 
 VERSION = 1
@@ -28,7 +30,7 @@ VERSION = 1
 
 CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE = 10, 96, 40, 0, 500
 MAX_CLASSES = 1000
-SPLITS = ("train", "val")
+SPLITS: tuple[Split, ...] = ("train", "val")
 
 _CHUNK = 10
 _WORTH_PROCESSES = 128
@@ -77,11 +79,13 @@ def make(
     val_per_class: int = VAL_PER_CLASS,
     seed: int = SEED,
     long_side: int = LONG_SIDE,
+    shards: int = 0,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Makes the set in the folder `out`, which appears whole or not at all; returns at once if it is there already.
 
+    With `shards`, each split is so many tar files rather than folders.
     Several processes may make the same set at once. `processes` does not change a byte; left out, every core draws.
     """
     contents = _checked(classes, train_per_class, val_per_class, seed, long_side)
@@ -89,8 +93,16 @@ def make(
         raise UsageError(f"{processes} processes were asked for; give 1 or more")
     if processes is None:
         processes = every_core() if contents.total >= _WORTH_PROCESSES else 1
+    fewest = contents.classes * min(train_per_class, val_per_class)
+    if not 0 <= shards <= fewest:
+        raise UsageError(
+            f"{shards} shards of each split were asked for; give 1 to {fewest}, no more than it has pictures"
+        )
     write = partial(_write_images, contents=contents, processes=processes, progress=progress)
-    stage(out, _plan(contents), write)
+    if shards:
+        stage(out, _shard_plan(contents, shards), partial(_write_shards, write=write, shards=shards))
+    else:
+        stage(out, _plan(contents), write)
 
 
 def default_name() -> str:
@@ -131,6 +143,24 @@ def _plan(contents: _Contents) -> DatasetSpec:
         patterns=tuple(f"{split}/*/*.JPEG" for split in SPLITS),
         files=contents.total,
     )
+
+
+def _shard_plan(contents: _Contents, shards: int) -> DatasetSpec:
+    folders = _plan(contents)
+    return replace(
+        folders,
+        identity={**folders.identity, "generator": "trainmark pictures in shards", "shards": shards},
+        patterns=tuple(f"{split}-*.tar" for split in SPLITS),
+        files=len(SPLITS) * shards,
+    )
+
+
+def _write_shards(root: Path, write: Callable[[Path], list[WrittenFile]], shards: int) -> list[WrittenFile]:
+    drawn = root / "folders"
+    write(drawn)
+    written = [shard for split in SPLITS for shard in pack.pack(drawn, split, root, shards=shards)]
+    shutil.rmtree(drawn)
+    return written
 
 
 # Drawing

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
+from trainmark.datasets import image_shards
+from trainmark.datasets.image_shards import ShardContents
 from trainmark.datasets.imagenet import counts
 from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.verify_report import Decode, Report, in_parallel, note_on, problem
@@ -34,6 +36,15 @@ class _Folder:
     notes: tuple[CheckResult, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Shard:
+    """What one shard holds, its pictures looked at."""
+
+    contents: ShardContents
+    problems: tuple[CheckResult, ...] = ()
+    notes: tuple[CheckResult, ...] = ()
+
+
 def verify(
     root: Path,
     *,
@@ -41,12 +52,14 @@ def verify(
     decode: Decode = "header",
     processes: int | None = None,
 ) -> Report[Counts]:
-    """Looks at every file below `root/train` and `root/val`.
+    """Looks at every file below `root/train` and `root/val`, or in the tar shards of `root`.
 
     `decode="none"` looks at names and sizes only; "header" also at the first and last bytes, which finds what a broken
     copy or a full disk leaves behind; "full" decodes every image. `expected="auto"` takes the counts from the set's
     manifest, or those of ImageNet-1k if the classes look like it, else none. One process a core by default.
     """
+    if image_shards.lie_in(root):
+        return _verify_shards(root, expected, decode, processes or cores.usable())
     for split in SPLITS:
         if not (root / split).is_dir():
             raise NotReadyError(f"{root} has no folder {split!r}; an image set is laid out {split}/<class>/*.JPEG")
@@ -62,6 +75,52 @@ def verify(
         problems=(*_unshared(classes), *(finding for folder in folders for finding in folder.problems)),
         notes=tuple(finding for folder in folders for finding in folder.notes),
     )
+
+
+def _verify_shards(
+    root: Path, expected: Counts | Literal["auto"] | None, decode: Decode, processes: int
+) -> Report[Counts]:
+    shards = {split: image_shards.shard_names(root, split) for split in image_shards.SPLITS}
+    jobs = [(root / name, decode) for names in shards.values() for name in names]
+    looks = in_parallel(_look_at_shard, jobs, processes, "shards")
+    problems = [finding for look in looks for finding in look.problems]
+    notes = [finding for look in looks for finding in look.notes]
+    seen = {path.name: look.contents for (path, _), look in zip(jobs, looks, strict=True)}
+    contents = {split: [seen[name] for name in names] for split, names in shards.items()}
+    labels = {split: {each.label for held in contents[split] for each in held.pictures} for split in shards}
+    made = counts.read_manifest(root)
+    classes = made.classes if made else 1 + max(labels["train"], default=-1)
+    for split, names in shards.items():
+        problems += image_shards.twice(names, contents[split])
+        problems += image_shards.strangers(names, contents[split], classes)
+        if absent := sorted(set(range(classes)) - labels[split]):
+            notes.append(note_on(split, f"{len(absent)} of {classes} classes have no picture, such as {absent[0]}"))
+    found = {split: sum(len(held.pictures) for held in contents[split]) for split in shards}
+    return Report(
+        expected=counts.expected(root, image_shards.numbered(classes)) if expected == "auto" else expected,
+        found=Counts(classes=classes, train=found["train"], val=found["val"]),
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+def _look_at_shard(job: tuple[Path, Decode]) -> _Shard:
+    path, decode = job
+    contents = image_shards.look_at_shard(path)
+    problems, notes = list(contents.problems), list[CheckResult]()
+    if not contents.pictures:
+        return _Shard(contents=contents, problems=contents.problems)
+    with path.open("rb") as shard:
+        for picture in contents.pictures:
+            subject = f"{path.name}/{os.fsdecode(picture.name)}"
+            if not picture.size:
+                problems.append(problem(subject, "is empty"))
+            elif decode != "none":
+                shard.seek(picture.offset)
+                fault, note = _look_at_bytes(io.BytesIO(shard.read(picture.size)), picture.size, decode)
+                problems += [problem(subject, fault)] if fault else []
+                notes += [note_on(subject, note)] if note else []
+    return _Shard(contents=contents, problems=tuple(problems), notes=tuple(notes))
 
 
 def _class_folders(split: Path) -> list[str]:
@@ -118,7 +177,7 @@ def _look_at_file(path: Path, decode: Decode) -> tuple[str, str]:
         return f"cannot be read: {error.strerror}", ""
 
 
-def _look_at_bytes(file: io.BufferedReader, size: int, decode: Decode) -> tuple[str, str]:
+def _look_at_bytes(file: BinaryIO, size: int, decode: Decode) -> tuple[str, str]:
     fault, note = _look_at_ends(file, size)
     if decode != "full":
         return fault, note
@@ -133,7 +192,7 @@ def _look_at_bytes(file: io.BufferedReader, size: int, decode: Decode) -> tuple[
     return "", fault or note or (complaint and f"decodes with a complaint: {complaint}")
 
 
-def _look_at_ends(file: io.BufferedReader, size: int) -> tuple[str, str]:
+def _look_at_ends(file: BinaryIO, size: int) -> tuple[str, str]:
     import simplejpeg
 
     head = file.read(_HEAD)
@@ -157,7 +216,7 @@ def _look_at_ends(file: io.BufferedReader, size: int) -> tuple[str, str]:
     return "", ""
 
 
-def _look_at_other_format(file: io.BufferedReader) -> tuple[str, str]:
+def _look_at_other_format(file: BinaryIO) -> tuple[str, str]:
     """ImageNet has one PNG file named .JPEG, which is read like the others; files of other formats are not."""
     from PIL import Image, UnidentifiedImageError
 
@@ -199,6 +258,9 @@ def _found(data: bytes, mark: bytes, start: int) -> int | None:
 
 def look(folder: Path) -> tuple[str, str]:
     """Classes are counted and compared, and the first one is opened: a million files would take too long."""
+    if image_shards.lie_in(folder):
+        shards = {split: image_shards.shard_names(folder, split) for split in image_shards.SPLITS}
+        return f"{len(shards['train'])} train and {len(shards['val'])} val shards", ""
     classes = {split: _folders(folder / split) for split in ("train", "val")}
     found = f"{len(classes['train'])} train and {len(classes['val'])} val classes"
     expected = counts.expected(folder, classes["train"])
