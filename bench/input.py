@@ -1,7 +1,8 @@
 """Measures how many pictures a second our input makes beside a plain DataLoader with Pillow, both in one run.
 
 Cropped and flipped as for ResNet-50, with the random operations ViT adds, and pictures with masks as for Segmenter:
-scaled, cropped by the rule of three quarters, mirrored, their colours distorted.
+scaled, cropped by the rule of three quarters, mirrored, their colours distorted. With `--shards N`, pictures in tar
+shards beside the same ones in folders.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +26,14 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset
 
+from trainmark.datasets import image_shards
 from trainmark.datasets.ade20k.make import make as make_scenes
 from trainmark.datasets.ade20k.reader import SceneSet, open_split as open_scenes
 from trainmark.datasets.image_folder import ImageSet, open_split
+from trainmark.datasets.imagenet.pack import pack
 from trainmark.datasets.input_pool import InputPool
 from trainmark.datasets.order import rank_batches
+from trainmark.datasets.pictures import Pictures, open_split as open_pictures
 from trainmark.workloads.normalise import MEAN, STD, normalise
 from trainmark.workloads.segmenter import recipes as segmenter
 from trainmark.workloads.segmenter.batches import SceneData
@@ -50,10 +56,19 @@ def main() -> None:
     parser.add_argument(
         "--augment", choices=("no", "yes", "both"), default="both", help="random operations after the crop, as ViT has"
     )
+    parser.add_argument(
+        "--shards", type=int, default=0, metavar="N", help="only folders beside N tar shards of the same pictures"
+    )
     options = parser.parse_args()
     torch.set_num_threads(
         1
     )  # the cores belong to the decoding processes; a consumer that spins on them slows both ways
+    if options.shards:
+        with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
+            make_set(Path(folder), options.images)
+            print(f"crop and flip, pictures in folders and in {options.shards} shards")
+            report(measure_shards(Path(folder), options))
+        return
     if options.scenes != "no":
         with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
             print("scale, crop, flip and distort 683x512 pictures and masks to 512x512")
@@ -86,6 +101,29 @@ def measure(images: ImageSet, operations: int, options: argparse.Namespace) -> d
         for _ in range(PASSES):
             for name, batches in ways.items():
                 # the other way's workers sit still meanwhile: they have filled their queues and wait
+                passes[name].append(one_pass(batches, options))
+    return passes
+
+
+def measure_shards(folder: Path, options: argparse.Namespace) -> dict[str, list[Pass]]:
+    out = folder / "shards"
+    out.mkdir()
+    written = list(pack(folder, "train", out, shards=options.shards))
+    start = time.perf_counter()
+    sharded = image_shards.look_at_shards(out, [shard.path for shard in written])
+    each_us = 1e6 * (time.perf_counter() - start) / sum(len(shard.pictures) for shard in sharded)
+    print(f"{'index':20s} {each_us:6.0f} us a picture, read once")
+    with ExitStack() as stack:
+        ways = {}
+        for name, root in (("folders", folder), ("shards", out)):
+            images = open_pictures(root, "train")
+            pool = stack.enter_context(
+                InputPool({"train": images}, workers=options.workers, batch_capacity=BATCH, image_px=SIZE_PX)
+            )
+            ways[name] = endless(partial(our_epoch, pool, images))
+        passes: dict[str, list[Pass]] = {name: [] for name in ways}
+        for _ in range(PASSES):
+            for name, batches in ways.items():
                 passes[name].append(one_pass(batches, options))
     return passes
 
@@ -139,7 +177,7 @@ def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[
         epoch += 1
 
 
-def our_epoch(pool: InputPool, images: ImageSet, epoch: int) -> Iterator[torch.Tensor]:
+def our_epoch(pool: InputPool, images: Pictures, epoch: int) -> Iterator[torch.Tensor]:
     """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
     floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
