@@ -191,6 +191,7 @@ def test_a_set_with_a_fault_is_refused_with_the_name_of_the_shard(tmp_path: Path
         (["train-0.tar"], "holds no shards of val; expected files like val-000000.tar"),
         (["val-0.tar"], "holds no shards of train; expected files like train-000000.tar"),
         (["train-0.tar", "train-2.tar", "val-0.tar"], "has no shard 1 behind train-0.tar; fetch what is missing"),
+        (["train-01.tar", "train-1.tar", "val-0.tar"], "holds train-01.tar and train-1.tar, which have one number"),
         (
             ["train-0.tar", "big-train-0.tar", "val-0.tar"],
             r"holds two series of shards, big-train-\* and train-\*; leave one",
@@ -216,6 +217,13 @@ def test_a_shard_that_is_cut_off_anywhere_is_refused(shards: Path, left: int) ->
         NotReadyError, match=r"/train-000002.tar: the shard is cut off (at its very start|after member '.*'); fetch"
     ):
         picture_sets.open_split(shards, "train")
+
+
+def test_a_link_to_a_shard_that_is_gone_is_refused(shards: Path) -> None:
+    (shards / "train-000004.tar").symlink_to(shards / "gone.tar")
+    with pytest.raises(NotReadyError, match=r"shard .*/train-000004.tar cannot be read: No such file"):
+        picture_sets.open_split(shards, "train")
+    assert any("cannot be read: No such file" in found.sentence for found in verify(shards, processes=1).problems)
 
 
 def test_a_shard_with_a_damaged_header_is_refused(shards: Path) -> None:

@@ -16,7 +16,7 @@ from trainmark.spec.errors import NotReadyError
 Split = Literal["train", "val"]
 
 SUFFIXES = (".jpeg", ".jpg")
-_LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
+_LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG or train-000000.tar and val-000000.tar"
 _LISTING_THREADS = 16  # listing a folder waits on the file system, on a network one for long
 
 

@@ -109,7 +109,9 @@ def shard_names(root: Path, split: Split) -> tuple[str, ...]:
     for name in sorted(_listed(root)):
         match = _NAME.fullmatch(name)
         if match and match["split"].startswith(split):  # validation is val, too
-            found[match["series"]][int(match["number"])] = name
+            other = found[match["series"]].setdefault(int(match["number"]), name)
+            if other != name:
+                raise NotReadyError(f"{root} holds {other} and {name}, which have one number; leave one of them there")
     if not found:
         raise NotReadyError(f"{root} holds no shards of {split}; expected files like {split}-000000.tar")
     if len(found) > 1:
@@ -228,11 +230,11 @@ def _class_number(member: Member) -> int:
     return int(text)
 
 
-def _listed(root: Path) -> list[str]:
+def _listed(folder: Path) -> list[str]:
     try:
-        return [path.name for path in root.iterdir()]
+        return [path.name for path in folder.iterdir()]
     except OSError as error:
-        raise NotReadyError(f"{root} cannot be listed ({error.strerror})") from error
+        raise NotReadyError(f"{folder} cannot be listed ({error.strerror})") from error
 
 
 # The index
@@ -244,11 +246,7 @@ _ARRAYS = ("labels", "name_ends", "places")
 def _indexed(root: Path, split: Split) -> ShardSet:
     """A split by itself: its classes have no names yet."""
     names = shard_names(root, split)
-    try:
-        stats = [(root / name).stat() for name in names]
-    except OSError as error:
-        raise NotReadyError(f"{root} cannot be listed ({error.strerror})") from error
-    stamp = json.dumps([[name, it.st_size, it.st_mtime_ns] for name, it in zip(names, stats, strict=True)])
+    stamp = json.dumps([_stamp(root / name) for name in names])
     place = hashlib.sha256(os.fsencode(root.absolute() / split)).hexdigest()[:32]
     file = cache_folder() / CACHE / f"{place}.npz"
     # whatever is wrong with a file that can be made again, it is made again
@@ -266,6 +264,14 @@ def _indexed(root: Path, split: Split) -> ShardSet:
     with contextlib.suppress(OSError):  # without a cache the next to open the set reads the headers again
         write_whole(file, packed.getvalue())
     return found
+
+
+def _stamp(shard: Path) -> tuple[str, int, int]:
+    try:
+        now = shard.stat()
+    except OSError as error:
+        raise NotReadyError(f"shard {shard} cannot be read: {error.strerror}") from error
+    return shard.name, now.st_size, now.st_mtime_ns
 
 
 def _made(root: Path, names: tuple[str, ...]) -> ShardSet:
