@@ -1,6 +1,6 @@
 """WaveNet's training step beside the plainest loop, and its generation beside the textbook's, each in one run.
 
-    python bench/wavenet.py [--layers 12] [--clips 2] [--samples 4096] [--rounds 3]
+    python bench/wavenet.py [--layers 12] [--clips 2] [--samples 10240] [--rounds 3]
     python bench/wavenet.py --generation [--layers 12] [--sentences 16] [--ways c,torch]
 
 Training: two processes hold the same weights and the same batch and take turns. `plain` is nn.Conv1d under torch's
@@ -37,6 +37,7 @@ from trainmark.spec.precision import Precision
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.wavenet import generate, logistics, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch
+from trainmark.workloads.wavenet.facts import WINDOW
 from trainmark.workloads.wavenet.layers import HALF
 from trainmark.workloads.wavenet.model import CONTEXT, WaveNet, WaveNetSizes, bias_of
 
@@ -317,7 +318,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--clips", type=int, default=2)
-    parser.add_argument("--samples", type=int, default=4096)
+    parser.add_argument("--samples", type=int, default=WINDOW, help="of a clip (default: as the recipes have it)")
     parser.add_argument("--sentences", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--generation", action="store_true", help="measure generation and not training")

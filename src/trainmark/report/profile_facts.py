@@ -51,7 +51,7 @@ def _row(use: OperatorUse, found: StepProfile) -> tuple[str, ...]:
         number(1e3 * use.seconds / found.steps),
         f"{100 * use.seconds / found.seconds:.1f} %",
         number(use.calls / found.steps),
-        number(use.size_bytes / found.steps / 2**20),
+        number(round(use.size_bytes / found.steps / 2**20, 2)),
     )
 
 

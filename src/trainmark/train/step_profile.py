@@ -23,7 +23,7 @@ from trainmark.train.loop import Job
 from trainmark.train.schedule import Position
 
 TRACE = "trace.json.gz"
-MOST_NAMED = 20
+MOST_NAMED = 12
 """Operators that are written down one by one."""
 
 

@@ -63,7 +63,8 @@ def whole(known: Known, topologies: Sequence[Topology], work: Work | None, assum
 
 
 def _basis(known: Known) -> str:
-    sizes = " and ".join(str(size.topology) for size in known.sizes)
+    *first, last = (str(size.topology) for size in known.sizes)
+    sizes = f"{', '.join(first)} and {last}" if first else last
     if known.basis == "one device":
         return f"Known from {sizes} alone: inside a node a range of what published clusters keep, beyond it nothing."
     if known.basis == "one node" and known.model is None:
