@@ -93,7 +93,7 @@ class Layers(torch.autograd.Function):
             sums.view(len(window), -1).addmm_(window, inner)
             frames[:, :, at] += torch.einsum("bcfw,fwp->bcfp", window.view(*frames.shape[:3], -1)[:, :, at], edges)
             signal, opening = sums.chunk(2, 1)
-            gated = signal.tanh_() * opening.sigmoid_()
+            gated = _tanh_(signal) * opening.sigmoid_()
             last = number + 1 == len(dilations)  # from which nothing goes on
             added = slice(len(shift) if last else 0, None)
             state[:, added].baddbmm_(adds[added].expand(len(state), -1, -1), gated)
@@ -135,6 +135,11 @@ class Layers(torch.autograd.Function):
                 goes_on.mul_(HALF**HALVED_TOGETHER)
             flat = [to_window, heard.sum((0, 2)), to_conv, to_bias, to_adds, *flat]
         return state, to_inner, to_edges, None, None, *flat
+
+
+def _tanh_(x: Tensor) -> Tensor:
+    """In place. Sigmoid takes a CPU a sixth of tanh's time, and float32 can spare the bits that this costs near 0."""
+    return x.mul_(2).sigmoid_().mul_(2).sub_(1) if x.is_cpu and x.dtype == torch.float32 else x.tanh_()
 
 
 def _through_gate(gated: Tensor, acted: Tensor) -> Tensor:
