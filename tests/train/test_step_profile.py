@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +42,27 @@ def test_operators_are_summed_up_longest_first() -> None:
 def test_time_that_several_spans_cover_counts_once() -> None:
     assert step_profile.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
     assert step_profile.covered([]) == 0
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_step_that_fails_under_the_profiler_costs_no_result_of_one_rank(
+    world: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step(batch: object) -> None:
+        raise RuntimeError("no memory is left to look with")
+
+    job: Any = SimpleNamespace(
+        clock=SimpleNamespace(steps=3),
+        monitor=SimpleNamespace(alive=lambda phase, done: None),
+        stepper=SimpleNamespace(model=torch.nn.Linear(1, 1), step=step),
+        data=SimpleNamespace(train=lambda epoch, first: iter([1, 2])),
+        device=SimpleNamespace(is_cpu=True),
+        collectives=SimpleNamespace(rank=0, world=world),
+    )
+    position: Any = SimpleNamespace(epoch=0, step_in_epoch=0)
+    with nullcontext() if world == 1 else pytest.raises(RuntimeError):
+        step_profile.write_profile(job, position, "3 steps were done", tmp_path, 2)
+    assert ("no memory is left" in capsys.readouterr().err) == (world == 1)
 
 
 def profiled(record: Record, idle: float = 0.0, **seconds: float) -> Record:

@@ -28,10 +28,20 @@ MOST_NAMED = 12
 
 
 def write_profile(job: Job, position: Position, ended: str, folder: Path, steps: int) -> None:
-    """Nothing here may cost the result, which is measured already; what goes wrong stands in the rank's log."""
+    """The result is measured already: what goes wrong here stands in the log of the rank. Only where others would wait
+    for a rank that failed does it end the run."""
     if not steps or ended in endings.WITHOUT_A_MODEL or not job.clock.steps:
         return
     job.monitor.alive("sample", 0)
+    try:
+        _look(job, position, folder, steps)
+    except Exception:
+        if job.collectives.world > 1:
+            raise
+        traceback.print_exc()
+
+
+def _look(job: Job, position: Position, folder: Path, steps: int) -> None:
     job.stepper.model.train()
     batches = _batches(job, position)
     job.stepper.step(next(batches))  # a network that evaluated or showed something meanwhile finds its pace
@@ -52,10 +62,7 @@ def write_profile(job: Job, position: Position, ended: str, folder: Path, steps:
             job.stepper.step(next(batches))
         job.device.synchronize()
         seconds = time.perf_counter() - began
-    try:
-        job.events.write(summed_up(watch, steps, seconds, _written(watch, folder)))
-    except Exception:
-        traceback.print_exc()
+    job.events.write(summed_up(watch, steps, seconds, _written(watch, folder)))
 
 
 def _batches(job: Job, position: Position) -> Iterator[Any]:
