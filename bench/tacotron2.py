@@ -1,12 +1,13 @@
 """Tacotron2's training step beside a textbook decoder that does everything in one loop, in one run.
 
-    python bench/tacotron2.py [--batches 8,16,32] [--frames 200,600] [--precisions fp32,bf16] [--rounds 2]
+    python bench/tacotron2.py [--batches 8,16,32] [--frames 200,600] [--precisions fp32,bf16] [--rounds 2] [--peers]
     python bench/tacotron2.py --pieces
 
 Two processes hold the same weights and the same batch and take turns: `textbook` is one loop over the frames with two
 nn.LSTMCell, autograd, float32 and torch's defaults; `ours` is what a trainmark worker does. Dropout, loss, clipping and
 optimizer are the same. Ratios are of median seconds a step, always over the textbook in float32; the memory of each
-process is its peak. The share of the matmul peak is by the FLOPs of the network's mathematics.
+process is its peak. The share of the matmul peak is by the FLOPs of the network's mathematics. `--peers` lets NVIDIA's
+network take turns too, where torchaudio is installed, which has it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import argparse
 import os
 import resource
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import figures
+import peers
 import torch
 import torch.nn.functional as F
 import turns
@@ -113,6 +116,25 @@ def textbook_step(precision: Precision, batch: SpeechBatch) -> Callable[[], None
     return step
 
 
+def peer_step(network: Callable[[], nn.Module], batch: SpeechBatch) -> Callable[[], None]:
+    """As its users train it: torch's defaults, and the published loss."""
+    model = network().train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=RECIPE.learning_rate, weight_decay=RECIPE.weight_decay)
+    mels = batch.mels.permute(1, 2, 0).contiguous()
+    symbols, ends = torch.tensor(batch.symbols), torch.zeros(len(batch.symbols), mels.shape[2])
+    ends[:, -1] = 1
+
+    def step() -> None:
+        optimizer.zero_grad()
+        mel, refined, gate, _ = model(batch.text, symbols, mels, batch.frames)
+        loss = F.mse_loss(mel, mels) + F.mse_loss(refined, mels) + F.binary_cross_entropy_with_logits(gate, ends)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip_gradient_norm)
+        optimizer.step()
+
+    return step
+
+
 def our_step(precision: Precision, batch: SpeechBatch) -> Callable[[], None]:
     workload = workloads.load("tacotron2")
     device = Platform(files.load("cpu")).open(0)
@@ -134,7 +156,8 @@ def our_step(precision: Precision, batch: SpeechBatch) -> Callable[[], None]:
 
 def serve(kind: str, precision: Precision, clips: int, frames: int) -> None:
     torch.manual_seed(0)
-    make = textbook_step if kind == "textbook" else our_step
+    steps = {"textbook": textbook_step, "ours": our_step}
+    make = steps[kind] if kind in steps else lambda _, batch: peer_step(peers.speech_networks()[kind], batch)
     # a short step first, so that what happens once (pages, libraries, optimizer state) is behind both
     step = make(precision, some_batch(clips, 20))
     step()
@@ -142,10 +165,12 @@ def serve(kind: str, precision: Precision, clips: int, frames: int) -> None:
     turns.serve(step, lambda seconds: (seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
 
 
-def compare(clips: int, frames: int, precisions: list[Precision], rounds: int) -> None:
+def compare(clips: int, frames: int, precisions: list[Precision], rounds: int, others: Sequence[str]) -> None:
     tuned = {**os.environ, **files.load("cpu").host_settings}
     command = [__file__, "--batches", str(clips), "--frames", str(frames), "--child"]
     children = {"textbook": turns.Child([*command, "textbook", "--precisions", "fp32"], os.environ)}
+    for kind in others:
+        children[kind] = turns.Child([*command, kind, "--precisions", "fp32"], os.environ)
     for precision in precisions:
         children[precision.name] = turns.Child([*command, "ours", "--precisions", precision.name], tuned)
     answers: dict[str, list[tuple[float, float]]] = {name: [] for name in children}
@@ -170,8 +195,16 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int) -
             f"(rounds {min(pairs):.2f} to {max(pairs):.2f}), "
             f"memory {memory[name]:.2f} against {memory['textbook']:.2f} GiB, "
             f"{100 * share:.0f} % of the float32 matmul peak of {statistics.median(peaks) / 1e9:.0f} GFLOP/s",
+            *(
+                f"\n  {kind} {statistics.median(seconds[kind]):.2f} s, "
+                f"ratio {statistics.median(seconds[kind]) / median[name]:.2f}, memory {memory[kind]:.2f} GiB"
+                for kind in others
+            ),
             flush=True,
         )
+        if name == "fp32":
+            figures.note(f"tacotron2 {clips} {frames} over textbook", median["textbook"] / median[name])
+            figures.note(f"tacotron2 {clips} {frames} memory", memory[name] / memory["textbook"])
 
 
 def pieces() -> None:
@@ -202,7 +235,8 @@ def main() -> None:
     parser.add_argument("--precisions", default="fp32,bf16")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--pieces", action="store_true", help="measure two parts of the step by themselves")
-    parser.add_argument("--child", choices=("textbook", "ours"), help=argparse.SUPPRESS)
+    parser.add_argument("--peers", action="store_true", help="race NVIDIA's network too, as torchaudio has it")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     precisions = [Precision.parse(word) for word in args.precisions.split(",")]
     batches, frames = ([int(word) for word in words.split(",")] for words in (args.batches, args.frames))
@@ -214,7 +248,7 @@ def main() -> None:
         return
     for clips in batches:
         for count in frames:
-            compare(clips, count, precisions, args.rounds)
+            compare(clips, count, precisions, args.rounds, list(peers.speech_networks()) if args.peers else [])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Training-step speed of the vision workloads beside the plainest eager loop, in one run, and their share of the peak.
 
-    python bench/vision.py [--precisions fp32,amp-bf16,bf16] [--batch 16] [--rounds 5] [--seconds 6] [--compiled]
+    python bench/vision.py [--precisions fp32,bf16] [--batch 16] [--rounds 5] [--seconds 6] [--compiled] [--peers]
 
-Two processes hold the same network: `plain` is contiguous NCHW tensors, torch's default optimizer and the default
+Processes hold the same network: `plain` is contiguous NCHW tensors, torch's default optimizer and the default
 allocator; `ours` is what a trainmark worker does, normalising and, where the recipe says so, mixing pictures included.
 They take turns, so that both see the same machine; the ratio is that of the medians. The peak is the best of several
 large matrix products in the same type. A batch is one step: gradients are not accumulated. `--compiled` takes ours
-through torch.compile.
+through torch.compile. `--peers` lets torchvision's and timm's own networks take turns too, where they are installed, as
+their users train them: in NCHW and in channels_last, with the default allocator and optimizer, pictures normalised
+beforehand.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import figures
+import peers
 import torch
 import torch.nn.functional as F
 import turns
+from torch import nn
 
 from trainmark import workloads
 from trainmark.datasets.input_pool import ImageBatch
@@ -37,6 +42,7 @@ from trainmark.workloads.segmenter.recipes import SegmenterRecipe
 from trainmark.workloads.vision import SoftBatch
 
 WORKLOADS = ("resnet50", "vit", "segmenter")
+LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 def reference(name: str) -> Any:
@@ -78,19 +84,21 @@ def images(batch: int, recipe: Any) -> ImageBatch | CropBatch:
     )
 
 
-def plain_loss(model: torch.nn.Module, x: torch.Tensor, batch: Any, recipe: Any) -> torch.Tensor:
+def plain_loss(model: nn.Module, x: torch.Tensor, batch: Any, recipe: Any) -> torch.Tensor:
     if isinstance(recipe, SegmenterRecipe):
         return F.cross_entropy(model(x).float(), batch.labels.long(), ignore_index=255)
     return F.cross_entropy(model(x).float(), batch.labels, label_smoothing=recipe.label_smoothing)
 
 
-def plain_step(name: str, precision: Precision, batch: Any) -> Callable[[], None]:
-    """What the first page of a tutorial does."""
+def plain_step(
+    name: str, precision: Precision, batch: Any, network: Callable[[], nn.Module] | None = None, layout: str = "nchw"
+) -> Callable[[], None]:
+    """What the first page of a tutorial does, with the workload's network or another for the same task."""
     workload, recipe = workloads.load(name), reference(name)
-    weights = getattr(torch, precision.weights)
-    model = workload.build(recipe).to(weights)
+    weights, shape = getattr(torch, precision.weights), LAYOUTS[layout]
+    model = (network() if network else workload.build(recipe)).to(weights).to(memory_format=shape)  # type: ignore[call-overload]
     optimizer = workload.optimizer(model.parameters(), replace(recipe, optimizer_kind="plain"))
-    x = normalise(batch.images, torch.float32).contiguous().to(weights)
+    x = normalise(batch.images, torch.float32).contiguous(memory_format=shape).to(weights)
     autocast = getattr(torch, precision.autocast) if precision.autocast else torch.bfloat16
 
     def step() -> None:
@@ -99,7 +107,7 @@ def plain_step(name: str, precision: Precision, batch: Any) -> Callable[[], None
             loss = plain_loss(model, x, batch, recipe)
         loss.backward()  # type: ignore[no-untyped-call]
         if recipe.clip_gradient_norm:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_gradient_norm)
+            nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_gradient_norm)
         optimizer.step()
 
     return step
@@ -125,10 +133,20 @@ STEPS: dict[str, Callable[[str, Precision, Any], Callable[[], None]]] = {
 }
 
 
+def peer_steps(name: str) -> dict[str, Callable[[str, Precision, Any], Callable[[], None]]]:
+    """Steps of other packages' networks, by package and layout."""
+    return {
+        f"{package}/{layout}": partial(plain_step, network=network, layout=layout)
+        for package, network in peers.image_networks(name).items()
+        for layout in LAYOUTS
+    }
+
+
 def serve(kind: str, name: str, precision: Precision, batch: int) -> None:
     """A child: for every line it reads, trains for that many seconds and answers with seconds a step."""
     torch.manual_seed(0)
-    step = STEPS[kind](name, precision, images(batch, reference(name)))
+    make = STEPS[kind] if kind in STEPS else peer_steps(name)[kind]
+    step = make(name, precision, images(batch, reference(name)))
     step()
     turns.serve(step)
 
@@ -143,10 +161,9 @@ def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
     batch = args.batch if precision.computes_in == "float32" or not emulated(precision) else min(2, args.batch)
     tuned = {**os.environ, **files.load("cpu").host_settings}
     command = [__file__, "--workload", name, "--precisions", precision.name, "--batch", str(batch)]
-    children = {
-        kind: turns.Child([*command, "--child", kind], environment)
-        for kind, environment in (("plain", dict(os.environ)), (args.kind, tuned))
-    }
+    others = ["plain", *(peer_steps(name) if args.peers else ())]
+    children = {kind: turns.Child([*command, "--child", kind], os.environ) for kind in others}
+    children[args.kind] = turns.Child([*command, "--child", args.kind], tuned)
     seconds: dict[str, list[float]] = {kind: [] for kind in children}
     peaks = []
     for _ in range(args.rounds):
@@ -156,16 +173,23 @@ def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
     for child in children.values():
         child.close()
     flops, peak = workloads.load(name).flops_per_item(reference(name)), statistics.median(peaks)
-    rate = {kind: batch / statistics.median(values) for kind, values in seconds.items()}
-    pairs = [plain / ours for plain, ours in zip(seconds["plain"], seconds[args.kind], strict=True)]
+    ours = seconds[args.kind]
+    rate = batch / statistics.median(ours)
     note = " in float32, by which this CPU emulates it" if emulated(precision) else ""
     print(
-        f"{name} {precision.name:9} batch {batch:3}: "
-        f"plain {rate['plain']:6.2f}, {args.kind} {rate[args.kind]:6.2f} images/s, "
-        f"ratio {rate[args.kind] / rate['plain']:.2f} (rounds {min(pairs):.2f} to {max(pairs):.2f}), "
-        f"{100 * flops * rate[args.kind] / peak:.0f} % of the matmul peak of {peak / 1e9:.1f} GFLOP/s{note}",
-        flush=True,
+        f"{name} {precision.name} batch {batch}: {args.kind} {rate:.2f} images/s, "
+        f"{100 * flops * rate / peak:.0f} % of the matmul peak of {peak / 1e9:.1f} GFLOP/s{note}"
     )
+    figures.note(f"{name} share of peak", 100 * flops * rate / peak)
+    for kind in others:
+        figures.note(f"{name} over {kind}", statistics.median(seconds[kind]) / statistics.median(ours))
+        pairs = [theirs / our for theirs, our in zip(seconds[kind], ours, strict=True)]
+        print(
+            f"  {kind:27} {batch / statistics.median(seconds[kind]):6.2f} images/s, "
+            f"ratio {statistics.median(seconds[kind]) / statistics.median(ours):.2f} "
+            f"(rounds {min(pairs):.2f} to {max(pairs):.2f})",
+            flush=True,
+        )
 
 
 def emulated(precision: Precision) -> bool:
@@ -177,7 +201,7 @@ def pieces() -> None:
     workload, recipe = workloads.load("vit"), reference("vit")
     model = workload.build(recipe)
     x = torch.randn(4, 3, recipe.image_px, recipe.image_px)
-    first = next(module for module in model.modules() if isinstance(module, torch.nn.Conv2d))
+    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
     last = copy.deepcopy(first).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
@@ -186,7 +210,7 @@ def pieces() -> None:
     limit = recipe.clip_gradient_norm
     ways: dict[str, dict[str, Callable[[], object]]] = {
         "clipping": {
-            "torch's": lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), limit),
+            "torch's": lambda: nn.utils.clip_grad_norm_(model.parameters(), limit),
             "one flat vector": lambda: flat.mul_((limit / (flat.norm() + 1e-6)).clamp(max=1.0)),
         },
         "AdamW": {
@@ -209,8 +233,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--compiled", action="store_const", dest="kind", const="compiled", default="ours")
+    parser.add_argument("--peers", action="store_true", help="race torchvision's and timm's networks too")
     parser.add_argument("--pieces", action="store_true", help="measure parts of ViT's step by themselves")
-    parser.add_argument("--child", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     precisions = [Precision.parse(word) for word in args.precisions.split(",")]
     if args.pieces:
