@@ -70,6 +70,13 @@ def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]
 
 
 @pytest.fixture
+def forked_ranks(warm_server: WarmStart) -> Iterator[None]:
+    """For tests that start ranks without a command."""
+    with warm_server.starting_programs():
+        yield
+
+
+@pytest.fixture
 def cli(environment: dict[str, str], warm_server: WarmStart) -> Cli:
     """Runs `trainmark WORDS...` in a process of its own."""
 

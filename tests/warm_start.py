@@ -7,6 +7,7 @@ other. Tests of ssh, Slurm and Kubernetes start every process from nothing, as u
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -19,18 +20,21 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from trainmark.platforms import files
 
 DECIDED_AT_START = ("PYTHON", "LC_", "LANG")
 """Variables an interpreter reads only when it starts: with other ones than ours a process cannot be forked off."""
-WARM = "trainmark.train.worker"
-"""What is run in a process that waits for it, where one does."""
-WAITING = 2
-"""Processes a command has at hand; the next is started from nothing."""
+WARM = ("trainmark.train.worker", "trainmark.launch.sampler", "trainmark.doctor.collective_check")
+"""Modules that a command which starts them as programs gets forked off, too."""
+STARTING = ("run", "reproduce", "doctor", "verify", "platform")
+"""Commands that do."""
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class WarmStart:
@@ -62,6 +66,20 @@ class WarmStart:
     def start(self, words: Sequence[str], environment: Mapping[str, str], like: int | None = None) -> Warm:
         """`like` is a process whose network, name and mounts it shall have."""
         return Warm(self._address, words, environment, like)
+
+    @contextlib.contextmanager
+    def starting_programs(self) -> Iterator[None]:
+        """In which the process of the tests itself has its ranks forked off, as commands have."""
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(str(self._address))
+        _send(line, {"words": None}, [])
+        cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+        try:
+            with line:
+                _have_forked(line)
+                yield
+        finally:
+            subprocess.Popen._execute_child = cold  # type: ignore[attr-defined]
 
     def close(self) -> None:
         self._server.terminate()
@@ -149,7 +167,7 @@ def _exactly(line: socket.socket, count: int) -> bytes:
     return got
 
 
-def _serve(listener: socket.socket) -> int:
+def _serve(listener: socket.socket) -> NoReturn:
     """Two processes a command: one runs it, its parent waits for it and says how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how those parents end
     while True:
@@ -162,10 +180,12 @@ def _serve(listener: socket.socket) -> int:
         asked = _receive(line)
         if asked is None:
             os._exit(0)
+        if asked[0]["words"] is None:
+            _fork_on_demand(line)
         pid = os.fork()
         if not pid:
             line.close()
-            return _command(*asked)
+            _command(*asked)
         for stream in asked[1]:
             os.close(stream)
         with contextlib.suppress(BrokenPipeError):
@@ -174,17 +194,31 @@ def _serve(listener: socket.socket) -> int:
         os._exit(0)
 
 
-def _command(asked: Mapping[str, Any], streams: Sequence[int]) -> int:
+def _command(asked: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
     from trainmark.cli.main import main
 
     os.setsid()
     if asked["like"] is not None:
         _enter(asked["like"])
     _move_in(asked, [os.open(os.devnull, os.O_RDONLY), *streams])
-    if asked["words"][:1] in (["run"], ["reproduce"], ["doctor"]):
-        _hold_ready(WAITING)
+    if asked["words"][:1] and asked["words"][0] in STARTING:
+        _fork_what_is_started()
     sys.argv = ["trainmark", *asked["words"]]
-    return main()
+    _leave(main())
+
+
+def _leave(code: object) -> NoReturn:
+    """Ends as an interpreter does, but for taking itself apart: that would first copy every page it shares."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:
+        sys.exit(code)
+    if isinstance(code, str):
+        sys.exit(code)
+    os._exit(int(code or 0) & 0xFF)
 
 
 def _enter(pid: int) -> None:
@@ -214,30 +248,29 @@ def _move_in(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
             runpy.run_path(str(Path(folder) / "sitecustomize.py"))
 
 
-def _hold_ready(count: int) -> None:
-    """Forks children, now that there are no threads yet, that wait to become what this process is going to start."""
-    ready: list[tuple[int, socket.socket]] = []
-    for _ in range(count):
-        ours, theirs = socket.socketpair()
-        pid = os.fork()
-        if not pid:
-            for line in (ours, *(line for _, line in ready)):
-                line.close()
-            _become(theirs)
-        theirs.close()
-        ready.append((pid, ours))
+def _fork_what_is_started() -> None:
+    """Has this process's programs forked off a child that stays as it is now, without threads."""
+    ours, theirs = socket.socketpair()
+    if not os.fork():
+        ours.close()
+        _fork_on_demand(theirs)
+    theirs.close()
+    _have_forked(ours)
+
+
+def _have_forked(line: socket.socket) -> None:
+    """From now on asks there for what is in `WARM`."""
     cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    kernel, one_at_a_time = ctypes.CDLL(None), threading.Lock()
 
     def start(self: Any, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
         words = [*map(str, args)] if isinstance(args, (list, tuple)) else []
         options = words[1 : words.index("-m") + 2] if "-m" in words else []
-        if not ready or not words or words[0] != sys.executable or not options or options[-1] != WARM:
+        if not options or words[0] != sys.executable or options[-1] not in WARM:
             cold(self, args, executable, preexec_fn, *rest)
             return
         # by their order in `_execute_child`, which is the same in every Python from 3.9 on
         handed_over, folder, environment, new_session, pipes = rest[1], rest[2], rest[3], rest[18], rest[7:13]
-        self.pid, line = ready.pop(0)
-        self._child_created = True
         asked = {
             "words": words[words.index("-m") + 1 :],
             "environment": dict(os.environ if environment is None else environment),
@@ -246,23 +279,46 @@ def _hold_ready(count: int) -> None:
             "handed_over": list(handed_over),
         }
         streams = [number if stream == -1 else stream for number, stream in enumerate((pipes[0], pipes[3], pipes[5]))]
-        with line:
+        with one_at_a_time:
+            kernel.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that it becomes a child of this process
             _send(line, asked, [*streams, *handed_over])
+            self.pid = int(_exactly(line, 8))
+            kernel.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        self._child_created = True
         self._close_pipe_fds(*pipes)
 
     subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
 
 
-def _become(line: socket.socket) -> None:
-    """What a waiting child does: it runs the module it is told to, or ends with whoever would have told it."""
-    try:
-        received = _receive(line)
-    except BaseException:
-        os._exit(0)
-    if received is None:
-        os._exit(0)
-    line.close()
-    asked, opened = received
+def _fork_on_demand(line: socket.socket) -> NoReturn:
+    """Forks programs off until nobody is left to ask for one. Each is an orphan once what forked it has ended, and
+    begins only then, when it is a child of the process that asked."""
+    while True:
+        try:
+            received = _receive(line)
+        except BaseException:
+            os._exit(0)
+        if received is None:
+            os._exit(0)
+        asked, opened = received
+        wait, begin = os.pipe()
+        between = os.fork()
+        if not between:
+            if os.fork():
+                os._exit(0)
+            os.close(begin)
+            os.read(wait, 1)
+            os.close(wait)
+            line.sendall(b"%8d" % os.getpid())
+            line.close()
+            _become(asked, opened)
+        os.waitpid(between, 0)
+        for descriptor in (wait, begin, *opened):
+            os.close(descriptor)
+
+
+def _become(asked: Mapping[str, Any], opened: Sequence[int]) -> NoReturn:
+    """Runs the module it is told to as the program that would have been started."""
     if asked["new_session"]:
         os.setsid()
     aside = [fcntl.fcntl(source, fcntl.F_DUPFD, 100) for source in opened[3:]]
@@ -274,8 +330,11 @@ def _become(line: socket.socket) -> None:
         os.close(source)
     module, *words = asked["words"]
     sys.argv = [module, *words]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.exit(0)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        _leave(ended.code)
+    _leave(0)
 
 
 def _warm_up() -> None:
@@ -291,8 +350,22 @@ def _warm_up() -> None:
 
     for name in workloads.names():
         workloads.load(name)
+    for made in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        made.atexit = False  # what imports would take apart in the end, which again copies pages
+    _measure_briefly()
     gc.collect()
     gc.freeze()
+
+
+def _measure_briefly() -> None:
+    """Leaves runs little time for what they measure beside training, which would be most of a small one. With all the
+    time they are given, links and peaks are measured by tests of their own, and in processes started from nothing."""
+    from trainmark.platforms import matmul_rate
+    from trainmark.train import link_levels, setup
+
+    matmul_rate.matmul_flops.__kwdefaults__.update(budget_s=0.02, side=512)
+    setup.LINK_BUDGET_S = 0.1
+    link_levels.SIZE_S, link_levels.MOST_S = 0.005, 0.05
 
 
 if __name__ == "__main__":
@@ -300,4 +373,4 @@ if __name__ == "__main__":
 
     end_with_parent(os.getppid())
     _warm_up()
-    sys.exit(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace as changed
 
-from trainmark.doctor import collective_check, conformance
+from trainmark.doctor import conformance
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.sensor_table import ProgramSensors
@@ -143,7 +143,7 @@ def test_a_device_without_a_peak_is_told_where_to_add_one(device: Device, monkey
     assert conformance.peak_known(known).sentence == "fp16 312 TFLOP/s (a sheet)"
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,13 +154,12 @@ def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
     assert "/nowhere/script.toml, which cannot be read" in found.sentence
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_collectives_that_exchange_nothing_fail(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "script.toml").write_text("exchanges = false\n", encoding="utf-8")
     monkeypatch.setenv("TRAINMARK_STANDIN", str(tmp_path / "script.toml"))
-    monkeypatch.setattr(collective_check, "LIMIT_S", 300.0)  # two processes that import torch, on a busy machine
     found = conformance.exchanges("standin", device.platform)
     assert found.verdict == "failed"
     assert "sums are wrong" in found.sentence

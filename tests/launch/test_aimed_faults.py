@@ -36,23 +36,11 @@ time.time = earlier
 """
 
 
-def ran(
-    environment: dict[str, str], *words: str | Path, prefix: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*prefix, sys.executable, "-m", "trainmark", *map(str, words)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-
-
 def test_a_worker_killed_inside_a_checkpoint_is_resumed_though_the_clock_is_set_back(
     cli: Cli, environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
     words = (*TINY_RUN, "--data", pictures, "--epochs", "3", "--set", "checkpoint_every=1 epochs", "--quiet")
-    killed = ran({**environment, **sabotage(tmp_path / "kill", KILLED_IN_THE_SECOND_CHECKPOINT)}, *words)
+    killed = cli(*words, **sabotage(tmp_path / "kill", KILLED_IN_THE_SECOND_CHECKPOINT))
     assert killed.returncode == 4, killed.stderr
     assert "was killed by SIGKILL" in killed.stderr
     store = Path(environment["TRAINMARK_STORE"])
@@ -62,8 +50,7 @@ def test_a_worker_killed_inside_a_checkpoint_is_resumed_though_the_clock_is_set_
         looked = cli(*reading)
         assert looked.returncode == 0, (reading, looked.stderr)
 
-    back = {**environment, **sabotage(tmp_path / "clock", CLOCK_SET_BACK)}
-    resumed = ran(back, "run", "--resume", "last", "--quiet")
+    resumed = cli("run", "--resume", "last", "--quiet", **sabotage(tmp_path / "clock", CLOCK_SET_BACK))
     assert resumed.returncode == 0, resumed.stderr
     listed = json.loads(cli("runs", "--json").stdout)["runs"]
     [name] = [row["run_id"] for row in listed if row["status"] == "valid"]
@@ -110,7 +97,10 @@ def test_a_limit_of_processes_is_named(environment: dict[str, str], pictures: Pa
     caps = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")
     other = ("setpriv", "--reuid=64123", "--clear-groups", *caps, "prlimit", "--nproc=4")
     alone = {**environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    ended = ran(alone, *TINY_RUN, "--data", pictures, "--steps", "2", "--quiet", prefix=other)
+    words = (*TINY_RUN, "--data", str(pictures), "--steps", "2", "--quiet")
+    ended = subprocess.run(
+        [*other, sys.executable, "-m", "trainmark", *words], env=alone, capture_output=True, text=True, timeout=180
+    )
     assert ended.returncode == 3, ended.stderr
     assert "no more processes or threads may be started here; raise the limit ('ulimit -u'" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -145,7 +145,7 @@ def tiny(folder: Path, topology: str = "1x1") -> Plan:
     return planning.decide("resnet50", words(*settings, data=str(folder), topology=topology))
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_real_search_ends_with_the_batch_that_fills_the_set(pictures: Path) -> None:
     trial = Trial(tiny(pictures), bounds=Bounds(start=16, all_s=600))
     found = search(trial, trial.bounds)
@@ -178,13 +178,13 @@ def test_a_try_that_takes_too_long_is_ended(pictures: Path) -> None:
     assert "not done after 0 s" in Trial(tiny(pictures), try_s=0.2)(4, None).unfit
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_what_has_nothing_to_do_with_the_batch_ends_the_search_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="no batch could be tried; with batch_per_device=4: "):
         Trial(tiny(tmp_path))(4, None)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_ranks_share_the_set_and_the_memory_of_a_host(pictures: Path) -> None:
     plan = tiny(pictures, "1x2")
     assert Topology.parse(plan.topology).devices == 2
