@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -115,36 +115,100 @@ def alone(precision: str = "fp32", **change: Any) -> dict[str, Any]:
     return learn(change, precision, 1)
 
 
-def ranks(
-    world: int, local_ranks: int, *, precision: str = "fp32", save: str = "", resume: str = "", **change: Any
-) -> dict[str, Any]:
-    if world == 1:
-        return learn(change, precision, 1, save, resume)
-    found = on_ranks(world, learn, change, precision, local_ranks, save, resume)
-    assert all(one["losses"] == found[0]["losses"] for one in found)
-    return {**found[0], "held": [one["held"] for one in found]}
+class Lesson(NamedTuple):
+    """What ranks learn together, as arguments of `learn`."""
+
+    change: dict[str, Any]
+    precision: str
+    local_ranks: int
+    save: str
+    resume: str
+
+
+WAYS: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "replicas": (2, 2, {"parallel": "ddp"}),
+    "four replicas of a small gpt124m": (4, 4, {"parallel": "ddp", **GPT}),
+    "shards of a small gpt124m": (2, 2, {"parallel": "fsdp", **GPT}),
+    "shards": (2, 2, {"parallel": "fsdp"}),
+    "shards of one rank": (2, 1, {"parallel": "hsdp", "tied": True}),
+    "four shards computed again": (4, 4, {"parallel": "fsdp", "recompute": "full"}),
+    "shards in two nodes, in part computed again": (4, 2, {"parallel": "hsdp", "recompute": "selective"}),
+    "shards of two micro-batches": (2, 2, {"parallel": "fsdp", "accumulate": 2, "tied": True}),
+    "blocks of two": (2, 2, {"parallel": "fsdp", "tensor_parallel": 2, "tied": True}),
+    "shards of blocks of two": (
+        *(4, 4),
+        {"parallel": "fsdp", "tensor_parallel": 2, "recompute": "selective", "accumulate": 2},
+    ),
+    "blocks of two in two nodes": (4, 2, {"parallel": "hsdp", "tensor_parallel": 2}),
+}
+"""Ranks, ranks a node, and how they share the network."""
+WIDE = {"width": 32, "kv_heads": 4, "ffn": 48, "context": 16}
+"""Of whose sizes all are multiples of 16."""
+IN_EIGHT_BITS: dict[str, dict[str, Any]] = {
+    "replicas in fp8": {"parallel": "ddp"},
+    "shards in fp8": {"parallel": "fsdp"},
+    "shards in fp8, in part computed again": {"parallel": "fsdp", "recompute": "selective"},
+}
+SAVING = ("shards", "blocks to go on alone")
+"""And all that compute in fewer bits than they keep."""
+GONE_ON = {"two replicas": (2, "ddp", 1), "four shards": (4, "fsdp", 1), "four shards of blocks": (4, "fsdp", 2)}
+
+
+def lessons(folder: Path) -> dict[int, dict[str, Lesson]]:
+    """By how many ranks take them; one that goes on comes after the one that saved."""
+    found: dict[int, dict[str, Lesson]] = {2: {}, 4: {}}
+
+    def take(name: str, world: int, local_ranks: int, precision: str = "fp32", resume: str = "", **change: Any) -> None:
+        saved = str(folder / name) if name in SAVING or precision != "fp32" else ""
+        resumed = str(folder / resume) if resume else ""
+        found[world][name] = Lesson(change, precision, local_ranks, saved, resumed)
+
+    for name, (world, local_ranks, change) in WAYS.items():
+        take(name, world, local_ranks, **change)
+    for tensor in (1, 2):
+        take(f"bf16 on {tensor}", 2, 2, "bf16", parallel="fsdp", tensor_parallel=tensor)
+    for name, change in IN_EIGHT_BITS.items():
+        take(name, 2, 2, "fp8", **WIDE, **change)
+    for name, (world, parallel, tensor) in GONE_ON.items():
+        take(name, world, world, resume="shards", parallel=parallel, tensor_parallel=tensor)
+    take("blocks to go on alone", 4, 4, parallel="fsdp", tensor_parallel=2)
+    for precision in ("fp32", "bf16"):
+        take(f"after one in {precision}", 2, 2, precision, f"alone in {precision}", parallel="fsdp", tied=True)
+    return found
+
+
+def learn_each(lessons: dict[str, Lesson]) -> dict[str, dict[str, Any]]:
+    return {name: learn(*lesson) for name, lesson in lessons.items()}
+
+
+class Learnt(NamedTuple):
+    folder: Path
+    """Where each lesson left its checkpoint, by name."""
+    by_name: dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Learnt:
+    """What two ranks and four found in all their lessons, which they take one after the other, as starting them and
+    their first step take longest."""
+    folder = tmp_path_factory.mktemp("sharded")
+    for precision in ("fp32", "bf16"):
+        learn({"tied": True}, precision, 1, str(folder / f"alone in {precision}"))
+    found: dict[str, dict[str, Any]] = {}
+    for world, taken in lessons(folder).items():
+        ranks = on_ranks(world, learn_each, taken)
+        for name in taken:
+            assert all(one[name]["losses"] == ranks[0][name]["losses"] for one in ranks), name
+            found[name] = {**ranks[0][name], "held": [one[name]["held"] for one in ranks]}
+    return Learnt(folder, found)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world", "local_ranks", "change"),
-    [
-        (2, 2, {"parallel": "ddp"}),
-        (4, 4, {"parallel": "ddp", **GPT}),
-        (2, 2, {"parallel": "fsdp", **GPT}),
-        (2, 2, {"parallel": "fsdp"}),
-        (2, 1, {"parallel": "hsdp", "tied": True}),
-        (4, 4, {"parallel": "fsdp", "recompute": "full"}),
-        (4, 2, {"parallel": "hsdp", "recompute": "selective"}),
-        (2, 2, {"parallel": "fsdp", "accumulate": 2, "tied": True}),
-        (2, 2, {"parallel": "fsdp", "tensor_parallel": 2, "tied": True}),
-        (4, 4, {"parallel": "fsdp", "tensor_parallel": 2, "recompute": "selective", "accumulate": 2}),
-        (4, 2, {"parallel": "hsdp", "tensor_parallel": 2}),
-    ],
-)
-def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_losses_are_those_of_one_device(learnt: Learnt, way: str) -> None:
+    world, local_ranks, change = WAYS[way]
     same = {name: value for name, value in change.items() if name not in ("parallel", "recompute", "accumulate")}
-    found = ranks(world, local_ranks, **change)
+    found = learnt.by_name[way]
     assert found["losses"] == pytest.approx(alone(**same)["losses"], rel=1e-4)
     whole = alone(**same)["held"]
     if change["parallel"] == "ddp":
@@ -171,66 +235,50 @@ def test_losses_are_those_of_one_device(world: int, local_ranks: int, change: di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tensor", [1, 2])
-def test_bf16_is_computed_from_float32_masters_and_summed_in_float32(tmp_path: Path, tensor: int) -> None:
-    found = ranks(2, 2, precision="bf16", parallel="fsdp", tensor_parallel=tensor, save=str(tmp_path))
+def test_bf16_is_computed_from_float32_masters_and_summed_in_float32(learnt: Learnt, tensor: int) -> None:
+    found, folder = learnt.by_name[f"bf16 on {tensor}"], learnt.folder / f"bf16 on {tensor}"
     assert found["losses"] == pytest.approx(alone("bf16")["losses"], rel=1e-2)
-    state = checkpoint.load_newest(tmp_path)[0]["stepper"]
+    state = checkpoint.load_newest(folder)[0]["stepper"]
     assert {weight.dtype for weight in state["model"].values()} == {torch.float32}
     assert state["master_weights"] == []
     assert found["types"] == ["torch.bfloat16"]
     # one device keeps weights and masters apart
-    alone_from_there = learn({}, "bf16", 1, resume=str(tmp_path))
+    alone_from_there = learn({}, "bf16", 1, resume=str(folder))
     assert alone_from_there["losses"] == pytest.approx(found["losses"][SAVED:], rel=5e-3)
 
 
-WIDE = {"width": 32, "kv_heads": 4, "ffn": 48, "context": 16}
-"""Of whose sizes all are multiples of 16."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("parallel", "change"), [("ddp", {}), ("fsdp", {}), ("fsdp", {"recompute": "selective"})])
-def test_fp8_learns_on_two_ranks_what_it_learns_on_one(tmp_path: Path, parallel: str, change: dict[str, Any]) -> None:
-    found = ranks(2, 2, precision="fp8", parallel=parallel, save=str(tmp_path), **WIDE, **change)
+@pytest.mark.parametrize("way", IN_EIGHT_BITS)
+def test_fp8_learns_on_two_ranks_what_it_learns_on_one(learnt: Learnt, way: str) -> None:
+    found = learnt.by_name[way]
     assert found["losses"] == pytest.approx(alone("fp8", **WIDE)["losses"], rel=5e-3)
     assert found["losses"] != alone("bf16", **WIDE)["losses"]
     assert found["losses"] == pytest.approx(alone("bf16", **WIDE)["losses"], rel=1e-2)
-    state = checkpoint.load_newest(tmp_path)[0]["stepper"]
-    masters = state["model"].values() if parallel == "fsdp" else state["master_weights"]
+    state = checkpoint.load_newest(learnt.folder / way)[0]["stepper"]
+    masters = state["model"].values() if IN_EIGHT_BITS[way]["parallel"] == "fsdp" else state["master_weights"]
     assert {weight.dtype for weight in masters} == {torch.float32}
 
 
-@pytest.fixture(scope="module")
-def saved_by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sharded")
-    ranks(2, 2, parallel="fsdp", save=str(folder))
-    return folder
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world", "parallel", "tensor"), [(1, "ddp", 1), (2, "ddp", 1), (4, "fsdp", 1), (4, "fsdp", 2)]
-)
-def test_what_two_ranks_sharded_saved_goes_on_with_any_number_in_any_way(
-    world: int, parallel: str, tensor: int, saved_by_two: Path
-) -> None:
-    [newest] = weights.checkpoints(saved_by_two)
+@pytest.mark.parametrize("way", ["one device", *GONE_ON])
+def test_what_two_ranks_sharded_saved_goes_on_with_any_number_in_any_way(learnt: Learnt, way: str) -> None:
+    saved = learnt.folder / "shards"
+    [newest] = weights.checkpoints(saved)
     assert [path.name for path in sorted(newest.glob("rank*"))] == ["rank00000.safetensors", "rank00001.safetensors"]
-    found = ranks(world, world, parallel=parallel, tensor_parallel=tensor, resume=str(saved_by_two))
+    found = learnt.by_name[way] if way in GONE_ON else learn({}, "fp32", 1, resume=str(saved))
     assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
 
 
 @pytest.mark.slow
-def test_what_four_ranks_saved_that_share_blocks_goes_on_on_one_device(tmp_path: Path) -> None:
-    ranks(4, 4, parallel="fsdp", tensor_parallel=2, save=str(tmp_path))
-    found = ranks(1, 1, resume=str(tmp_path))
+def test_what_four_ranks_saved_that_share_blocks_goes_on_on_one_device(learnt: Learnt) -> None:
+    found = learn({}, "fp32", 1, resume=str(learnt.folder / "blocks to go on alone"))
     assert found["losses"] == pytest.approx(alone()["losses"][SAVED:], rel=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "differs"), [("fp32", 1e-4), ("bf16", 5e-3)])
-def test_what_one_device_saved_goes_on_sharded(tmp_path: Path, precision: str, differs: float) -> None:
-    learn({"tied": True}, precision, 1, str(tmp_path))
-    found = ranks(2, 2, precision=precision, parallel="fsdp", tied=True, resume=str(tmp_path))
+def test_what_one_device_saved_goes_on_sharded(learnt: Learnt, precision: str, differs: float) -> None:
+    found = learnt.by_name[f"after one in {precision}"]
     assert found["losses"] == pytest.approx(alone(precision, tied=True)["losses"][SAVED:], rel=differs)
 
 
@@ -303,8 +351,12 @@ class Log:
         self.exchange_ends()
 
 
-def waits(is_cpu: bool) -> list[str]:
+def waits() -> list[list[str]]:
     """What the clock is told in a step of two blocks, on a CPU and on what queues its work."""
+    return [_told_of_a_step(is_cpu) for is_cpu in (True, False)]
+
+
+def _told_of_a_step(is_cpu: bool) -> list[str]:
     device: Any = SimpleNamespace(is_cpu=is_cpu, torch=torch.device("cpu"))
     log: Any = Log()
     with torch.device("meta"):
@@ -322,7 +374,7 @@ def waits(is_cpu: bool) -> list[str]:
 
 @pytest.mark.slow
 def test_the_clock_is_told_of_the_exchanges_that_computing_does_not_hide() -> None:
-    on_cpu, queued = on_ranks(2, waits, True)[0], on_ranks(2, waits, False)[0]
+    on_cpu, queued = on_ranks(2, waits)[0]
     assert on_cpu == ["begins", "ends"] * (len(on_cpu) // 2)
     # of evaluation nothing; of the step a wait for each block's weights, and one for the last gradients
     assert queued == ["begins", "ends"] * 3
