@@ -244,7 +244,7 @@ def test_power_of_scripted_devices_is_on_the_record_and_in_the_table(cli: Cli, p
 def test_a_sampler_that_is_killed_leaves_the_run_valid_and_the_record_says_so(
     environment: dict[str, str], pictures: Path
 ) -> None:
-    started = Started(environment, *LONG, "--data", pictures, "--seconds", "8")
+    started = Started(environment, *LONG, "--data", pictures, "--seconds", "4")
     started.wait_for_steps(1)
     [begin] = [
         event

@@ -89,9 +89,10 @@ def test_what_takes_the_most_is_advised_about_first(shares: dict[str, float], id
     assert word in next(profile_facts.advice(found, record, ENGLISH))
 
 
-@pytest.mark.slow
-def test_a_run_looks_where_time_goes_and_counts_the_same_steps(cli: Cli, environment: dict[str, str]) -> None:
-    done = cli(*TINY_RUN, "--steps", "4", "--profile", "2", "--json")
+def test_a_run_looks_where_time_goes_and_counts_the_same_steps(
+    cli: Cli, environment: dict[str, str], pictures: Path
+) -> None:
+    done = cli(*TINY_RUN, "--data", pictures, "--steps", "4", "--profile", "2", "--json")
     assert done.returncode == 0, done.stderr
     record = Record.from_json(json.loads(done.stdout))
     found = record.environment.profile
