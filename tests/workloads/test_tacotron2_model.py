@@ -15,6 +15,7 @@ from torch import Tensor
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.precision import Precision
+from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
 from trainmark.workloads import weights
 from trainmark.workloads.tacotron2 import dropout, products, teacher_forcing
@@ -372,3 +373,46 @@ def test_dropout_drops_its_share_and_makes_up_for_it(share: float) -> None:
         one, other = flat[:-apart] - flat.mean(), flat[apart:] - flat.mean()
         assert abs(float((one * other).mean() / flat.var())) < 0.006
     assert dropout.drop(kept, share, training=False) is kept
+
+
+@pytest.mark.parametrize("drop", [0.1, 0.0])
+def test_parts_that_can_be_compiled_give_what_the_loops_give_by_themselves(
+    drop: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teacher_forcing, "_CHUNK_ELEMENTS", 1 << 12)  # several chunks
+    found = []
+    for fused in (False, True):
+        torch.manual_seed(3)
+        model = Tacotron2(SMALL, hidden_dropout=drop).train()
+        monkeypatch.setattr(type(model.decoder.fused), "compiled", fused)
+        outputs = model(*some_batch())
+        some_loss(outputs).backward()  # type: ignore[no-untyped-call]
+        found.append([*outputs[:4], *(parameter.grad for parameter in model.decoder.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, while it loads its compiler
+def test_tacotron2_trains_compiled_with_the_losses_it_has_by_itself() -> None:
+    losses = []
+    for compiled in ("no", "blocks"):
+        torch.manual_seed(3)
+        recipe = replace(SMOKE, compiled=compiled)
+        device = Platform(files.load("cpu")).open(0)
+        stepper = build_stepper(WORKLOAD, recipe, Precision.parse("fp32"), device, 1)
+        text, symbols, mels = some_batch()
+        batch = SpeechBatch(
+            text=text,
+            symbols=tuple(symbols),
+            mels=mels,
+            frames=torch.full((3,), len(mels)),
+            frames_on_host=(len(mels),) * 3,
+            numbers=(0, 1, 2),
+            count=3,
+            global_count=3,
+        )
+        losses.append([float(stepper.step(batch)) for _ in range(3)])
+        model: Any = stepper.bare_model
+        assert model.decoder.fused.compiled is (compiled == "blocks")
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

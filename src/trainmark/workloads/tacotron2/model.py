@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from trainmark.workloads.tacotron2 import attention_quality, dropout
+from trainmark.workloads.tacotron2.fused import Fused
 from trainmark.workloads.tacotron2.teacher_forcing import Weights, teacher_forced
 
 
@@ -215,6 +216,7 @@ class Decoder(nn.Module):
         self.linear_projection = Linear(sizes.decoder_rnn + sizes.encoder, sizes.bands)
         self.gate_layer = Linear(sizes.decoder_rnn + sizes.encoder, 1, gain="sigmoid")
         self.hidden_dropout = hidden_dropout
+        self.fused = Fused.new()
 
     def start(self, memory: Tensor) -> DecoderState:
         clips, symbols, width = memory.shape
@@ -270,6 +272,7 @@ class Decoder(nn.Module):
             location=layer.location_layer.folded(),
             energy=layer.v.linear_layer.weight.view(-1),
             drop=self.hidden_dropout if self.training else 0.0,
+            fused=self.fused if self.fused.compiled else None,
         )
         mel, gate = self.linear_projection.linear_layer, self.gate_layer.linear_layer
         # both projections as one product
@@ -352,6 +355,11 @@ class Tacotron2(nn.Module):
                 strayed=self.guided_attention * attention_quality.strayed(outputs.alignment, frames, symbols)
             )
         return masked(outputs, frames) if self.mask_padding else outputs
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """What is worth compiling apart: the work between the products of the loops."""
+        return self.decoder.fused.parts()
 
     def read(self, text: Tensor, lengths: Sequence[int]) -> Tensor:
         """What the encoder makes of the letters: (clips, symbols, width)."""

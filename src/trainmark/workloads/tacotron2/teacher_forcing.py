@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.workloads.tacotron2 import dropout
+from trainmark.workloads.tacotron2.fused import Fused
 from trainmark.workloads.tacotron2.products import Arithmetic, Product
+from trainmark.workloads.tanh import tanh_
 
 _CHUNK_ELEMENTS = 1 << 20
 """How much is prepared at once on the way back: enough to be worth the calls, and little enough to stay in cache."""
@@ -47,9 +49,11 @@ def teacher_forced(
     location: Tensor,
     energy: Tensor,
     drop: float,
+    fused: Fused | None = None,
 ) -> tuple[Tensor, Tensor]:
     """From prenet outputs (frames, clips, width) and the encoder's memory (clips, symbols, width) to what both
-    projections read, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols)."""
+    projections read, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols). `fused` is
+    what the loops compute between their products with, where that is compiled."""
     arithmetic = Arithmetic.of(frames)
     width = frames.shape[2]
     steps, clips, _ = frames.shape
@@ -64,13 +68,13 @@ def teacher_forced(
     kept = drawn(hidden)
     with torch.autocast(frames.device.type, enabled=False):
         states, alignment = AttentionLoop.apply(  # type: ignore[no-untyped-call]
-            known, fed_back, query, location, energy, keys, memory, padding, kept, arithmetic
+            known, fed_back, query, location, energy, keys, memory, padding, kept, arithmetic, fused
         )
 
     known = F.linear(states, decoder_rnn.input, decoder_rnn.bias)
     kept = drawn(decoder_rnn.hidden.shape[1])
     with torch.autocast(frames.device.type, enabled=False):
-        said = LstmLoop.apply(known, decoder_rnn.hidden, kept, arithmetic)  # type: ignore[no-untyped-call]
+        said = LstmLoop.apply(known, decoder_rnn.hidden, kept, arithmetic, fused)  # type: ignore[no-untyped-call]
     return torch.cat((said, states[..., hidden:]), 2), alignment
 
 
@@ -83,19 +87,21 @@ class LstmLoop(torch.autograd.Function):
     """An LSTM whose input product is known; the state that goes on from step to step is the dropped one."""
 
     @staticmethod
-    def forward(ctx: Any, known: Tensor, weight: Tensor, kept: Tensor | None, arithmetic: Arithmetic) -> Tensor:
+    def forward(
+        ctx: Any, known: Tensor, weight: Tensor, kept: Tensor | None, arithmetic: Arithmetic, fused: Fused | None
+    ) -> Tensor:
         steps, clips, gates = known.shape
         weight = arithmetic.take(weight)
         recurrent = Product(weight, clips, arithmetic)
         states = torch.zeros(steps + 1, clips, gates // 4, dtype=arithmetic.held, device=known.device)
-        cell = LSTMStep(known, kept, keep=any(ctx.needs_input_grad))
+        cell = LSTMStep(known, kept, keep=any(ctx.needs_input_grad), fused=fused)
         before, *after = states.unbind(0)
         for step, (x, state) in enumerate(zip(arithmetic.take(known).unbind(0), after, strict=True)):
             cell.forward(step, x, recurrent(before), state)
             arithmetic.round_(state)
             before = state
         ctx.save_for_backward(weight, states, *cell.saved())
-        ctx.arithmetic = arithmetic
+        ctx.arithmetic, ctx.fused = arithmetic, fused
         return states[1:].to(known.dtype)
 
     @staticmethod
@@ -104,20 +110,21 @@ class LstmLoop(torch.autograd.Function):
         arithmetic = ctx.arithmetic
         steps, clips, hidden = gradient.shape
         recurrent = Product(weight.t(), clips, arithmetic)
-        cell = CellGradient(saved, arithmetic)
+        cell = CellGradient(saved, arithmetic, ctx.fused)
         arriving = gradient.float().unbind(0)
         back = torch.zeros(clips, hidden, dtype=arithmetic.held, device=gradient.device)
         for step in reversed(range(steps)):
-            back = recurrent(cell.backward(step, arriving[step] + back))
+            back = recurrent(cell.backward(step, arriving[step], back))
         gates = cell.gates.view(steps * clips, -1)
         # autograd casts each gradient to the type of what it is for
-        return cell.gates, arithmetic.round_(gates.t() @ states[:-1].view(steps * clips, hidden)), None, None
+        return cell.gates, arithmetic.round_(gates.t() @ states[:-1].view(steps * clips, hidden)), None, None, None
 
 
 class LSTMStep:
     """The pointwise part of an LSTM step, in float32, writing down what its gradient will need."""
 
-    def __init__(self, known: Tensor, kept: Tensor | None, *, keep: bool) -> None:
+    def __init__(self, known: Tensor, kept: Tensor | None, *, keep: bool, fused: Fused | None) -> None:
+        self._fused = fused if keep else None
         steps, clips, four = known.shape
         hidden = four // 4
         gates = over_steps(steps, clips, four, keep=keep, like=known)
@@ -139,6 +146,11 @@ class LSTMStep:
 
     def forward(self, step: int, known: Tensor, fed_back: Tensor, state: Tensor) -> None:
         """From the two parts of the gates' sums to the hidden state, written into `state`."""
+        if self._fused:
+            kept = None if self._kept is None else self._kept[step]
+            after = self._cells[step + 1]
+            self._fused.cell(known, fed_back, self._cells[step], kept, self._gates[step], after, state)
+            return
         torch.add(known, fed_back, out=self._gates[step])
         self._sigmoid_first[step].sigmoid_()
         self._tanh[step].tanh_()
@@ -159,23 +171,33 @@ class CellGradient:
     many steps at once, in the very place where the gates' gradients end up.
     """
 
-    def __init__(self, saved: Sequence[Tensor], arithmetic: Arithmetic) -> None:
+    def __init__(self, saved: Sequence[Tensor], arithmetic: Arithmetic, fused: Fused | None) -> None:
+        self._fused = fused
         acted, cells, self._kept = saved
         self._acted, self._cells = acted, cells
         steps, clips, four = acted.shape
         self._chunk = max(1, _CHUNK_ELEMENTS // (clips * four))
         self._first = steps
-        self._exact = None if arithmetic.held is torch.float32 else torch.empty_like(acted[: self._chunk])
+        in_place = arithmetic.held is torch.float32 and not fused
+        self._exact = None if in_place else torch.empty_like(acted[: self._chunk])
         self.gates = torch.empty(steps, clips, four, dtype=arithmetic.held, device=acted.device)
         """Gradients of the gates' sums."""
         self._carried = torch.zeros_like(cells[0])
         self._arithmetic = arithmetic
 
-    def backward(self, step: int, hidden: Tensor) -> Tensor:
-        """Gradients of the step's gates from the gradient of its hidden state."""
+    def backward(self, step: int, arriving: Tensor, back: Tensor, asked: Tensor | None = None) -> Tensor:
+        """Gradients of the step's gates from the parts of the gradient of its hidden state."""
         if step < self._first:
             self._prepare(max(0, step + 1 - self._chunk), step + 1)
         place = step - self._first
+        if self._fused:
+            to_cell, forget, known = self._to_cell[place], self._forget[place], self._known[place]
+            gates = self.gates[step]
+            self._fused.cell_back(arriving, back, asked, to_cell, forget, self._carried, known, gates)
+            return self._arithmetic.round_(gates)
+        hidden = arriving + back
+        if asked is not None:
+            hidden.add_(asked)
         self._carried.addcmul_(hidden, self._to_cell[place])
         self._output[place].mul_(hidden)
         self._others[place].mul_(self._carried.unsqueeze(1))
@@ -195,7 +217,7 @@ class CellGradient:
         torch.mul(g, i, out=to_i).mul_(1 - i)
         torch.mul(before, f, out=to_f).mul_(1 - f)
         torch.mul(g, g, out=to_g).neg_().add_(1).mul_(i)
-        squashed = torch.tanh(after)
+        squashed = tanh_(after.clone())
         to_cell = torch.mul(squashed, squashed).neg_().add_(1).mul_(o)
         torch.mul(squashed, o, out=to_o).mul_(1 - o)
         if self._kept is not None:
@@ -203,7 +225,7 @@ class CellGradient:
             to_cell.mul_(self._kept[first:end])
         self._first = first
         self._to_cell, self._forget = to_cell.unbind(0), f.unbind(0)
-        self._output, self._others = to_o.unbind(0), known[:, :, :3].unbind(0)
+        self._output, self._others, self._known = to_o.unbind(0), known[:, :, :3].unbind(0), known.unbind(0)
 
 
 class AttentionLoop(torch.autograd.Function):
@@ -225,6 +247,7 @@ class AttentionLoop(torch.autograd.Function):
         padding: Tensor,
         kept: Tensor | None,
         arithmetic: Arithmetic,
+        fused: Fused | None,
     ) -> tuple[Tensor, Tensor]:
         steps, clips, gates = known.shape
         hidden, symbols, channels, device = gates // 4, memory.shape[1], keys.shape[2], known.device
@@ -232,13 +255,15 @@ class AttentionLoop(torch.autograd.Function):
         recurrent, asking = Product(weight, clips, arithmetic), Product(query, clips, arithmetic)
         states = torch.zeros(steps + 1, clips, weight.shape[1], dtype=arithmetic.held, device=device)
         keep = any(ctx.needs_input_grad)
-        cell = LSTMStep(known, kept, keep=keep)
+        ctx.fused = fused = fused if keep else None
+        cell = LSTMStep(known, kept, keep=keep, fused=fused)
         looked = Looked(steps, clips, symbols, location.shape[2], keep=keep, like=known)
         to_features = location.float().view(channels, -1).t().contiguous()
         keys_, energy_ = keys.float().reshape(clips * symbols, channels), energy.float()
         hiding = torch.zeros(clips, symbols, device=device).masked_fill_(padding, -torch.inf)
         acted = over_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
-        scratch = None if acted.dtype == torch.float32 else torch.empty(clips, symbols, channels, device=device)
+        in_place = acted.dtype == torch.float32 and not fused
+        scratch = None if in_place else torch.empty(clips, symbols, channels, device=device)
         alignment = torch.empty(steps, clips, symbols, device=device)
 
         asked, shown = states[1:, :, :hidden].unbind(0), states[1:, :, hidden:].unsqueeze(2).unbind(0)
@@ -249,12 +274,17 @@ class AttentionLoop(torch.autograd.Function):
             arithmetic.round_(asked[step])
             felt = scratch if scratch is not None else stored[step]
             torch.addmm(keys_, looked.features(step), to_features, out=felt.view(-1, channels))
-            felt.add_(asking(asked[step]).unsqueeze(1)).tanh_()
-            if scratch is not None:
-                stored[step].copy_(felt)
-            energies = torch.mv(felt.view(-1, channels), energy_).view(clips, symbols).add_(hiding)
-            weights = torch.softmax(energies, 1, out=weights_of[step])
-            looked.note(step, weights)
+            weights = weights_of[step]
+            if fused:
+                energies = fused.feel(felt, asking(asked[step]), energy_, hiding, stored[step])
+                fused.look(energies, weights, *looked.places(step))
+            else:
+                tanh_(felt.add_(asking(asked[step]).unsqueeze(1)))
+                if scratch is not None:
+                    stored[step].copy_(felt)
+                energies = torch.mv(felt.view(-1, channels), energy_).view(clips, symbols).add_(hiding)
+                torch.softmax(energies, 1, out=weights)
+                looked.note(step, weights)
             torch.bmm(weights.to(arithmetic.held).unsqueeze(1), seen, out=shown[step])
             arithmetic.round_(shown[step])
             before = state
@@ -272,8 +302,8 @@ class AttentionLoop(torch.autograd.Function):
         steps, clips, _, channels = acted.shape
         hidden = query.shape[1]
         recurrent, asking = Product(weight.t(), clips, arithmetic), Product(query.t(), clips, arithmetic)
-        cell = CellGradient(saved, arithmetic)
-        look = LookGradient(acted, alignment, padded, location.float(), energy)
+        cell = CellGradient(saved, arithmetic, ctx.fused)
+        look = LookGradient(acted, alignment, padded, location.float(), energy, ctx.fused)
         to_query = torch.empty(steps, clips, channels, dtype=arithmetic.held, device=acted.device)
         to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=arithmetic.held, device=acted.device)
         seen_turned = seen.transpose(1, 2)
@@ -286,9 +316,9 @@ class AttentionLoop(torch.autograd.Function):
             to_weights = torch.bmm(shown.unsqueeze(1), seen_turned).squeeze(1)
             if to_alignment is not None:
                 to_weights = to_weights + to_alignment[step]
-            asked = arithmetic.round_(to_query[step].copy_(look.backward(step, to_weights)))
-            to_hidden = (arriving_hidden[step] + back[:, :hidden]).add_(asking(asked))
-            back = recurrent(cell.backward(step, to_hidden))
+            look.backward(step, to_weights, to_query[step])
+            asked = asking(arithmetic.round_(to_query[step]))
+            back = recurrent(cell.backward(step, arriving_hidden[step], back[:, :hidden], asked))
         rows = steps * clips
         gates = cell.gates.view(rows, -1)
         return (
@@ -299,9 +329,7 @@ class AttentionLoop(torch.autograd.Function):
             look.to_energy,
             look.to_keys,
             torch.bmm(alignment.permute(1, 2, 0).to(arithmetic.held), to_shown.transpose(0, 1)),
-            None,
-            None,
-            None,
+            *(None,) * 4,
         )
 
 
@@ -323,6 +351,10 @@ class Looked:
         """The window around each symbol: (clips x symbols, 2 x kernel)."""
         return self._features.copy_(self._windows[step]).view(-1, self._features.shape[2] * self._features.shape[3])
 
+    def places(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Where the sum so far is, and where the step's weights and the sum after it go."""
+        return self._sum[step], self._last[step + 1], self._sum[step + 1]
+
     def note(self, step: int, weights: Tensor) -> None:
         self._last[step + 1].copy_(weights)
         torch.add(self._sum[step], weights, out=self._sum[step + 1])
@@ -341,7 +373,16 @@ class LookGradient:
     for each symbol its row for the query, then its row for the padded weights before, then that for their sum.
     """
 
-    def __init__(self, acted: Tensor, alignment: Tensor, padded: Tensor, location: Tensor, energy: Tensor) -> None:
+    def __init__(
+        self,
+        acted: Tensor,
+        alignment: Tensor,
+        padded: Tensor,
+        location: Tensor,
+        energy: Tensor,
+        fused: Fused | None,
+    ) -> None:
+        self._fused = fused
         steps, clips, symbols, channels = acted.shape
         self._acted, self._padded, self._energy = acted, padded, energy
         self._kernel, length = location.shape[2], padded.shape[3]
@@ -367,24 +408,32 @@ class LookGradient:
         self.to_energy = torch.zeros_like(energy)
         self._to_location = torch.zeros_like(self._location)
 
-    def backward(self, step: int, to_weights: Tensor) -> Tensor:
-        """The gradient of the step's query from what arrives at its attention weights from its own context."""
+    def backward(self, step: int, to_weights: Tensor, to_query: Tensor) -> None:
+        """Writes the gradient of the step's query, from what arrives at its attention weights from its own context."""
         if step < self._first:
             self._prepare(max(0, step + 1 - self._chunk), step + 1)
         place = step - self._first
-        weights = self._alignment[step]
-        to_weights = self._carried.add_(to_weights)
-        energies = torch.ops.aten._softmax_backward_data(to_weights, weights, 1, torch.float32)
-        self._energies[place].copy_(energies)
+        weights, energies = self._alignment[step], self._energies[place]
+        if self._fused:
+            self._fused.look_back(self._carried, to_weights, weights, energies)
+        else:
+            to_weights = self._carried.add_(to_weights)
+            energies.copy_(torch.ops.aten._softmax_backward_data(to_weights, weights, 1, torch.float32))
         both = torch.bmm(energies.unsqueeze(1), self._rows[place]).squeeze(1)
         channels, symbols = self._energy.shape[0], weights.shape[1]
         length = self._padded.shape[3]
         last, total = channels + self._side, channels + length + self._side
-        self._to_sum.add_(both[:, total : total + symbols])
-        torch.add(both[:, last : last + symbols], self._to_sum, out=self._carried)
+        asked, before, summed = (
+            both[:, at : at + count] for at, count in ((0, channels), (last, symbols), (total, symbols))
+        )
+        if self._fused:
+            self._fused.spread(asked, before, summed, self._to_sum, self._carried, to_query)
+        else:
+            self._to_sum.add_(summed)
+            torch.add(before, self._to_sum, out=self._carried)
+            to_query.copy_(asked)
         if place == 0:
             self._add_up()
-        return both[:, :channels]
 
     @property
     def to_location(self) -> Tensor:
