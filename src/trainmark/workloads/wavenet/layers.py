@@ -3,7 +3,8 @@
 What goes on from layer to layer and what layers add up are one state, to which each layer adds one product, in place.
 A layer's halving of what goes on would be another pass over it: instead the weights of those after it are made so much
 smaller, and those that add to it so much larger, until it comes to a power of two. Biases of what goes on are known
-beforehand and added where it is copied to be padded. Frames are spread over samples right into the gates' sums.
+beforehand and added where it is copied to be padded. Frames are spread over samples right into the gates' sums. And
+tanh is taken by sigmoid, which is quicker: tanh(x) / 2 is sigmoid(2x) - 1/2, and weights bear both factors.
 """
 
 from __future__ import annotations
@@ -53,18 +54,31 @@ def layers_total(
     state = torch.cat([x, begin.to(x)[:, None].expand(len(x), -1, x.shape[2])], 1)
     shift = torch.zeros_like(x[0, :, 0])  # what biases have added to the part that goes on
     flat: list[Tensor] = []
+    loud = _loudness(x.dtype)
+    louder = _signals_times(loud, len(weights[0].conv), weights[0].conv)
     for number, (window, own) in enumerate(zip(windows, weights, strict=True)):
         quieter = HALF ** (number % HALVED_TOGETHER)
         if _halves(number):
             shift = shift * HALF**HALVED_TOGETHER
-        adds = torch.cat([own.out / quieter, own.skip])[:, :, 0]
-        flat += [tensor.to(x.dtype) for tensor in (window, shift, own.conv * quieter, own.conv_bias, adds)]
+        adds = torch.cat([own.out / quieter, own.skip])[:, :, 0] * loud
+        conv, conv_bias = own.conv * (quieter * louder[:, None, None]), own.conv_bias * louder
+        flat += [tensor.to(x.dtype) for tensor in (window * louder[:, None, None], shift, conv, conv_bias, adds)]
         shift = shift + own.out_bias / quieter
     flat.append(shift)  # nobody hears it, but ranks exchange gradients of all weights
     inner, edges = kernels.inner.to(x.dtype), kernels.edges.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         total: Tensor = Layers.apply(state, inner, edges, kernels.at, dilations, *flat)  # type: ignore[no-untyped-call]
     return total
+
+
+def _loudness(dtype: torch.dtype) -> float:
+    """What a gate's signal is multiplied by, and its tanh divided by; a narrow type has no digits to spare for it."""
+    return 2.0 if dtype in (torch.float32, torch.float64) else 1.0
+
+
+def _signals_times(factor: float, gates: int, like: Tensor) -> Tensor:
+    """A factor for each gate: this one for the signals, the first half, and 1 for what opens them."""
+    return torch.where(torch.arange(gates, device=like.device) < gates // 2, factor, 1.0).to(like.dtype)
 
 
 def _halves(number: int) -> bool:
@@ -77,7 +91,7 @@ class Layers(torch.autograd.Function):
         ctx: Any, state: Tensor, inner: Tensor, edges: Tensor, at: list[int], dilations: list[int], *flat: Tensor
     ) -> Tensor:
         state = state.clone()
-        keep, kept = any(ctx.needs_input_grad), list[Tensor]()
+        keep, kept, loud = any(ctx.needs_input_grad), list[Tensor](), _loudness(state.dtype)
         for number, dilation in enumerate(dilations):
             window, shift, conv, bias, adds = flat[5 * number : 5 * number + 5]
             goes_on = state[:, : len(shift)]
@@ -93,14 +107,19 @@ class Layers(torch.autograd.Function):
             sums.view(len(window), -1).addmm_(window, inner)
             frames[:, :, at] += torch.einsum("bcfw,fwp->bcfp", window.view(*frames.shape[:3], -1)[:, :, at], edges)
             signal, opening = sums.chunk(2, 1)
-            gated = _tanh_(signal) * opening.sigmoid_()
+            if loud == 1:
+                signal.tanh_(), opening.sigmoid_()
+            else:
+                sums.sigmoid_()
+                signal.sub_(1 / loud)
+            gated = signal * opening
             last = number + 1 == len(dilations)  # from which nothing goes on
             added = slice(len(shift) if last else 0, None)
             state[:, added].baddbmm_(adds[added].expand(len(state), -1, -1), gated)
             if keep:
                 kept += [padded, sums, gated, window, conv, adds]
         ctx.save_for_backward(inner, edges, *kept)
-        ctx.at, ctx.dilations = at, dilations
+        ctx.at, ctx.dilations, ctx.loud = at, dilations, loud
         return state[:, len(shift) :]
 
     @staticmethod
@@ -111,6 +130,7 @@ class Layers(torch.autograd.Function):
         goes_on = state[:, :channels]
         to_inner, to_edges = torch.zeros_like(inner), torch.zeros_like(edges)
         flat = [torch.zeros_like(goes_on[0, :, 0])]
+        softer = _signals_times(ctx.loud**-2, kept[1].shape[1], gradient)
         for number, dilation in reversed(list(enumerate(ctx.dilations))):
             padded, sums, gated, window, conv, adds = kept[6 * number : 6 * number + 6]
             last = number + 1 == len(ctx.dilations)
@@ -119,16 +139,21 @@ class Layers(torch.autograd.Function):
             to_adds = torch.zeros_like(adds)
             for clip in range(batch):
                 to_adds[added].addmm_(state[clip, added], gated[clip].t())
-            to_sums = _through_gate(to_gated, sums)
+            to_sums = _through_gate(to_gated, sums, ctx.loud)
+            soft_conv = conv * softer[:, None, None]
             to_padded, to_conv, to_bias = torch.ops.aten.convolution_backward(
-                to_sums, padded, conv, [len(conv)], [1], [0], [dilation], False, [0], 1, [True, True, True]
+                to_sums, padded, soft_conv, [len(conv)], [1], [0], [dilation], False, [0], 1, [True, True, True]
             )
             rows = to_sums.view(len(window), -1)
-            to_inner.addmm_(window.t(), rows)
             to_window = torch.mm(rows, inner.t()).view(batch, len(conv), -1, len(inner))
+            soft_window = window.view_as(to_window) * softer[:, None, None]
+            to_inner.addmm_(soft_window.view_as(window).t(), rows)
             at_edges = to_sums.view(*to_window.shape[:3], -1)[:, :, ctx.at]
-            to_edges += torch.einsum("bcfw,bcfp->fwp", window.view_as(to_window)[:, :, ctx.at], at_edges)
+            to_edges += torch.einsum("bcfw,bcfp->fwp", soft_window[:, :, ctx.at], at_edges)
             to_window[:, :, ctx.at] += torch.einsum("bcfp,fwp->bcfw", at_edges, edges)
+            to_window.mul_(softer[:, None, None])
+            to_conv.mul_(softer[:, None, None])
+            to_bias.mul_(softer)
             heard = to_padded[:, :, -sums.shape[2] :]
             goes_on += heard
             if _halves(number):
@@ -137,18 +162,14 @@ class Layers(torch.autograd.Function):
         return state, to_inner, to_edges, None, None, *flat
 
 
-def _tanh_(x: Tensor) -> Tensor:
-    """In place. Sigmoid takes a CPU a sixth of tanh's time, and float32 can spare the bits that this costs near 0."""
-    return x.mul_(2).sigmoid_().mul_(2).sub_(1) if x.is_cpu and x.dtype == torch.float32 else x.tanh_()
-
-
-def _through_gate(gated: Tensor, acted: Tensor) -> Tensor:
-    """The gradient of the gates' sums, from that of what they let through and from tanh and sigmoid of the sums."""
+def _through_gate(gated: Tensor, acted: Tensor, loud: float) -> Tensor:
+    """The gradient of the gates' sums, from that of what they let through and from what signals and openings came to;
+    those of the signals `loud` squared times too large, which is a pass less."""
     signal, opening = acted.chunk(2, 1)
     sums = torch.empty_like(acted)
     to_signal, to_opening = sums.chunk(2, 1)
     opened = gated * opening
     through = opened * signal
-    torch.addcmul(opened, through, signal, value=-1, out=to_signal)
+    torch.addcmul(opened, through, signal, value=-(loud**2), out=to_signal)
     torch.addcmul(through, through, opening, value=-1, out=to_opening)
     return sums
