@@ -14,6 +14,7 @@ from trainmark.platforms.platform import Device
 from trainmark.spec.precision import Precision
 from trainmark.train.parallel import OneDevice, Parallel, with_masters
 from trainmark.train.weight_average import WeightAverage
+from trainmark.workloads import linear
 
 
 class Stepper:
@@ -41,6 +42,8 @@ class Stepper:
             self.parallel.low_precision(model, getattr(torch, precision.weights))
         if precision.scaled:
             scaled_products.take_over(model)
+        elif device.torch.type == "cpu":
+            linear.take_over(model)
         self.model = self.parallel.wrap(model)
         self._loss = loss
         self._world = self.parallel.world

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.workloads.linear import linear
+
 
 class Norm(nn.LayerNorm):
     """Layer norm over the last dimension, in the type of its own weights: float32 even in a narrower network."""
@@ -36,7 +38,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         images, tokens, _ = x.shape
-        projected = F.linear(x, self.in_proj_weight, self.in_proj_bias).view(images, tokens, 3, self.heads, -1)
+        projected = linear(x, self.in_proj_weight, self.in_proj_bias).view(images, tokens, 3, self.heads, -1)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind()
         seen = F.scaled_dot_product_attention(query, key, value)
         return self.out_proj(seen.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]

@@ -1,0 +1,68 @@
+"""Linear layers on a CPU, whose library multiplies many rows faster as a convolution of single points.
+
+Only on the way there: on the way back one factor would have to be turned first, which costs what it gains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LEAST_ROWS, LEAST_WEIGHTS = 512, 1 << 18
+"""Below these the plain product is as fast."""
+
+
+def take_over(model: nn.Module) -> None:
+    """Has the linear layers of a network multiply so, each where it stands; those with a way of their own keep it."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = PointLinear
+
+
+class PointLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What F.linear gives, to rounding."""
+    if not _pays(x, weight):
+        return F.linear(x, weight, bias)
+    product: Tensor = _PointProduct.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return product
+
+
+def _pays(x: Tensor, weight: Tensor) -> bool:
+    return (
+        x.is_cpu
+        and x.dtype == weight.dtype == torch.float32
+        and weight.numel() >= LEAST_WEIGHTS
+        and x.numel() >= LEAST_ROWS * x.shape[-1]
+        and type(weight) in (Tensor, nn.Parameter)  # not a part of a weight that ranks share
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+class _PointProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        ctx.save_for_backward(rows, weight)
+        points = rows.view(1, len(rows), 1, -1).permute(0, 3, 1, 2)
+        product = F.conv2d(points, weight[:, :, None, None], bias)
+        return product.permute(0, 2, 3, 1).reshape(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        rows, weight = ctx.saved_tensors
+        gradient = gradients[0].reshape(-1, len(weight))
+        to_x, to_weight, to_bias = ctx.needs_input_grad
+        return (
+            (gradient @ weight).view(*gradients[0].shape[:-1], -1) if to_x else None,
+            gradient.t() @ rows if to_weight else None,
+            gradient.sum(0) if to_bias else None,
+        )

@@ -1,0 +1,60 @@
+"""Linear layers on a CPU are what torch's are, whichever way they multiply."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainmark.workloads import linear
+from trainmark.workloads.tanh import tanh_
+
+SIDE = 512
+
+
+def passed(way: object, rows: int, bias: bool) -> list[Tensor]:
+    """Outputs and gradients of one layer."""
+    torch.manual_seed(0)
+    layer = nn.Linear(SIDE, SIDE, bias=bias)
+    x = torch.randn(3, rows // 3, SIDE, requires_grad=True)
+    y = way(x, layer.weight, layer.bias)  # type: ignore[operator]
+    (y * torch.randn_like(y)).sum().backward()
+    gradients = [x.grad, layer.weight.grad, *([layer.bias.grad] if bias else [])]
+    return [y, *(gradient for gradient in gradients if gradient is not None)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [3, 3 * linear.LEAST_ROWS])
+def test_a_product_and_its_gradients_are_torchs(rows: int, bias: bool) -> None:
+    ours, theirs = passed(linear.linear, rows, bias), passed(F.linear, rows, bias)
+    assert len(ours) == len(theirs) == (4 if bias else 3)
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
+
+
+def test_many_rows_are_multiplied_as_points_of_a_picture() -> None:
+    x, weight = torch.zeros(linear.LEAST_ROWS, SIDE), nn.Parameter(torch.zeros(SIDE, SIDE))
+    assert "PointProduct" in str(linear.linear(x, weight, None).grad_fn)
+    assert "PointProduct" not in str(linear.linear(x[1:], weight, None).grad_fn)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear.linear(x, weight, None).dtype == torch.bfloat16
+
+
+def test_only_plain_layers_are_taken_over() -> None:
+    class Own(nn.Linear):
+        pass
+
+    network = nn.Sequential(nn.Linear(2, 2), Own(2, 2), nn.Conv1d(2, 2, 1))
+    names = list(network.state_dict())
+    linear.take_over(network)
+    assert [type(layer) for layer in network] == [linear.PointLinear, Own, nn.Conv1d]
+    assert list(network.state_dict()) == names
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [8, 1 << 15])
+def test_tanh_is_tanh(count: int, dtype: torch.dtype) -> None:
+    x = torch.linspace(-20, 20, count, dtype=dtype)
+    expected = torch.tanh(x)
+    torch.testing.assert_close(tanh_(x), expected, rtol=0, atol=2e-7)
