@@ -77,7 +77,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Both kinds of product; chunks of the way back so small that there are several."""
     if request.param == "plain":
         monkeypatch.setattr(products, "packs", lambda dtype: False)
-    monkeypatch.setattr(teacher_forcing, "_CHUNK_ELEMENTS", 3 * 5 * 160)
+    monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 3 * 5 * 160)
     return str(request.param)
 
 

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainmark.workloads.on_cpu import on_cpu
+
 HALF = math.sqrt(0.5)
 """What goes on is a sum of two, and is kept as loud as one of them."""
 HALVED_TOGETHER = 6
@@ -139,7 +141,7 @@ class Layers(torch.autograd.Function):
 
 def _tanh_(x: Tensor) -> Tensor:
     """In place. Sigmoid takes a CPU a sixth of tanh's time, and float32 can spare the bits that this costs near 0."""
-    return x.mul_(2).sigmoid_().mul_(2).sub_(1) if x.is_cpu and x.dtype == torch.float32 else x.tanh_()
+    return x.mul_(2).sigmoid_().mul_(2).sub_(1) if on_cpu(x) and x.dtype == torch.float32 else x.tanh_()
 
 
 def _through_gate(gated: Tensor, acted: Tensor) -> Tensor:
