@@ -81,6 +81,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         ("fleet a1b2 two-ranks", 2),
         ("fleet a1b2", 7),
         ("plan resnet50", 0),
+        ("plan gpt124m --recipe smoke --flops --card A100 --platform cpu", 0),
         ("run resnet5", 2),
         ("run --set foo=1", 2),
         ("run resnet50 --topology 3", 2),

@@ -78,7 +78,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Both kinds of product; chunks of the way back so small that there are several."""
     if request.param == "plain":
         monkeypatch.setattr(products, "packs", lambda dtype: False)
-    monkeypatch.setattr(teacher_forcing, "_CHUNK_ELEMENTS", 3 * 5 * 160)
+    monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 3 * 5 * 160)
     return str(request.param)
 
 
@@ -379,7 +379,7 @@ def test_dropout_drops_its_share_and_makes_up_for_it(share: float) -> None:
 def test_parts_that_can_be_compiled_give_what_the_loops_give_by_themselves(
     drop: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teacher_forcing, "_CHUNK_ELEMENTS", 1 << 12)  # several chunks
+    monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 1 << 12)  # several chunks
     found = []
     for fused in (False, True):
         torch.manual_seed(3)
@@ -394,6 +394,7 @@ def test_parts_that_can_be_compiled_give_what_the_loops_give_by_themselves(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, while it loads its compiler
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # and while it traces
 def test_tacotron2_trains_compiled_with_the_losses_it_has_by_itself() -> None:
     losses = []
     for compiled in ("no", "blocks"):

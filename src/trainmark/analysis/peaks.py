@@ -55,16 +55,25 @@ def card(device: str) -> Peak | None:
 
     Pages write less than torch does: `A100` is any A100, as long as all of them reach the same; `V100` is none.
     """
-    sheets = [sheet for name in files.names() for sheet in files.load(name).peaks]
-    for sheet in sheets:
-        if re.search(sheet.device, device) or any(words <= _words(device) for words in _patterns(sheet)):
-            return sheet
-    asked = _words(device) - _vendors()
-    fitting = [sheet for sheet in sheets if asked and any(asked <= words for words in _patterns(sheet))]
+    fitting = cards(device)
     if not fitting or any(sheet.tflops != fitting[0].tflops for sheet in fitting):
         return None
-    memory = {sheet.memory_gib for sheet in fitting}
-    return msgspec.structs.replace(fitting[0], memory_gib=memory.pop() if len(memory) == 1 else None)
+    sizes, speeds = {sheet.memory_gib for sheet in fitting}, {sheet.memory_gb_s for sheet in fitting}
+    return msgspec.structs.replace(
+        fitting[0],
+        memory_gib=sizes.pop() if len(sizes) == 1 else None,
+        memory_gb_s=speeds.pop() if len(speeds) == 1 else None,
+    )
+
+
+def cards(device: str) -> list[Peak]:
+    """Every data sheet that a device's name may mean: one where it says all, several where it says less."""
+    sheets = [sheet for name in files.names() for sheet in files.load(name).peaks]
+    for sheet in sheets:
+        if sheet.fits(device) or any(words <= _words(device) for words in _patterns(sheet)):
+            return [sheet]
+    asked = _words(device) - _vendors()
+    return [sheet for sheet in sheets if asked and any(asked <= words for words in _patterns(sheet))]
 
 
 @lru_cache(maxsize=1000)
@@ -128,8 +137,7 @@ def mfu(row: PublishedRow) -> float | None:
 
 def _patterns(sheet: Peak) -> list[set[str]]:
     """The words of each name that a sheet's pattern gives."""
-    plain = re.sub(r"\\b|\(.*?\)|[$^?]", "", sheet.device)
-    return [_words(name) for name in plain.split("|")]
+    return [_words(name) for name in sheet.names]
 
 
 @cache

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainmark.cli.options import add_plan_options, add_sweep_option, from_args
-from trainmark.cli.terminal import show
+from trainmark.cli.terminal import console, look, show
+from trainmark.spec.errors import UsageError
 from trainmark.spec.retold import told
+
+if TYPE_CHECKING:
+    from trainmark.spec.plan import Plan
 
 HELP = "Print the decided plan and run nothing."
 EXAMPLES = """\
   trainmark plan resnet50 --recipe reference --topology 1x8
   trainmark plan resnet50 --sweep 1x1,1x2,1x4
-  trainmark plan resnet50 --recipe quick --set batch_per_device=8 --json"""
+  trainmark plan resnet50 --recipe quick --set batch_per_device=8 --json
+  trainmark plan llama8b --recipe reference --precision bf16 --flops --card H100"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
     add_sweep_option(parser)
+    parser.add_argument(
+        "--flops",
+        action="store_true",
+        help="instead, FLOPs, bytes and launches of a step by layer, and the least time cards could take for it",
+    )
+    parser.add_argument("--card", metavar="NAME", help="with --flops: only of this card, such as H100")
     parser.add_argument("--json", action="store_true", help="one JSON document: a plan, or a list of them")
 
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.launch import fill, planning
 
+    if args.card is not None and not args.flops:
+        raise UsageError("--card chooses among the cards of --flops, which was not asked for; add --flops")
     options = from_args(args)
     decided = planning.plans(options)
+    if args.flops:
+        return _count(decided, args.card, as_json=args.json)
     if args.json:
         documents = [plan.to_json() for plan in decided]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
@@ -47,4 +64,23 @@ def run(args: argparse.Namespace) -> int:
         for name, value in plan.recipe.items():
             note = f"   (reference: {changed[name]})" if name in changed else ""
             print(f"  {name:24} {value}{told(note)}")
+    return 0
+
+
+def _count(decided: Sequence[Plan], card: str | None, *, as_json: bool) -> int:
+    from trainmark.analysis import roofline
+    from trainmark.report import step_table
+    from trainmark.spec.precision import Precision
+    from trainmark.train import counted_step
+
+    screen, documents = console(), []
+    for plan in decided:
+        step = counted_step.count(plan)
+        found = roofline.bounds(step, Precision.parse(plan.precision), plan.platform, card)
+        if as_json:
+            documents.append(step_table.to_json(plan, step, found))
+        else:
+            screen.file.write(step_table.render(plan, step, found, **look(screen)))
+    if as_json:
+        print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
     return 0

@@ -56,11 +56,21 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     tflops: Mapping[str, _Positive]
     """By family of precisions, dense."""
     memory_gib: _Positive | None = None
+    memory_gb_s: _Positive | None = None
+    """What its memory can be read or written with, in 10^9 bytes a second."""
     power_w: _Positive | None = None
 
     def __post_init__(self) -> None:
         _check_pattern("device", self.device)
         _check_known("precision", self.tflops, FAMILIES)
+
+    @property
+    def names(self) -> list[str]:
+        """What its pattern is found in, as people write it."""
+        return re.sub(r"\\b|\(.*?\)|[$^?]", "", self.device).split("|")
+
+    def fits(self, device_name: str) -> bool:
+        return re.search(self.device, device_name) is not None
 
 
 class DriverVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +148,7 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
 
     def peak(self, device_name: str) -> Peak | None:
         """The first entry whose pattern is found in the device's name."""
-        return next((peak for peak in self.peaks if re.search(peak.device, device_name)), None)
+        return next((peak for peak in self.peaks if peak.fits(device_name)), None)
 
 
 def names() -> list[str]:

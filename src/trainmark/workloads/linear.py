@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.workloads.on_cpu import on_cpu
+
 LEAST_ROWS, LEAST_WEIGHTS = 512, 1 << 18
 """Below these the plain product is as fast."""
 
@@ -37,7 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _pays(x: Tensor, weight: Tensor) -> bool:
     return (
-        x.is_cpu
+        on_cpu(x)
         and x.dtype == weight.dtype == torch.float32
         and weight.numel() >= LEAST_WEIGHTS
         and x.numel() >= LEAST_ROWS * x.shape[-1]

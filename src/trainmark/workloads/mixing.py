@@ -27,6 +27,11 @@ class Mixing:
     def mixes(self) -> bool:
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
+    @property
+    def softens(self) -> bool:
+        """True where a picture may be in part of another class than its own."""
+        return self.mixes or self.label_smoothing > 0
+
 
 def mixed(
     images: Tensor, labels: Tensor, classes: int, draws: Sequence[float], mixup_alpha: float, cutmix_alpha: float

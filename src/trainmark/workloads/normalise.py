@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from trainmark.workloads.on_cpu import on_cpu
+
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
@@ -49,7 +51,7 @@ def normalise(
         floats.copy_(pixels)
         torch.addcmul(shift, floats, scale, out=floats)
     else:
-        pieces = max(1, images.numel() // _PIECE_VALUES) if images.device.type == "cpu" else 1
+        pieces = max(1, images.numel() // _PIECE_VALUES) if on_cpu(images) else 1
         for source, target in zip(pixels.chunk(pieces), floats.chunk(pieces), strict=True):
             target.copy_(torch.addcmul(shift, source.to(torch.float32), scale))
     return out

@@ -104,12 +104,7 @@ class ImageData:
                 f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify imagenet` says more, "
                 "--set whole_set=false trains on it as it is"
             )
-        self._mixing = Mixing(
-            classes=recipe.classes,
-            mixup_alpha=recipe.mixup_alpha,
-            cutmix_alpha=recipe.cutmix_alpha,
-            label_smoothing=recipe.label_smoothing,
-        )
+        self._mixing = mixing_of(recipe)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
@@ -157,8 +152,7 @@ class ImageData:
         )
         # decoding starts here, before the first batch is waited for
         batches = self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
-        hard = not self._mixing.mixes and not self._mixing.label_smoothing
-        return batches if hard else self._softened(batches, epoch, start_step)
+        return self._softened(batches, epoch, start_step) if self._mixing.softens else batches
 
     def evaluation(self) -> Iterator[ImageBatch]:
         shares = order.rank_share(
@@ -174,6 +168,15 @@ class ImageData:
         for step, batch in enumerate(batches, start_step):
             draw = Draws(self._recipe.seed, epoch, step, self._share.rank, _MIXING_DRAWS)
             yield SoftBatch.of(batch, tuple(draw.uniform() for _ in range(wanted)), self._mixing)
+
+
+def mixing_of(recipe: VisionRecipe) -> Mixing:
+    return Mixing(
+        classes=recipe.classes,
+        mixup_alpha=recipe.mixup_alpha,
+        cutmix_alpha=recipe.cutmix_alpha,
+        label_smoothing=recipe.label_smoothing,
+    )
 
 
 def check_classes(recipe: VisionRecipe, folder: Path) -> None:
@@ -200,6 +203,15 @@ class ImageClassifier:
 
     def open_data(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> ImageData:
         return ImageData(recipe, folder, share, skip_bad)
+
+    def blank_batch(self, recipe: VisionRecipe) -> ImageBatch:
+        count, size = recipe.step_batch_per_device, recipe.image_px
+        images = torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        labels = torch.empty(count, dtype=torch.long)
+        batch = ImageBatch(images=images, labels=labels, count=count, global_count=count)
+        mixing = mixing_of(recipe)
+        draws = (0.5,) * (DRAWS * recipe.accumulate if mixing.mixes else 0)
+        return SoftBatch.of(batch, draws, mixing) if mixing.softens else batch
 
     def scaled_learning_rate(self, recipe: VisionRecipe, batch_per_device: int) -> float:
         """Linear, as the published rows: 0.1 for 32 pictures a device, 0.8 for 256."""

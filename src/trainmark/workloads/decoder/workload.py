@@ -58,6 +58,11 @@ class LanguageModel:
     def open_data(self, recipe: DecoderRecipe, folder: Path, share: Share, skip_bad: int) -> TextData:
         return TextData(recipe, folder, share)
 
+    def blank_batch(self, recipe: DecoderRecipe) -> TextBatch:
+        count = recipe.step_batch_per_device
+        tokens = torch.empty(count, recipe.context + 1, dtype=torch.long)
+        return TextBatch(tokens=tokens, count=count, global_count=count)
+
     def build(self, recipe: DecoderRecipe) -> TextDecoder:
         check_shape(recipe)
         return TextDecoder(recipe)

@@ -20,7 +20,7 @@ from trainmark.workloads.normalise import normalise
 from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, check_folder
+from trainmark.workloads.segmenter.batches import CropBatch, HowSeen, SceneBatch, SceneData, check_folder
 from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
 from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE, SegmenterRecipe
@@ -49,6 +49,17 @@ class SegmenterOnScenes:
 
     def open_data(self, recipe: SegmenterRecipe, folder: Path, share: Share, skip_bad: int) -> SceneData:
         return SceneData(recipe, folder, share, skip_bad)
+
+    def blank_batch(self, recipe: SegmenterRecipe) -> CropBatch:
+        count, size = recipe.step_batch_per_device, recipe.image_px
+        return CropBatch(
+            images=torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2),
+            labels=torch.empty(count, size, size, dtype=torch.uint8),
+            extents=((size, size),) * count,
+            how=HowSeen.of(recipe),
+            count=count,
+            global_count=count,
+        )
 
     def build(self, recipe: SegmenterRecipe) -> Segmenter:
         if recipe.image_px % recipe.patch_px:

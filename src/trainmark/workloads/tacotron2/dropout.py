@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trainmark.workloads.on_cpu import on_cpu
+
 _LEVELS = 1 << 16
 
 
@@ -22,7 +24,7 @@ def kept(shape: Sequence[int], share: float, like: Tensor) -> Tensor:
     On a CPU a number costs 16 random bits instead of a draw of its own, so the share is met to one part in 65,536; what
     makes up for the zeros goes by the share that was met.
     """
-    if like.device.type != "cpu":
+    if not on_cpu(like):
         return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - share).div_(1 - share)
     count, level = math.prod(shape), round(share * _LEVELS)
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)

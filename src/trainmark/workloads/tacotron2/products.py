@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainmark.workloads.on_cpu import on_cpu
+
 _CPU_HAS_INSTRUCTIONS = {
     torch.bfloat16: "_is_mkldnn_bf16_supported",
     torch.float16: "_is_mkldnn_fp16_supported",
@@ -36,7 +38,7 @@ class Arithmetic:
         """What autocast asks for on this tensor's device, else the tensor's own type."""
         kind = like.device.type
         wanted = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
-        if kind == "cpu" and wanted in _CPU_HAS_INSTRUCTIONS and not _cpu_multiplies(wanted):
+        if on_cpu(like) and wanted in _CPU_HAS_INSTRUCTIONS and not _cpu_multiplies(wanted):
             return cls(held=torch.float32, rounded=wanted)
         return cls(held=wanted)
 
@@ -59,7 +61,7 @@ class Product:
         self._weight = weight
         self._packed = (
             torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
-            if weight.device.type == "cpu" and packs(weight.dtype)
+            if on_cpu(weight) and packs(weight.dtype)
             else None
         )
 

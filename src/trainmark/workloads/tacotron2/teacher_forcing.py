@@ -16,13 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.workloads.on_cpu import on_cpu
 from trainmark.workloads.tacotron2 import dropout
 from trainmark.workloads.tacotron2.fused import Fused
 from trainmark.workloads.tacotron2.products import Arithmetic, Product
 from trainmark.workloads.tanh import tanh_
 
-_CHUNK_ELEMENTS = 1 << 20
-"""How much is prepared at once on the way back: enough to be worth the calls, and little enough to stay in cache."""
+
+def chunk_elements(like: Tensor) -> int:
+    """How much is prepared at once on the way back: enough to be worth the calls, and on a CPU little enough to stay in
+    cache. Elsewhere every launch costs the host microseconds, and some 200 MB are less dear."""
+    return 1 << 20 if on_cpu(like) else 1 << 24
 
 
 class Weights(NamedTuple):
@@ -176,7 +180,7 @@ class CellGradient:
         acted, cells, self._kept = saved
         self._acted, self._cells = acted, cells
         steps, clips, four = acted.shape
-        self._chunk = max(1, _CHUNK_ELEMENTS // (clips * four))
+        self._chunk = max(1, chunk_elements(acted) // (clips * four))
         self._first = steps
         in_place = arithmetic.held is torch.float32 and not fused
         self._exact = None if in_place else torch.empty_like(acted[: self._chunk])
@@ -388,7 +392,7 @@ class LookGradient:
         self._kernel, length = location.shape[2], padded.shape[3]
         self._side = self._kernel // 2
         self._location = location.reshape(channels, -1)
-        self._chunk = max(1, min(steps, _CHUNK_ELEMENTS // (clips * symbols * channels)))
+        self._chunk = max(1, min(steps, chunk_elements(acted) // (clips * symbols * channels)))
         self._first = steps
         row = channels + 2 * length
         # outside the bands that each symbol's window reaches, this stays zero for good

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.datasets.ljspeech.reader import Clip
+from trainmark.datasets.mel import MEL
 from trainmark.datasets.mel_cache import MelCache
 from trainmark.spec.recipe import Limits, Recipe
 from trainmark.spec.sample import Sample
@@ -18,7 +19,7 @@ from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.tacotron2 import attention_quality, flops, read_aloud
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, Split, check_clips
-from trainmark.workloads.tacotron2.facts import FACTS, PUBLISHED
+from trainmark.workloads.tacotron2.facts import CLIP_FRAMES, FACTS, PUBLISHED
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
 from trainmark.workloads.workload import Progress, Share
@@ -40,6 +41,14 @@ class Tacotron2OnLJSpeech:
 
     def open_data(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> SpeechData:
         return SpeechData(recipe, folder, share, skip_bad)
+
+    def blank_batch(self, recipe: Tacotron2Recipe, frames: int) -> SpeechBatch:
+        """Clips of one length, with as many letters as those of LJSpeech on average."""
+        return blank_clips(recipe.step_batch_per_device, frames, flops.CLIP_SYMBOLS)
+
+    def step_lengths(self, recipe: Tacotron2Recipe) -> tuple[int, int, int]:
+        """Two lengths in frames from which a step on clips of LJSpeech's mean length, the third, can be told."""
+        return 32, 64, min(CLIP_FRAMES, recipe.longest_frames or CLIP_FRAMES)
 
     def build(self, recipe: Tacotron2Recipe) -> Tacotron2:
         return Tacotron2(
@@ -120,6 +129,19 @@ def sizes_of(recipe: Tacotron2Recipe) -> Sizes:
         decoder_rnn=recipe.rnn_width,
         attention=recipe.attention_width,
         postnet=recipe.postnet_width,
+    )
+
+
+def blank_clips(clips: int, frames: int, symbols: int) -> SpeechBatch:
+    return SpeechBatch(
+        text=torch.empty(clips, symbols, dtype=torch.long),
+        symbols=(symbols,) * clips,
+        mels=torch.empty(frames, clips, MEL.bands),
+        frames=torch.empty(clips, dtype=torch.long),
+        frames_on_host=(frames,) * clips,
+        numbers=tuple(range(clips)),
+        count=clips,
+        global_count=clips,
     )
 
 

@@ -17,7 +17,7 @@ from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import logistics, sound, taught_mels, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
-from trainmark.workloads.wavenet.model import HOP, REACH, WaveNet
+from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 from trainmark.workloads.wavenet.recipes import FILL, QUICK, REFERENCE, SMOKE, WaveNetRecipe, sizes_of
 from trainmark.workloads.workload import Progress, Share
 
@@ -44,6 +44,18 @@ class WaveNetOnLJSpeech:
 
     def open_data(self, recipe: WaveNetRecipe, folder: Path, share: Share, skip_bad: int) -> SoundData:
         return SoundData(recipe, folder, share, skip_bad, sizes_of(recipe))
+
+    def blank_batch(self, recipe: WaveNetRecipe) -> SoundBatch:
+        clips, frames = recipe.step_batch_per_device, max(1, recipe.window // HOP)
+        return SoundBatch(
+            sound=torch.empty(clips, frames * HOP + 1),
+            mel=torch.empty(clips, sizes_of(recipe).bands, frames + 2 * CONTEXT),
+            judged=torch.empty(clips, frames * HOP, dtype=torch.bool),
+            judged_on_host=clips * frames * HOP,
+            gain=recipe.gain,
+            count=clips,
+            global_count=clips,
+        )
 
     def build(self, recipe: WaveNetRecipe) -> WaveNet:
         return WaveNet(sizes_of(recipe), for_speech=recipe.initial == "speech")
