@@ -141,6 +141,10 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
         return next((peak for peak in self.peaks if re.search(peak.device, device_name)), None)
 
 
+EVERYWHERE = "cpu"
+"""The platform every machine has."""
+
+
 def names() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("*.toml"))
 
