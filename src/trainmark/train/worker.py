@@ -42,8 +42,7 @@ def main() -> int:
     parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
     parser.add_argument("task", choices=TASKS, help="what to do by it")
     parser.add_argument("--rounds", type=int, help="of the task pairs: how many are measured")
-    launcher = os.environ.get(PARENT)
-    end_with_parent(int(launcher) if launcher else None)
+    end_with_parent(int(os.environ.get(PARENT, "0")) or None)
     args = parser.parse_args(early_words(sys.argv[1:]))
     folder: Path = args.folder
     ranks = Ranks.from_environment()
