@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from records import a_vocoder_record, make_plan, make_record, renamed
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankTrace, Timeline
-from trainmark.store import store as store_module
+from trainmark.store import newest, store as store_module
 from trainmark.store.store import Store, Wanted, default_folder, read_record, read_row, row_of
 
 OLD = sorted((Path(__file__).parent.parent / "fixtures" / "records").glob("schema*/*.json"))
@@ -569,3 +570,81 @@ def test_what_killed_processes_left_unfinished_is_taken_away_a_day_later(store: 
     store.check_writable()
     assert not any(path.exists() for path in left)
     assert len(store.rows()) == 3
+
+
+@pytest.fixture
+def large(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that keeps its newest rows apart, as one of very many records does."""
+    monkeypatch.setattr(newest, "FEWEST_RECORDS", 3)
+    filled(store, 5)
+    (store.runs / "killed").mkdir(parents=True)
+    (store.runs / "resnet50-quick-04-000004").mkdir()
+    return store
+
+
+def refuse_to_read(*args: object, **kwargs: object) -> None:
+    raise AssertionError("the index was read")
+
+
+def test_a_large_store_that_nobody_changed_is_listed_without_its_index(
+    large: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = large.contents(limit=2)
+    monkeypatch.setattr(Store, "_remembered", refuse_to_read)
+    assert large.contents(limit=2) == first
+    assert [row.run_id for row in large.contents(limit=4).rows] == [
+        f"resnet50-quick-{n:02}-{n:06x}" for n in (4, 3, 2, 1)
+    ]
+    assert (first.count, first.names["resnet50-quick-04-000004"]) == (5, "000004")
+    assert [row.run_id for row in first.unrecorded] == ["killed"]
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "damaged"),
+    [
+        (lambda store: store.add(renamed(make_record(), "another", "2026-11-14T20:00:00Z")), 6, 0),
+        (lambda store: store.path("resnet50-quick-00-000000").unlink(), 4, 0),
+        (lambda store: store.path("resnet50-quick-00-000000").write_text("{"), 4, 1),
+        (lambda store: store.path("resnet50-quick-01-000001").rename(store.path("resnet50-quick-00-000000")), 3, 1),
+    ],
+    ids=["added", "taken away", "changed in place", "put in the place of another"],
+)
+def test_whatever_somebody_changes_in_a_large_store_the_next_listing_shows(
+    large: Store, change: Callable[[Store], Any], count: int, damaged: int
+) -> None:
+    large.contents(limit=1)
+    change(large)
+    contents = large.contents(limit=1)
+    assert (contents.count, len(contents.damaged)) == (count, damaged)
+
+
+def test_a_run_folder_that_comes_or_goes_is_seen_in_a_large_store(large: Store) -> None:
+    large.contents(limit=1)
+    (large.runs / "begun").mkdir()
+    assert {row.run_id for row in large.contents(limit=1).unrecorded} == {"killed", "begun"}
+    (large.runs / "killed").rmdir()
+    assert [row.run_id for row in large.contents(limit=1).unrecorded] == ["begun"]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[1]", b"\xff" * 40, b'{"digest": 1}'])
+def test_damage_to_what_a_large_store_keeps_of_its_newest_does_no_harm(large: Store, garbage: bytes) -> None:
+    before = large.contents(limit=2)
+    large.newest.write_bytes(garbage)
+    assert large.contents(limit=2) == before
+
+
+def test_reading_every_record_again_forgets_the_newest_too(large: Store) -> None:
+    large.contents(limit=2)
+    large.newest.write_bytes(large.newest.read_bytes().replace(b'"valid"', b'"a lie"'))
+    assert large.contents(limit=1).rows[0].status == "a lie"
+    large.rebuild()
+    assert large.contents(limit=1).rows[0].status == "valid"
+
+
+def test_two_runs_that_share_the_end_of_their_ids_are_named_in_full(large: Store) -> None:
+    large.add(renamed(make_record(), "vit-quick-000004", "2026-11-15T21:00:00Z"))
+    for _ in range(2):
+        names = large.contents(limit=3).names
+        assert names["vit-quick-000004"] == "vit-quick-000004"
+        assert names["resnet50-quick-04-000004"] == "resnet50-quick-04-000004"
+        assert names["resnet50-quick-03-000003"] == "000003"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainmark.report.terminal import TerminalWriter
     from trainmark.store.store import Store, StoreRow, Wanted
 
@@ -62,8 +63,7 @@ def run(args: argparse.Namespace) -> int:
         from trainmark.report.terminal import TerminalWriter
 
         writer = TerminalWriter(**look(screen))
-        others = [row.run_id for row in contents.unrecorded]
-        _draw(writer, shown, _short_names([*store.run_ids(), *others]))
+        _draw(writer, shown, contents.names)
         screen.file.write(writer.drawn())
 
     for entry in contents.damaged:
@@ -114,7 +114,7 @@ def _why_none(store: Store, wanted: Wanted) -> str:
     return f"none of the {len(found)} runs in the store {store.folder} is of that kind; ask for less"
 
 
-def _draw(writer: TerminalWriter, rows: list[StoreRow], names: dict[str, str]) -> None:
+def _draw(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]) -> None:
     """All columns, or without those that matter least where there is not the room."""
     from trainmark.report.terminal import Cell, Column, TableModel, plain_table
 
@@ -158,12 +158,6 @@ def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
         "group": (row.group or "",),
         "tags": row.tags or ("",),
     }
-
-
-def _short_names(run_ids: list[str]) -> dict[str, str]:
-    """The last part of each run's id, which is enough to name it, or all of it where two runs share that part."""
-    ends = Counter(run_id.rpartition("-")[2] for run_id in run_ids)
-    return {run_id: run_id if ends[end := run_id.rpartition("-")[2]] > 1 else end for run_id in run_ids}
 
 
 def _count(text: str) -> int:

@@ -15,15 +15,15 @@ from pathlib import Path
 from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.network import collective_variables
+from trainmark.train.ranks import PARENT
 
 LIMIT_S = 60.0
 LENGTH = 1 << 16
-_PARENT = "TRAINMARK_PARENT"
 
 
 def failure(word: str, ranks: int) -> str | None:
     """What went wrong between so many ranks of a platform; None where all got the sum of what all gave."""
-    variables = {**collective_variables(ClusterEnv(), None), **os.environ, _PARENT: str(os.getpid())}
+    variables = {**collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory(prefix="trainmark-") as folder, ExitStack() as started:
         logs = [Path(folder) / f"rank{rank}.log" for rank in range(ranks)]
         children = []
@@ -58,7 +58,7 @@ def _first_complaint(children: Sequence[subprocess.Popen[bytes]], logs: Sequence
 
 
 def main(word: str, rank: int, ranks: int, folder: Path) -> int:
-    end_with_parent(int(os.environ[_PARENT]))
+    end_with_parent(int(os.environ[PARENT]))
     import torch
     from torch import distributed
 

@@ -229,9 +229,7 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     if signals:
         if all(log.end for log in workers.ranks):
             return None  # they finished their step and said so themselves
-        return Fault(
-            exit_code=128 + signals[0], sentence=endings.ended_by(signal.Signals(signals[0]).name)
-        )  # fmt: skip
+        return Fault(exit_code=128 + signals[0], sentence=endings.ended_by(signal.Signals(signals[0]).name))
     return of_workers(workers)
 
 

@@ -21,7 +21,7 @@ from trainmark.platforms.reading import FIELDS, Reader
 from trainmark.spec.errors import TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
-from trainmark.train.ranks import host_name
+from trainmark.train.ranks import PARENT, host_name
 
 EVERY_S = 0.5
 """Twice as often as MLPerf asks for, so that a late sample makes no gap."""
@@ -41,7 +41,7 @@ def main(words: list[str] | None = None) -> int:
     args = parser.parse_args(words)
     over = threading.Event()
     _end_when_told(over)
-    launcher = os.environ.get("TRAINMARK_PARENT")
+    launcher = os.environ.get(PARENT)
     end_with_parent(int(launcher) if launcher else None)
     os.nice(NICENESS)
     try:

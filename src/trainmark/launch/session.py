@@ -14,11 +14,13 @@ from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
 from trainmark.launch import (
     cluster_env,
+    early_worker,
     fill,
     launcher,
     lifeline_stdin,
     planning,
     preflight,
+    rank_environment,
     room,
     settlement,
     ssh_run,
@@ -148,7 +150,8 @@ class _Session:
         self._coordinator: Coordinator | None = None
         self._store = store_of(options)
         self._store.check_writable()
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every host without a reverse name
+        for name, value in rank_environment.QUIET.items():
+            os.environ.setdefault(name, value)
 
     def run_here(self, decided: list[Plan], own_command: Sequence[str] | None) -> Result:
         """On this machine, together with the other launchers of its job if there are any."""
@@ -193,7 +196,10 @@ class _Session:
             for number in range(self._done, self._options.repeat):
                 if self._options.repeat > 1:
                     self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, group)
+                share_s = self._share_s(left)
+                if share_s is not None:  # it counts from when the run's worker was started
+                    share_s += early_worker.waited_s()
+                result = self._run_once(planning.with_share(plan, share_s), found, group)
                 left -= 1
                 records += result.records
                 if result.exit_code:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -12,22 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import psutil
 
-from trainmark.launch import secret
+from trainmark.launch import early_worker, rank_environment
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.platforms import files
-from trainmark.spec import cores, endings
+from trainmark.spec import endings
 from trainmark.spec.events import Failed
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RECENT_STEPS, RankLog
 from trainmark.spec.run_folder import RunFolder
-from trainmark.train.ranks import CONNECTION, RESTART
+from trainmark.train.ranks import CONNECTION, PARENT
 
 INIT_LIMIT_S = 600.0
 """Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
@@ -39,10 +38,6 @@ STACKS_WAIT_S = 1.0
 """What a hanging rank can still write of its stacks, it has written by then."""
 SAMPLER_LIMIT_S = 2.0
 """What the sampler gets to write its last line."""
-OTHERS_VARIABLES = re.compile(
-    rf"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|{secret.VARIABLE}"
-)
-"""What another launcher told this process is not meant for the workers we start, nor is the launchers' secret."""
 
 
 WorkerTask = Literal["train", "trial", "probe", "pairs", "verify"]
@@ -114,7 +109,7 @@ class WorkerProcesses:
         self._launch = launch
         self._start_ranks()
         if self.env.first_local_rank == 0 and self._task in SAMPLED:
-            self._start_sampler(launch.launched_ns)
+            self._start_sampler(self._launch.launched_ns)
 
     def restart(self) -> None:
         """Ends what is left of all ranks and starts them again; they go on from their newest checkpoint."""
@@ -228,7 +223,7 @@ class WorkerProcesses:
         try:
             self._sampler = subprocess.Popen(
                 [sys.executable, "-m", "trainmark.launch.sampler", *words],
-                env={**_meant_for_children(), "TRAINMARK_PARENT": str(os.getpid())},
+                env={**rank_environment.meant_for_children(), PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -250,24 +245,21 @@ class WorkerProcesses:
 
     def _start_ranks(self) -> None:
         self._processes, self._ended, self._ended_when_read = {}, [], []
-        worker = [
-            "-m",
-            "trainmark.train.worker",
-            str(self.folder),
-            str(self._launch.plan_file),
-            self._task,
-            *self._words,
-        ]
+        words = [str(self.folder), str(self._launch.plan_file), self._task, *self._words]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
             with self.log.open("ab") as log, ExitStack() as handed_over:
-                environment = self._environment(rank, self.env.first_local_rank + local)
+                environment = self._environment(local)
                 connections: list[int] = []
                 if self._launch.connect:
                     connections.append(handed_over.enter_context(self._launch.connect()).fileno())
                     environment[CONNECTION] = f"{connections[0]}:{self._launch.prefix}{self.restarts}/"
+                if early := early_worker.taken(environment, words):
+                    self._launch = replace(self._launch, launched_ns=early.launched_ns)
+                    self._processes[rank] = early.process
+                    continue
                 self._processes[rank] = subprocess.Popen(
-                    [sys.executable, *worker],
+                    [sys.executable, "-m", "trainmark.train.worker", *words],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -298,32 +290,16 @@ class WorkerProcesses:
         for process in self._processes.values():
             process.wait()
 
-    def _environment(self, rank: int, local_rank: int) -> dict[str, str]:
-        environment = {
-            **_meant_for_children(),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(self.env.world),
-            "LOCAL_RANK": str(local_rank),
-            "LOCAL_WORLD_SIZE": str(self.env.local_ranks),
-            RESTART: str(self.restarts),
-            "TRAINMARK_LAUNCHED_NS": str(self._launch.launched_ns),
-            "TRAINMARK_PARENT": str(os.getpid()),
-            "PYTHONUNBUFFERED": "1",
-        }
-        if self.env.local_ranks > 1:
-            environment["OMP_NUM_THREADS"] = str(cores.threads(self.env.local_ranks))
-        if self.env.world > 1:
-            environment = {**self._launch.variables, **environment}
+    def _environment(self, local: int) -> dict[str, str]:
         file = files.load(self.plan.platform)
-        if self._task == "verify":
-            environment = {**file.deterministic_settings, **environment}
+        settings: dict[str, str] = {}
         if self.plan.recipe["host_settings"] == "tuned":
-            environment = {**file.host_settings, **environment}
-        return environment
-
-
-def _meant_for_children() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not OTHERS_VARIABLES.fullmatch(name)}
+            settings |= file.host_settings
+        if self._task == "verify":
+            settings |= file.deterministic_settings
+        if self.env.world > 1:
+            settings |= self._launch.variables
+        return rank_environment.of_rank(self.env, local, self._launch.launched_ns, settings, restarts=self.restarts)
 
 
 def _signal_name(number: int) -> str:

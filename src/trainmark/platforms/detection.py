@@ -14,22 +14,19 @@ import torch
 from trainmark.platforms import files
 from trainmark.platforms.files import PlatformFile
 
-NOWHERE = "cpu"
-"""The platform every machine has."""
-
 
 def detect() -> str:
     """The name of the platform to use when none is given: the accelerator torch sees, else the CPU."""
     candidates = _candidates()
     device_type = _device_type(candidates) or _taught(candidates)
-    return NOWHERE if device_type is None else _most_specific(device_type, candidates)
+    return files.EVERYWHERE if device_type is None else _most_specific(device_type, candidates)
 
 
 def undescribed() -> str | None:
     """A sentence where torch sees an accelerator that no platform file knows, so that the CPU is taken instead."""
     candidates = _candidates()
     device_type = _device_type(candidates)
-    if device_type is None or _most_specific(device_type, candidates) != NOWHERE:
+    if device_type is None or _most_specific(device_type, candidates) != files.EVERYWHERE:
         return None
     return (
         f"torch sees an accelerator, {device_type}, that no platform file describes, so THE CPU IS USED and not the "
@@ -43,7 +40,7 @@ def undescribed_where_chosen(asked: str | None) -> str | None:
 
 
 def _candidates() -> list[PlatformFile]:
-    return [file for file in map(files.load, files.names()) if file.name != NOWHERE]
+    return [file for file in map(files.load, files.names()) if file.name != files.EVERYWHERE]
 
 
 def _device_type(candidates: Sequence[PlatformFile]) -> str | None:
@@ -77,7 +74,7 @@ def _most_specific(device_type: str, candidates: Sequence[PlatformFile]) -> str:
     name = _device_name(device_type)
     fitting = [(_fit(file, name), file.name) for file in candidates if file.device_type == device_type]
     known = [(fit, name) for fit, name in fitting if fit is not None]
-    return max(known, default=((), NOWHERE))[1]
+    return max(known, default=((), files.EVERYWHERE))[1]
 
 
 def _fit(file: PlatformFile, device_name: str) -> tuple[int, int] | None:

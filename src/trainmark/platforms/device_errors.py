@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import traceback
-from importlib.metadata import entry_points
 from pathlib import Path
 
 _NO_MEMORY = re.compile(r"(can't allocate|out of) memory")
@@ -61,6 +60,8 @@ def broken_plugin(error: BaseException) -> str | None:
     found = _NO_PLUGIN.search(str(error))
     if found is None:
         return None
+    from importlib.metadata import entry_points  # late: every command imports this module
+
     name = found["name"]
     packages = [entry.dist for entry in entry_points(group="torch.backends") if entry.name == name and entry.dist]
     whose = f" of the package {packages[0].name} {packages[0].version}" if packages else ""

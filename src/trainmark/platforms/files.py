@@ -151,6 +151,10 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
         return next((peak for peak in self.peaks if peak.fits(device_name)), None)
 
 
+EVERYWHERE = "cpu"
+"""The platform every machine has."""
+
+
 def names() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("*.toml"))
 

@@ -56,6 +56,8 @@ class Begin(Event, tag="begin", frozen=True, kw_only=True):
     """Since the launcher started this worker."""
     restart: Whole = 0
     """How often the ranks had been started again when this worker began."""
+    at_ns: Whole | None = None
+    """When it knew what to do: of a worker that was started early, later than its first line."""
 
 
 class DeviceOpening(Event, tag="opening", frozen=True, kw_only=True):

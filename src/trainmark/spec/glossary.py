@@ -12,7 +12,8 @@ from trainmark.spec.metrics import METRICS, PRICED
 
 PHASES_EXPLAINED = {
     "startup": "From the launcher's start to the first line of the worker: interpreter and imports.",
-    "init": "Opening the device and the data set, building model and optimizer, compiling.",
+    "init": "Importing torch, opening the device and the data set, building model and optimizer, compiling; where the "
+    "worker was started before its run was planned, also its wait for the plan.",
     "warmup": "Steps done before the series is steady. They stay on the record and, in a run cut to so many steps or "
     "seconds, are left out of throughput; in a full run this phase is empty and every step counts.",
     "data_wait": "The loop waiting for its next batch on the device: loading and copying that was not hidden.",

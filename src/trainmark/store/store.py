@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,6 +25,7 @@ from trainmark.spec.whole_files import UNFINISHED, write_once, write_whole
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.spec.record import Record
     from trainmark.spec.series import SeriesFile, StepSeries
+    from trainmark.store.newest import Newest
 
 SWEEP_AFTER_S = 24 * 3600
 LAST = "last"
@@ -95,7 +97,7 @@ class Wanted:
         return (
             self.workload in (None, row.workload)
             and (self.group is None or (row.group or "").startswith(self.group))
-            and {*self.tags} <= {*row.tags}
+            and (not self.tags or {*self.tags} <= {*row.tags})
             and (self.since is None or instant(row.created) >= self.since.timestamp())
         )
 
@@ -111,6 +113,8 @@ class StoreContents:
     """Run folders without a record, newest first: still running, or ended before a record could be written."""
     count: int
     """Records that fit what was asked for, with those a limit left out."""
+    names: Mapping[str, str]
+    """By which a run of these can be told from all others in the store: the last part of its id, or all of it."""
 
 
 class _Entry(NamedTuple):
@@ -121,6 +125,10 @@ class _Entry(NamedTuple):
     row: StoreRow | None
     problem: str | None = None
     """Why the file is not a record."""
+
+
+_Seen = tuple[str, int, int]
+"""The name of a record file, its size, and when it was changed in nanoseconds."""
 
 
 def default_folder() -> Path:
@@ -148,6 +156,7 @@ class Store:
         self.samples = folder / "samples"
         """What trained networks were asked to show later, in a folder a run."""
         self.index = folder / "index.jsonl"
+        self.newest = folder / "newest.json"
 
     def path(self, run_id: str) -> Path:
         return self.records / f"{run_id}.json"
@@ -233,23 +242,50 @@ class Store:
 
     def contents(self, wanted: Wanted | None = None, *, limit: int | None = None) -> StoreContents:
         """All that the folder holds, or at most so many of the runs that are wanted."""
-        wanted, entries = wanted or Wanted(), self._entries()
-        rows = newest_first(entry.row for entry in entries.values() if entry.row and wanted.fits(entry.row))
-        left = self._folder_names() - {name.removesuffix(".json") for name in entries}
-        unrecorded = newest_first(folder_row(self.runs / name) for name in left)
+        from trainmark.store import newest
+
+        listing, folders = self._listing(), self._folder_names()
+        is_large = wanted in (None, Wanted()) and limit is not None and len(listing) >= newest.FEWEST_RECORDS
+        seen = newest.digest(listing, folders) if is_large else ""
+        kept = newest.read(self.newest, seen) if is_large else None
+        if kept is None or (limit or 0) > newest.KEPT_ROWS:
+            kept = self._newest(listing, folders, wanted or Wanted(), limit, seen)
+        unrecorded = newest_first(folder_row(self.runs / name) for name in kept.unrecorded)
         return StoreContents(
-            rows=rows[:limit],
-            count=len(rows),
-            damaged=[
-                Damaged(path=self.records / name, reason=entry.problem)
-                for name, entry in sorted(entries.items())
-                if entry.problem is not None
-            ],
-            unrecorded=[row for row in unrecorded if wanted.fits(row)],
+            rows=kept.rows[:limit],
+            count=kept.count,
+            damaged=[Damaged(path=self.records / name, reason=reason) for name, reason in kept.damaged],
+            unrecorded=[row for row in unrecorded if wanted is None or wanted.fits(row)],
+            names=kept.names,
         )
+
+    def _newest(
+        self, listing: list[_Seen], folders: list[str], wanted: Wanted, limit: int | None, digest: str
+    ) -> Newest:
+        """From the index and the records; of a large store it is kept for the next time."""
+        from trainmark.store import newest
+
+        entries = self._entries(listing)
+        rows = newest_first(entry.row for entry in entries.values() if entry.row and wanted.fits(entry.row))
+        run_ids = {name.removesuffix(".json") for name in entries}
+        left = [name for name in folders if name not in run_ids]
+        shown = rows if limit is None else rows[: max(limit, newest.KEPT_ROWS)]
+        found = newest.Newest(
+            digest=digest,
+            rows=shown,
+            count=len(rows),
+            damaged=sorted((name, entry.problem) for name, entry in entries.items() if entry.problem is not None),
+            unrecorded=left,
+            names=_short_names([*(row.run_id for row in shown), *left], run_ids.union(left)),
+        )
+        if digest:
+            newest.write(self.newest, found)
+        return found
 
     def rebuild(self) -> int:
         """Forgets the index and reads every record again; says how many there are."""
+        with contextlib.suppress(OSError):
+            self.newest.unlink(missing_ok=True)
         return sum(entry.row is not None for entry in self._entries(anew=True).values())
 
     def run_ids(self) -> list[str]:
@@ -355,19 +391,19 @@ class Store:
         except OSError as error:
             raise NotReadyError(f"the store {self.folder} cannot be read: {error.strerror}; {_ELSEWHERE}") from error
 
-    def _folder_names(self) -> set[str]:
+    def _folder_names(self) -> list[str]:
         try:
             with os.scandir(self.runs) as entries:
-                return {entry.name for entry in entries if entry.is_dir()}
+                return [entry.name for entry in entries if entry.is_dir()]
         except OSError:
-            return set()
+            return []
 
-    def _entries(self, *, anew: bool = False) -> dict[str, _Entry]:
+    def _entries(self, listing: list[_Seen] | None = None, *, anew: bool = False) -> dict[str, _Entry]:
         """Every record file: as the index remembers it, or read now where it has changed since."""
         known = {} if anew else self._remembered()
         found: dict[str, _Entry] = {}
         fresh: dict[str, _Entry] = {}
-        for name, size, mtime_ns in self._listing():
+        for name, size, mtime_ns in self._listing() if listing is None else listing:
             entry = known.get(name)
             if entry is None or (entry.size, entry.mtime_ns) != (size, mtime_ns):
                 entry = fresh[name] = self._read_entry(name, size, mtime_ns)
@@ -379,8 +415,9 @@ class Store:
                 self._remember(fresh)
         return found
 
-    def _listing(self) -> Iterator[tuple[str, int, int]]:
+    def _listing(self) -> list[_Seen]:
         """Every record file with how it looks now."""
+        found: list[_Seen] = []
         with self._explaining_folder(), os.scandir(self.records) as entries:
             for entry in entries:
                 if _names_record(entry.name):
@@ -388,7 +425,8 @@ class Store:
                         status = entry.stat()
                     except FileNotFoundError:  # taken away while we look
                         continue
-                    yield entry.name, status.st_size, status.st_mtime_ns
+                    found.append((entry.name, status.st_size, status.st_mtime_ns))
+        return found
 
     def _remembered(self) -> dict[str, _Entry]:
         """The index, a line a file, of which the last counts; what cannot be read of it is read from the records."""
@@ -540,6 +578,12 @@ def _document(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))
     return found if isinstance(found, dict) else {}
+
+
+def _short_names(shown: list[str], run_ids: set[str]) -> dict[str, str]:
+    """Of each run shown the last part of its id, or all of it where another of the runs has that part too."""
+    ends = Counter(run_id.rpartition("-")[2] for run_id in run_ids)
+    return {run_id: run_id if ends[end := run_id.rpartition("-")[2]] > 1 else end for run_id in shown}
 
 
 def _is_newest(word: str) -> bool:

@@ -65,6 +65,7 @@ class Clock:
         self._exchange_from: Any = None
         self._exchanges: list[tuple[Any, Any]] = []
         self._segment_ns = 0
+        self._step = _Step(self)
         self.steps = 0
         self.stretch: Stretch | None = None
         """The last one that ended well."""
@@ -116,7 +117,8 @@ class Clock:
 
     def step(self, items: int) -> _Step:
         """One training step: launched inside, and finished on the device whenever the device gets there."""
-        return _Step(self, items)
+        self._step.items = items
+        return self._step
 
     def exchange_begins(self) -> None:
         """Called when a step has nothing to do but to exchange with other ranks: its last gradients are ready."""
@@ -166,15 +168,14 @@ class Clock:
 class _Step:
     """A context manager without a generator behind it: entered and left every step, so its microsecond counts."""
 
-    __slots__ = ("_clock", "_items")
+    __slots__ = ("_clock", "items")
 
-    def __init__(self, clock: Clock, items: int) -> None:
-        self._clock = clock
-        self._items = items
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self.items = clock, 0
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None:
-            self._clock._end_step(self._items)
+            self._clock._end_step(self.items)

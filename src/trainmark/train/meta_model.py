@@ -15,6 +15,8 @@ from trainmark.spec.recipe import Recipe, from_values
 from trainmark.workloads.workload import Workload
 
 DRAWS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
+LENGTHS = {"norm"}
+"""Of vectors: a sum has the same shape."""
 
 
 def model(plan: Plan) -> nn.Module:
@@ -23,7 +25,7 @@ def model(plan: Plan) -> nn.Module:
 
 
 def network(workload: Workload, recipe: Recipe) -> nn.Module:
-    with torch.device("meta"), _NoDraws():
+    with torch.device("meta"), _OnlyShapes():
         return workload.build(recipe)
 
 
@@ -32,8 +34,8 @@ def weights_of(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-class _NoDraws(TorchFunctionMode):
-    """Without memory there is nothing to draw numbers for, and trying to costs torch the import of its compiler."""
+class _OnlyShapes(TorchFunctionMode):
+    """Without memory there are no numbers to draw or measure, and trying to costs torch the import of its compiler."""
 
     def __torch_function__(
         self,
@@ -44,4 +46,6 @@ class _NoDraws(TorchFunctionMode):
     ) -> Any:
         if getattr(func, "__name__", "") in DRAWS:
             return args[0] if args else (kwargs or {})["tensor"]  # nn.init's own functions name it
+        if getattr(func, "__name__", "") in LENGTHS and len(args) == 1 and kwargs:
+            return torch.sum(args[0], dim=kwargs.get("dim"), keepdim=bool(kwargs.get("keepdim")))
         return func(*args, **(kwargs or {}))

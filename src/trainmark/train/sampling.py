@@ -28,7 +28,6 @@ from trainmark.spec.workload_facts import ShowFacts, WorkloadFacts, derive
 from trainmark.train import checkpoint
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
-from trainmark.workloads.scoring import speech
 from trainmark.workloads.workload import Workload
 
 ENDINGS = {"sound": ".wav", "image": ".png", "text": ".txt"}
@@ -202,6 +201,8 @@ def write(
     trained: Trained, asked: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
 ) -> SampleDocument:
     """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
+    from trainmark.workloads.scoring import speech  # late: scipy takes longer to import than a step to be made
+
     wanted = getattr(trained.recipe, "score_clips", 0) if asked.score is None else asked.score
     scorer = speech.installed() if wanted else speech.NOBODY
     if not (scorer.opinion or scorer.transcript):  # then no clip is made that nobody would hear

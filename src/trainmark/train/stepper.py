@@ -54,6 +54,7 @@ class Stepper:
         self.optimizer = optimizer([master.get(id(p), p) for p in parameters])
         self.scaler = torch.amp.GradScaler(device.torch.type, enabled=precision.scales_loss)
         self.arithmetic = device.arithmetic(precision)
+        self._autocast = device.autocast(precision)  # made once: making it takes longer than entering it
         self.watch: AbstractContextManager[object] = nullcontext()
         """Looks at the next step from inside its arithmetic, until it puts a nullcontext back."""
         self._learning_rate: float | None = None
@@ -109,9 +110,9 @@ class Stepper:
 
     def gradients(self, part: Any, batch: Any) -> Tensor:
         """Adds the gradients of a part of the step's batch and returns its part of the loss."""
-        with self.device.autocast(self.precision):
+        with self._autocast:
             loss = self._loss(self.model, part)
-        weight = self._weight(part, batch)
+        weight = 1.0 if part is batch and self._world == 1 else self._weight(part, batch)
         weighted = loss if weight == 1 else loss * weight
         self.parallel.before_backward()
         # a scaler that is not enabled hands everything through, here and in the update

@@ -24,7 +24,8 @@ from trainmark.spec.errors import InvalidResultError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
 from trainmark.train import failures
-from trainmark.train.ranks import RESTART, Ranks, host_name
+from trainmark.train.orders import early_words
+from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, host_name
 
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
     from trainmark.train.monitor import Monitor
@@ -41,11 +42,10 @@ def main() -> int:
     parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
     parser.add_argument("task", choices=TASKS, help="what to do by it")
     parser.add_argument("--rounds", type=int, help="of the task pairs: how many are measured")
-    args = parser.parse_args()
+    end_with_parent(int(os.environ.get(PARENT, "0")) or None)
+    args = parser.parse_args(early_words(sys.argv[1:]))
     folder: Path = args.folder
     ranks = Ranks.from_environment()
-    launcher = os.environ.get("TRAINMARK_PARENT")
-    end_with_parent(int(launcher) if launcher else None)
     log = os.open(folder / f"rank{ranks.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -66,6 +66,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
             pid=os.getpid(),
             startup_ns=_startup_ns(),
             restart=int(os.environ.get(RESTART, "0")),
+            at_ns=time.perf_counter_ns(),
         )
     )
     try:
@@ -165,7 +166,7 @@ TASKS: dict[str, Task] = {
 
 def _startup_ns() -> int:
     """Time since the launcher started this worker; the monotonic clock is one for all processes of a host."""
-    launched = os.environ.get("TRAINMARK_LAUNCHED_NS")
+    launched = os.environ.get(LAUNCHED)
     return max(0, FIRST_LINE_NS - int(launched)) if launched else 0
 
 
