@@ -1,14 +1,18 @@
-"""What a verify costs a step, and how many scripted bit flips it finds, misnames and invents.
+"""What a verify costs a step, which bit flips it finds, and how often it accuses or believes a chip wrongly.
 
     python bench/verify.py cost [WORKLOAD...] [--recipe smoke] [--rounds 12]
     python bench/verify.py flips [--rounds 300] [--steps 10] [--seed 0]
+    python bench/verify.py against [WORKLOAD...] [--steps 10] [--seeds 3] [--out FILE]
 
 `cost` makes each step of a workload in turn as a run does and as a verify does, in one process on the CPU, so that both
 see the same machine; the ratio is that of the medians. `flips` computes the same steps of a small network on the
 stand-in again and again. In every second round one bit of what one operator gives comes out wrong: operator, call,
 place and bit by lot. What each flip changed first is found a second time without any hash, by keeping all tensors of a
 round that goes wrong in the same way, and the two are held against each other. A flip that changes nothing, because
-what follows rounds it away or leaves it out, is counted by itself.
+what follows rounds it away or leaves it out, is counted by itself. `against` holds chips of bench/chips.py against the
+plain CPU as `verify --against` does: honest ones, which compute the same in another order, with other kernels or in a
+narrower precision, and others that get one thing wrong in one layer, by lot for each seed. It counts how many honest
+ones are accused and how many of the others pass; each comparison is a line of --out.
 """
 
 from __future__ import annotations
@@ -20,26 +24,35 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import chips
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainmark import workloads
+from trainmark.analysis import parity
+from trainmark.analysis.parity import Parity
 from trainmark.datasets import synthetic
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import standin
 from trainmark.spec.event_files import EventWriter
+from trainmark.spec.verify import VerifyDocument
 from trainmark.train import setup
 from trainmark.train.hashed_steps import HashedSteps, Quantity
 from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
+from trainmark.train.repeated_operators import deterministic
 from trainmark.train.round_ledger import RoundLedger
 
+FEW_SAMPLES = ("batch_per_device=4", "input_workers=0")
+"""Fewer average less of what rounding does, and take less time."""
 SMALL = ("hidden=16", "layers=1", "heads=2", "mlp=32", "batch_per_device=4", "input_workers=0")
 
 
@@ -54,8 +67,16 @@ def main() -> None:
     flips.add_argument("--rounds", type=int, default=300)
     flips.add_argument("--steps", type=int, default=10)
     flips.add_argument("--seed", type=int, default=0)
+    against = actions.add_parser("against")
+    against.add_argument("workloads", nargs="*", default=list(workloads.names()))
+    against.add_argument("--steps", type=int, default=10)
+    against.add_argument("--seeds", type=int, default=3)
+    against.add_argument("--first-seed", type=int, default=0)
+    against.add_argument("--out", type=Path)
     args = parser.parse_args()
-    if args.action == "cost":
+    if args.action == "against":
+        show_against(args.workloads, args.steps, range(args.first_seed, args.first_seed + args.seeds), args.out)
+    elif args.action == "cost":
         for name in args.workloads:
             show_cost(name, args.recipe, args.rounds)
     else:
@@ -220,6 +241,91 @@ def kept_round(steps: HashedSteps) -> list[dict[Quantity, Tensor]]:
     for hook in hooks:
         hook.remove()
     return kept
+
+
+# Beside another chip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A chip held against another."""
+
+    chip: str
+    honest: bool
+    workload: str
+    seed: int
+    found: Parity
+
+    @property
+    def wrongly(self) -> bool:
+        """An honest chip accused, or another believed."""
+        return (self.found.verdict == "differs") == self.honest
+
+    def line(self) -> str:
+        kind = "honest" if self.honest else "dishonest"
+        first = self.found.first
+        where = f"step {first.step}: {first.quantity} {first.difference} of {first.allowed}" if first else ""
+        return "\t".join([self.workload, str(self.seed), kind, self.chip, self.found.verdict, where])
+
+
+def show_against(names: Sequence[str], steps: int, seeds: Sequence[int], out: Path | None) -> None:
+    counted: dict[tuple[bool, str], list[Compared]] = {}
+    for seed in seeds:
+        for name in names:
+            for each in compared(name, seed, steps):
+                counted.setdefault((each.honest, each.chip), []).append(each)
+                if out:
+                    with out.open("a", encoding="utf-8") as file:
+                        file.write(f"{each.line()}\n")
+                if each.wrongly:
+                    print(each.line(), flush=True)
+    for honest, title in ((True, "honest chips, accused"), (False, "dishonest chips, believed")):
+        print(title)
+        rows = {chip: members for (kind, chip), members in counted.items() if kind == honest}
+        rows["all"] = [one for members in rows.values() for one in members]
+        for chip, members in rows.items():
+            print(f"  {chip}: {sum(one.wrongly for one in members)} of {len(members)}")
+
+
+def compared(name: str, seed: int, steps: int) -> Iterator[Compared]:
+    """Every chip on one workload with one seed."""
+    plain: dict[str, VerifyDocument] = {}
+    for precision in ("fp32", *chips.PRECISIONS):
+        options = RunOptions(
+            workloads=(name,), recipe="smoke", platform="cpu", precision=precision, seed=seed, settings=FEW_SAMPLES
+        )
+        with opened(options) as job:
+            hashed = HashedSteps(job, steps)
+            hashed.draws = True  # dropout keeps everything, as in a verify of a step that draws
+            plain[precision] = own = computed(hashed, options)
+            if precision != "fp32":
+                found = parity.hold_against(own, plain["fp32"])
+                yield Compared(chip=f"{precision} beside fp32", honest=True, workload=name, seed=seed, found=found)
+            for chip, honest in [
+                *((chip, True) for chip in chips.HONEST),
+                *((chip, False) for chip in chips.DISHONEST),
+            ]:
+                if precision not in chip.precisions:
+                    continue
+                entered = chip.enter(job, random.Random(f"{name} {seed} {chip.name}"))
+                if entered is None:
+                    continue
+                with entered:
+                    told = computed(hashed, options)
+                found = parity.hold_against(told, own if honest else plain["fp32"])
+                called = f"{chip.name}, {precision}" if honest else chip.name
+                yield Compared(chip=called, honest=honest, workload=name, seed=seed, found=found)
+
+
+def computed(hashed: HashedSteps, options: RunOptions) -> VerifyDocument:
+    """What a verify would leave of the steps as they are computed now."""
+    with deterministic(True):
+        numbers = hashed.numbers()
+    plan = planning.decide(options.workloads[0], options)
+    return VerifyDocument(
+        verify_id="", created="", trainmark="", plan=plan.to_json(), device="", torch="", verdict="equal", sentence="",
+        draws=True, numbers=numbers,
+    )  # fmt: skip
 
 
 def same_bits(one: Any, other: Any) -> bool:

@@ -331,3 +331,29 @@ def test_an_interrupt_reaches_the_ranks_on_every_host_and_the_record_still_comes
 
 def events_on(server: Sshd) -> Iterator[Path]:
     return server.home.glob(".local/share/trainmark/runs/*/rank0.jsonl")
+
+
+def test_a_verify_over_two_hosts_names_the_one_that_computes_wrongly(cluster: Cluster, tmp_path: Path) -> None:
+    script = cluster.hosts.folder / "standin.toml"
+    flips = "".join(
+        f"[[device]]\nindex = {device}\n[[device.flips]]\noperator = '_fused_sgd_'\nat = [4]\ntensor = 3\n"
+        for device in (0, 1)
+    )
+    script.write_text(f"latency_us = 0\ndevices = 2\n{flips}", encoding="utf-8")
+    # only the second host has such a script
+    one_alone = f'[ "$(hostname)" = trainmark-h0 ] || export TRAINMARK_STANDIN={script}\n'
+    python = cluster.program("scripted", f'#!/bin/sh\n{one_alone}exec {sys.executable} "$@"\n')
+    tiny = ["--set", "width=4", "--set", "batch_per_device=4", "--set", "batch_norm=per-device"]
+    words = ["verify", "resnet50", "--recipe", "smoke", "--platform", "standin", *tiny, "--data", cluster.pictures]
+    words += ["--topology", "2x1", "--hosts", BOTH, "--steps", "1"]
+    environment = {**cluster.site(tmp_path, python=python), "COLUMNS": "200"}
+    ran = cluster.user.run([sys.executable, "-m", "trainmark", *words], env=environment, timeout=120)
+    assert ran.returncode == 5, ran.stderr
+    assert "the arithmetic is wrong: 1 difference in 3 rounds of 1 step on 2 ranks" in ran.stdout
+    assert "step 1, rank 1 on trainmark-h1: weight " in ran.stdout
+    [kept] = (tmp_path / "store" / "verify").glob("*.json")
+    assert json.loads(kept.read_text(encoding="utf-8"))["hosts"] == ["trainmark-h0", "trainmark-h1"]
+    refused = cluster.user.run(
+        [sys.executable, "-m", "trainmark", "verify", "--against", "last", "--hosts", BOTH], env=environment, timeout=60
+    )
+    assert refused.returncode == 2 and "run it on the first host, not with --hosts" in refused.stderr

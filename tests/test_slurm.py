@@ -100,6 +100,18 @@ def test_inside_an_allocation_a_run_calls_srun_itself(jobs: Jobs, pictures: Path
     assert len(jobs.record()["series"]["ranks"]) == 2
 
 
+def test_inside_an_allocation_a_verify_calls_srun_itself(jobs: Jobs, pictures: Path) -> None:
+    _, *plan_words = TINY_RUN
+    words = ["verify", *plan_words, "--topology", "2x1", "--data", str(pictures), "--steps", "2", "--json"]
+    ended = jobs.cluster.call(
+        "salloc", "--nodes=2", sys.executable, "-m", "trainmark", *words, environment=jobs.environment, seconds=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)["verify"]
+    assert told["verdict"] == "equal" and len(told["hosts"]) == 2
+    assert [path.stem for path in (jobs.store / "verify").glob("*.json")] == [told["verify_id"]]
+
+
 def test_a_rank_killed_in_the_job_is_named_and_the_job_fails(jobs: Jobs, pictures: Path) -> None:
     number = jobs.submit("2x1", "--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every=end")
     pid = until(lambda: rank_that_has_made_steps(jobs.store, 1), "rank 1 to make steps")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+from background import Started, ranks, wait_until_gone
 from conftest import Cli
 
 from trainmark.cli.main import main
 from trainmark.platforms import standin
+from trainmark.spec.rank_log import RankLog
 
 TINY = ("--recipe", "smoke", "--set", "width=4", "--set", "batch_per_device=4", "--set", "batch_norm=per-device")
 
@@ -51,6 +54,33 @@ def test_a_chip_is_held_against_a_cpu_and_one_that_computes_in_less_is_found_out
     assert "another training from step 1 on: " in done.stdout and "% is allowed" in done.stdout
     [page] = (Path(environment["TRAINMARK_STORE"]) / "reports").iterdir()
     assert f"page: {page}" in done.stdout and "Training loss" in page.read_text(encoding="utf-8")
+
+
+def test_what_was_found_before_a_kill_is_on_disk_and_is_shown(
+    cli: Cli, pictures: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    words = ("resnet50", *TINY, "--platform", "standin", "--data", pictures, "--steps", "1", "--soak", "1h")
+    started = Started({**environment, **scripted(tmp_path, "")}, "verify", *words)
+    logs = wait_for_rounds(started, 3)
+    started.process.kill()
+    wait_until_gone([log.pid for log in logs if log.pid is not None])
+    assert list((started.store / "verify").glob("*.json")) == []
+    shown = cli("verify", "--show", "last", "--json")
+    told = json.loads(shown.stdout)["verify"]
+    assert shown.returncode == 4 and told["verdict"] == "incomplete"
+    assert told["rounds"] >= 3 and told["numbers"] is not None and "which came out alike" in told["sentence"]
+
+
+def wait_for_rounds(started: Started, count: int) -> list[RankLog]:
+    """Its ranks, once each has written down so many rounds."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        assert started.process.poll() is None, started.process.communicate()
+        logs = [log for folder in (started.store / "verify").glob("*/") for log in ranks(folder)]
+        if logs and all(len(log.rounds) >= count for log in logs):
+            return logs
+        time.sleep(0.05)
+    raise AssertionError("the verify made no rounds")
 
 
 @pytest.mark.parametrize(

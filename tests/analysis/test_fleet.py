@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from xml.etree.ElementTree import fromstring
 
 import msgspec
 import numpy as np
@@ -12,13 +13,17 @@ import pytest
 from fleets import TEN, TWO_SLOW, device_telemetry, fleet_records, host_record, pair_links
 from records import in_environment
 
-from trainmark.analysis.fleet import links, outliers
+from trainmark.analysis import verification
+from trainmark.analysis.fleet import links, outliers, proofs
 from trainmark.analysis.fleet.hosts import HostRuns, by_host
 from trainmark.analysis.fleet.verdict import Fleet, judge, to_json
+from trainmark.report import fleet_junit, fleet_table
+from trainmark.report.html import fleet_page
 from trainmark.spec.errors import UsageError
 from trainmark.spec.record import Doubt, Record
 from trainmark.spec.site import Expected
 from trainmark.spec.tournament import all_rounds, disjoint, rounds, usual_rounds
+from trainmark.spec.verify import BitDifference, VerifyDocument
 
 FLOOR = -math.log1p(-0.03)
 
@@ -239,3 +244,47 @@ def test_pairs_to_be_measured_again_are_sorted_into_rounds_without_a_common_node
 def test_two_nodes_have_one_way_and_nothing_to_hold_it_against() -> None:
     found = links.judge(["a", "b"], pair_links(2))
     assert (found.slow, found.smallest, found.whole) == (False, None, True)
+
+
+# Their arithmetic
+
+
+def verified(hosts: list[str], verdict: str = "equal", wrong_rank: int | None = None) -> VerifyDocument:
+    differences = [BitDifference(kind="repeat", round=2, rank=wrong_rank, step=3, stage="loss")] if wrong_rank else []
+    told = VerifyDocument(
+        verify_id="v1", created="2026-01-01T00:00:00Z", trainmark="0", plan={}, device="a device", torch="2",
+        hosts=hosts, rounds=2, steps=30, hashed=9, verdict=verdict, sentence="", differences=differences,
+    )  # fmt: skip
+    return msgspec.structs.replace(told, sentence=verification.sentence(told))
+
+
+def with_proofs(*told: VerifyDocument) -> Fleet:
+    names = {host: (host, f"{host}.site") for host in TEN}
+    return replace(judged(fleet_records(TEN)), proofs=tuple(proofs.of_hosts(told, names)))
+
+
+def test_a_fleet_whose_arithmetic_was_proved_on_every_host_is_accepted() -> None:
+    fleet = with_proofs(verified([f"{host}.site" for host in TEN]))
+    assert (fleet.outcome, len(fleet.proofs), fleet.unproved) == ("accepted", 10, ())
+    assert "verify v1 of 2026-01-01 on 10 of 10 hosts: 2 rounds of 30 steps on 10 ranks" in fleet_table.render(fleet)
+
+
+def test_the_host_that_computes_wrongly_fails_the_fleet_and_no_other_is_blamed() -> None:
+    fleet = with_proofs(verified([*TEN], "wrong", wrong_rank=4))
+    assert fleet.exit_code == 6 and [one.host for one in fleet.proved("wrong")] == ["node04"]
+    said = " ".join(fleet_table.render(fleet).split())
+    assert "the arithmetic of host node04 is wrong: round 2, step 3, rank 4 on node04: loss is not what" in said
+    assert "not accepted; wrong arithmetic: 1 of 10" in said
+    cases = {case.get("name"): case for case in fromstring(fleet_junit.to_junit(fleet)).iter("testcase")}
+    failed = [name for name, case in cases.items() if case.find("failure") is not None]
+    assert failed == ["arithmetic of host node04"] and "arithmetic of host node05" in cases
+    page = fleet_page.render(fleet, language="en", trainmark="0", made="2026-01-01")
+    assert page.count(">proved<") == 9 and page.count(">wrong<") == 1
+    assert [one["verdict"] for one in to_json(fleet)["proofs"]].count("wrong") == 1
+
+
+def test_hosts_that_nobody_verified_and_proofs_that_are_open_leave_the_fleet_open() -> None:
+    some = with_proofs(verified([host for host in TEN if host != "node09"]))
+    assert some.exit_code == 7 and some.unproved == ("node09",)
+    assert "nobody verified the arithmetic of hosts node09" in fleet_table.render(some)
+    assert with_proofs(verified([*TEN], "incomplete")).exit_code == 7

@@ -148,6 +148,33 @@ def test_a_loss_that_is_not_finite_on_one_chip_alone_is_a_difference() -> None:
     assert parity.hold_against(document(numbers(nan_from=3)), document(numbers(nan_from=3))).verdict == "agrees"
 
 
+def test_a_gradient_that_is_nothing_on_one_chip_alone_is_not_called_infinite() -> None:
+    nothing = numbers()
+    steps = [msgspec.structs.replace(step, gradients={"second": sums(0.0)}) for step in nothing.steps]
+    nothing = msgspec.structs.replace(nothing, steps=steps, rounded=steps)
+    found = parity.hold_against(document(numbers()), document(nothing))
+    assert "gradient of second is zero or not finite on one alone" in found.sentence
+
+
+def test_weights_in_a_narrow_precision_may_part_as_far_as_the_signs_that_rounding_turns() -> None:
+    def moved(off: float) -> Numbers:
+        told = numbers()
+        steps, rounded = (
+            [msgspec.structs.replace(step, weights={"first": sums(5.0, off)}) for step in each]
+            for each in (told.steps, told.rounded)
+        )
+        return msgspec.structs.replace(told, steps=steps, rounded=rounded)
+
+    # rounding changes the gradients by a thousandth and, as it was drawn, the weights by next to nothing
+    for precision, off, verdict in [
+        ("fp32", 0.1, "differs"),
+        ("amp-bf16", 0.1, "agrees"),
+        ("amp-bf16", 0.3, "differs"),
+    ]:
+        found = parity.hold_against(document(moved(off), precision=precision), document(moved(0.0)))
+        assert found.verdict == verdict, (precision, off, found.sentence)
+
+
 def test_steps_on_other_samples_or_from_other_weights_say_nothing() -> None:
     here, there = numbers(), numbers()
     other = msgspec.structs.replace(there.steps[4], data={"x": sums(3.1)})
@@ -159,6 +186,10 @@ def test_steps_on_other_samples_or_from_other_weights_say_nothing() -> None:
     )
     begun = msgspec.structs.replace(there, initial={"first": sums(9.0)})
     assert "do not begin alike" in parity.hold_against(document(here), document(begun)).sentence
+    rounded = msgspec.structs.replace(there, initial={"first": sums(4.01), "second": sums(4.0)})
+    assert parity.hold_against(document(here), document(rounded)).verdict == "unknown"
+    # weights that are held in bfloat16 begin as it rounds them
+    assert parity.hold_against(document(here), document(rounded, precision="bf16")).verdict == "agrees"
     assert parity.hold_against(document(None), document(here)).verdict == "unknown"
 
 
@@ -189,6 +220,12 @@ def test_a_verify_is_found_by_last_by_its_id_and_by_its_file(tmp_path: Path) -> 
     (tmp_path / "else.json").write_text("[]", encoding="utf-8")
     with pytest.raises(UsageError, match="is not what a verify leaves"):
         verification.find(str(tmp_path / "else.json"), store)
+
+
+def test_a_soak_that_was_cut_off_says_how_far_it_came() -> None:
+    cut = document(None, verdict="incomplete", rounds=5)
+    assert cut.sentence == "it was cut off after 5 rounds of 24 steps on 2 ranks, which came out alike"
+    assert "before two of them could be" in document(None, verdict="incomplete", rounds=1).sentence
 
 
 def test_the_screen_and_the_page_say_it_in_english_and_in_chinese() -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trainmark.analysis.verification import plan_of
 from trainmark.spec.errors import UsageError
 from trainmark.spec.plan import Plan
-from trainmark.spec.precision import FLOOR, ROUNDINGS, Precision, rounding
+from trainmark.spec.precision import FLOOR, ROUNDINGS, Precision, rounding, significand_bits
 from trainmark.spec.topology import Topology
 from trainmark.spec.verify import Numbers, StepNumbers, VerifyDocument, apart, moved_apart
 
@@ -21,6 +21,8 @@ MOST_DATA_APART = 1e-3
 LEFT_OUT_STEPS = 20
 MOST_LOSS_APART = 0.02
 """The published rule for losses of one training on two chips: their mean relative difference after the first steps."""
+
+_GRADIENT, _WEIGHT = "gradient of ", "weight "
 
 Agreement = Literal["agrees", "differs", "unknown"]
 EXIT_CODES: dict[Agreement, int] = {"agrees": 0, "differs": 6, "unknown": 7}
@@ -72,7 +74,8 @@ def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
         drawn = "the step draws random numbers, which a run does and a verify does not; hold it against a verify"
         return replace(found, sentence=f"nothing can be compared: {drawn}")
     looked_at = steps if mine.topology == theirs.topology else 0
-    if reason := _not_the_same_training(own.numbers, other.numbers, looked_at):
+    held = max(_held_apart(plan) for plan in (mine, theirs))
+    if reason := _not_the_same_training(own.numbers, other.numbers, looked_at, held):
         return replace(found, sentence=f"nothing can be compared: {reason}")
     floor = max(FLOOR, ROUNDINGS * max(rounding(Precision.parse(plan.precision)) for plan in (mine, theirs)))
     partings = [
@@ -115,7 +118,13 @@ def _compared(own: Numbers, other: Numbers, step: int, floor: float) -> Iterator
 
     In the first step that is what rounding does to it there. Later a unit may switch by rounding alone, and when it
     does is chance: from then on it is the most that rounding does to the quantity in any step.
+
+    An optimizer that divides by a gradient's size moves a number by a full step, up or down, however near to zero its
+    gradient is. The share of a gradient's numbers whose sign rounding can turn is about what rounding changes the
+    gradient by, and how far the weights then lie apart is its root. In float32 next to none turn. In a narrower
+    precision which of a small layer's few numbers do is chance, that one round of rounding need not have shown.
     """
+    narrow = floor > FLOOR
     looked_at = slice(0, 1) if step == 0 else slice(None)
     rounded: dict[str, float] = {}
     for numbers in (own, other):
@@ -123,18 +132,21 @@ def _compared(own: Numbers, other: Numbers, step: int, floor: float) -> Iterator
             for name, share in _apart(changed, plain, numbers, numbers):
                 rounded[name] = max(share, rounded.get(name, 0.0))
     for name, share in _apart(own.steps[step], other.steps[step], own, other):
-        yield name, share, max(floor, ROUNDINGS * rounded.get(name, 0.0))
+        allowed = rounded.get(name, 0.0)
+        if narrow and name.startswith(_WEIGHT):
+            allowed = max(allowed, math.sqrt(rounded.get(f"{_GRADIENT}{name.removeprefix(_WEIGHT)}", 0.0)))
+        yield name, share, max(floor, ROUNDINGS * allowed)
 
 
 def _apart(mine: StepNumbers, theirs: StepNumbers, own: Numbers, other: Numbers) -> Iterator[tuple[str, float]]:
     yield "loss", _loss_apart(mine, theirs)
     for name in reversed(list(theirs.gradients)):
         if name in mine.gradients:
-            yield f"gradient of {name}", apart(mine.gradients[name], theirs.gradients[name])
+            yield f"{_GRADIENT}{name}", apart(mine.gradients[name], theirs.gradients[name])
     for name in theirs.weights:
         if name in mine.weights:
             moved = moved_apart(mine.weights[name], own.initial[name], theirs.weights[name], other.initial[name])
-            yield f"weight {name}", moved
+            yield f"{_WEIGHT}{name}", moved
 
 
 def _by_rounding(told: Numbers, steps: int) -> float:
@@ -149,10 +161,19 @@ def _loss_apart(mine: StepNumbers, theirs: StepNumbers) -> float:
     return abs(mine.loss - theirs.loss) / abs(theirs.loss) if theirs.loss else abs(mine.loss)
 
 
-def _not_the_same_training(own: Numbers, other: Numbers, steps: int) -> str:
-    """Why two verifies did not make the same steps, by the samples of so many of them; empty where they did."""
+def _held_apart(plan: Plan) -> float:
+    """By how much the weights a precision holds may be off from the drawn ones."""
+    held = Precision.parse(plan.precision).weights
+    return FLOOR if held == "float32" else float(2.0 ** (1 - significand_bits(held)))
+
+
+def _not_the_same_training(own: Numbers, other: Numbers, steps: int, held: float) -> str:
+    """Why two verifies did not make the same steps, by the samples of so many of them; empty where they did.
+
+    Weights may begin `held` apart.
+    """
     for name, sums in other.initial.items():
-        if name in own.initial and apart(own.initial[name], sums) > FLOOR:
+        if name in own.initial and apart(own.initial[name], sums) > held:
             return f"the networks do not begin alike: weight {name}"
     for step in range(steps):
         for name, sums in other.steps[step].data.items():
@@ -189,7 +210,9 @@ def _sentence(steps: int, first: Parting | None, loss_apart: float | None, by_ro
     if first is None:
         return f"the same training for {steps} steps: no quantity differs by more than rounding explains; {rule}"
     if first.difference is None:
-        return f"another training from step {first.step} on: {first.quantity} is not finite on one of the chips; {rule}"
+        return (
+            f"another training from step {first.step} on: {first.quantity} is zero or not finite on one alone; {rule}"
+        )
     off, allowed = f"{100 * first.difference:.2g} %", f"{100 * first.allowed:.2g} %"
     return f"another training from step {first.step} on: {first.quantity} is off by {off}, {allowed} is allowed; {rule}"
 

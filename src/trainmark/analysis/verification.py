@@ -14,7 +14,7 @@ from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.record import Record
-from trainmark.spec.run_folder import RunFolder
+from trainmark.spec.run_folder import HEAD_FILE, RunFolder
 from trainmark.spec.verify import (
     NUMBERS_FILE,
     SCHEMA,
@@ -168,6 +168,8 @@ def sentence(told: VerifyDocument) -> str:
     ranks = count(len(told.hosts), "rank")
     if told.verdict == "equal":
         return f"{rounds} of {steps} on {ranks} came out alike, to the last bit of {told.hashed} tensors a step"
+    if told.verdict == "incomplete" and told.rounds > 1:
+        return f"it was cut off after {rounds} of {steps} on {ranks}, which came out alike"
     if told.verdict == "incomplete":
         return f"ended after {rounds} of {steps}, before two of them could be held against each other"
     found = count(len(told.differences), "difference")
@@ -241,21 +243,50 @@ def find(word: str, store: Store) -> VerifyDocument:
     """The verify meant by `last`, an id, its unique beginning or end, or a file's path; else a run of that name."""
     if Path(word).is_file():
         return read(Path(word))
-    kept = {path.stem: path for path in sorted(_folder(store).glob("*.json"), key=lambda path: path.stat().st_mtime)}
-    if word == LAST and kept:
-        return read([*kept.values()][-1])
-    matches = [path for name, path in kept.items() if name.startswith(word) or name.endswith(word)]
-    if len(matches) == 1:
-        return read(matches[0])
-    if matches:
-        raise UsageError(f"--against {word} fits {len(matches)} verifies; say more of its id")
+    if (path := _matching(word, store)) is not None:
+        return _at(path)
     try:
         record = store.record(word)
     except UsageError as error:
-        known = ", ".join([*kept][-3:])
-        hint = f"the newest verifies are {known}" if known else "'trainmark verify' makes one"
+        hint = _newest(store)
         raise UsageError(f"there is no verify, run or file {word!r} to hold anything against; {hint}") from error
     return of_record(record)
+
+
+def named(word: str, store: Store) -> VerifyDocument:
+    """The same without runs; of a verify that was cut off, what its ranks had written down by then."""
+    path = Path(word) if Path(word).is_file() else _matching(word, store)
+    if path is None:
+        hint = _newest(store)
+        raise UsageError(f"there is no verify or file {word!r}; {hint}")
+    return _at(path)
+
+
+def _at(path: Path) -> VerifyDocument:
+    return document(path, {}) if path.is_dir() else read(path)
+
+
+def _matching(word: str, store: Store) -> Path | None:
+    kept = _all(store)
+    if word == LAST and kept:
+        return [*kept.values()][-1]
+    matches = [path for name, path in kept.items() if name.startswith(word) or name.endswith(word)]
+    if len(matches) > 1:
+        raise UsageError(f"{word} fits {len(matches)} verifies; say more of its id")
+    return matches[0] if matches else None
+
+
+def _all(store: Store) -> dict[str, Path]:
+    """Every verify by its id, the newest last: its document, or its folder where it did not come to one."""
+    folder = _folder(store)
+    found = {path.name: path for path in folder.glob("*/") if (path / HEAD_FILE).is_file()}
+    found |= {path.stem: path for path in folder.glob("*.json")}
+    return dict(sorted(found.items(), key=lambda item: item[1].stat().st_mtime))
+
+
+def _newest(store: Store) -> str:
+    known = ", ".join([*_all(store)][-3:])
+    return f"the newest verifies are {known}" if known else "'trainmark verify' makes one"
 
 
 def of_record(record: Record) -> VerifyDocument:

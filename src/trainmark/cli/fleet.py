@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainmark.analysis.fleet.hosts import HostRuns
     from trainmark.analysis.fleet.verdict import Fleet
     from trainmark.launch.options import RunOptions
+    from trainmark.spec.verify import VerifyDocument
     from trainmark.store.fleets import FleetLog, PairsDone
     from trainmark.store.store import Store
 
@@ -31,6 +32,7 @@ EXAMPLES = """\
   trainmark fleet /shared/fleet --expect 100                              what its tasks left
   trainmark fleet a1b2 c3d4 e5f6                                          runs that were made one by one
   trainmark fleet --html fleet.html --junit fleet.xml                     the newest fleet again, as a page and as tests
+  trainmark fleet --verify last --html fleet.html                         with what a verify of its hosts found
 
 A host is named where it lies further from the median than good hosts do; of fleets without a bad host at most one in
 a hundred names any. trainmark.toml may say what a good node reaches ([[expected]]), so that a fleet that is slow as a
@@ -56,6 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, metavar="N", help="of --links: so many rounds (default: all of few hosts, else 2 log2 n)")
     add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")
     add("--expect", type=int, metavar="N", help="of a folder or runs: how many hosts there are to be")
+    add(
+        "--verify",
+        action="append",
+        default=[],
+        metavar="VERIFY",
+        help="judge by this verify of the hosts too: 'last', its id or its file; may be said several times",
+    )
     add("--metric", default="p_core", metavar="M", help="what to judge by (default: p_core)")
     add("--threshold", default="3%", metavar="P", help="nobody is named who lies nearer to the median (default: 3%%)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE (default: into the store)")
@@ -78,6 +87,7 @@ class _Found:
 
 
 def run(args: argparse.Namespace) -> int:
+    from trainmark.analysis import verification
     from trainmark.store.store import Store, default_folder
 
     parse_threshold(args.threshold)
@@ -86,13 +96,14 @@ def run(args: argparse.Namespace) -> int:
     if args.slurm is not None:
         return _print_array(args, options)
     store = Store(Path(args.store).expanduser() if args.store else default_folder())
+    proved = [verification.named(word, store) for word in args.verify]
     if args.hosts:
         found = _run(args, options, store)
     elif args.workloads:
         found = _of_words(args.workloads, store)
     else:
         found = _newest(store)
-    fleet = _judged(args, found)
+    fleet = _with_proofs(_judged(args, found), found, proved)
     _tell(args, fleet, store)
     return found.exit_code or fleet.exit_code
 
@@ -238,6 +249,18 @@ def _judged(args: argparse.Namespace, found: _Found) -> Fleet:
     )
     if measured and measured.failed:
         fleet = replace(fleet, faults=(*fleet.faults, f"the links could not be measured: {measured.failed}"))
+    return fleet
+
+
+def _with_proofs(fleet: Fleet, found: _Found, told: Sequence[VerifyDocument]) -> Fleet:
+    """With what verifies say of its hosts, which may be known there by what they call themselves."""
+    from trainmark.analysis.fleet import proofs
+
+    names = {one.host: (one.host, *(record.hosts[0] for record in one.records[-1:])) for one in found.hosts}
+    fleet = replace(fleet, proofs=tuple(proofs.of_hosts(told, names)))
+    for one in told:
+        if not any(proof.verify_id == one.verify_id for proof in fleet.proofs):
+            raise UsageError(f"verify {one.verify_id} was on {', '.join(one.hosts)}, and none of them is of this fleet")
     return fleet
 
 

@@ -28,6 +28,7 @@ EXAMPLES = """\
   trainmark verify vit --recipe smoke --platform cpu
   trainmark verify --against last --platform ./my_chip.toml   the same steps on another chip
   trainmark verify --against cpu.json --precision amp-bf16    or in another precision, from a file
+  trainmark verify --show last                                what one found, also one that was cut off
 
 Exit codes: 0 all bits are equal, and with --against no more differs than rounding explains; 5 the arithmetic is wrong,
 with step, rank and layer; 6 the other chip computes another training; 7 nothing can be said, because operators are not
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on until so long is over: 90s, 30m, 1h (default: as many rounds as settle it, usually two)",
     )
     add("--against", metavar="VERIFY", help="an earlier verify or a run, by id or 'last', or the file of one")
+    add("--show", metavar="VERIFY", help="compute nothing, and show what that verify found, also one that was cut off")
     add("--recipe", metavar="NAME", help="reference, fill, quick or smoke (default: quick)")
     add("--topology", metavar="NxM", help="nodes x devices per node (default: 1x1)")
     add("--precision", metavar="P", help=f"one of {', '.join(PRECISIONS)} (default: fp32)")
@@ -78,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
     options = _options(args)
     store = session.store_of(options.run)
     other = judgement.find(args.against, store) if args.against else None
-    if args.hosts:
+    if args.show:
+        document, code = judgement.named(args.show, store), 0
+    elif args.hosts:
         if other:
             raise UsageError("--against reads what lies here: run it on the first host, not with --hosts")
         document, code = _ask_hosts(args, options)

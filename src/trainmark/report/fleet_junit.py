@@ -28,6 +28,7 @@ def to_junit(fleet: Fleet) -> str:
         _host(_case(suite, f"host {one.host}"), one, fleet)
     if fleet.links:
         _cables(suite, fleet.links)
+    _arithmetic(suite, fleet)
     suite.set("tests", str(len(suite.findall("testcase"))))
     suite.set("failures", str(sum(1 for _ in suite.iter("failure"))))
     suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
@@ -69,6 +70,19 @@ def _cables(suite: Element, links: FleetLinks) -> None:
             SubElement(case, "skipped", message=xml_text("; ".join(doubts)))
         else:
             SubElement(case, "system-out").text = f"{number(cable.gigabytes_per_s)} GB/s"
+
+
+def _arithmetic(suite: Element, fleet: Fleet) -> None:
+    """A test a host that took part in a verify; of several the worst counts."""
+    for host in sorted({one.host for one in fleet.proofs}):
+        case = _case(suite, f"arithmetic of host {host}")
+        if wrong := [said for one in fleet.proved("wrong") if one.host == host for said in one.wrong]:
+            junit_failure(case, "wrong", wrong)
+        elif open_ := [one.sentence for one in fleet.proved("unsettled", "incomplete") if one.host == host]:
+            SubElement(case, "skipped", message=xml_text("; ".join(open_)))
+        else:
+            said = "; ".join(one.sentence for one in fleet.proofs if one.host == host)
+            SubElement(case, "system-out").text = xml_text(said)
 
 
 def _only(links: FleetLinks, host: str) -> FleetLinks:

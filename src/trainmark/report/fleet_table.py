@@ -31,6 +31,7 @@ def render(
     sentences = [*fleet_text.host_sentences(fleet), *fleet_text.fleet_sentences(fleet)]
     if fleet.links:
         sentences += fleet_text.link_sentences(fleet.links)
+    sentences += fleet_text.proof_sentences(fleet)
     if sentences:
         writer.put("", writer.numbered(sentences), "")
     writer.put(writer.text(fleet_text.headline(fleet), OUTCOMES[fleet.outcome]))

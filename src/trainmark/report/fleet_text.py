@@ -8,6 +8,9 @@ from trainmark.analysis.fleet.links import FleetLinks
 from trainmark.analysis.fleet.verdict import Fleet, FleetHost
 from trainmark.spec.format import NOTHING, number, plus_minus
 
+MOST_WRONG = 3
+"""Lines of one host; its verify has them all."""
+
 
 def headline(fleet: Fleet) -> str:
     """Whether the fleet is accepted, in one sentence with what decided it."""
@@ -23,6 +26,8 @@ def headline(fleet: Fleet) -> str:
         told.append(f"slow cables: {bad}")
     if fleet.links and (doubtful := len(slow_ways(fleet.links))):
         told.append(f"doubtful ways: {doubtful}")
+    if wrong := len({one.host for one in fleet.proved("wrong")}):
+        told.append(f"wrong arithmetic: {wrong} of {hosts}")
     if not told:
         told.append(f"judged hosts: {hosts}")
     if fleet.median is not None:
@@ -90,6 +95,21 @@ def link_sentences(links: FleetLinks) -> Iterator[str]:
             f"not all {links.all_rounds} rounds were measured: each cable is known, a bad way between two good cables "
             "may not be"
         )
+
+
+def proof_sentences(fleet: Fleet) -> Iterator[str]:
+    """What is wrong with the arithmetic, what is open, then each verify in its own words."""
+    for one in fleet.proved("wrong"):
+        why = "; ".join(one.wrong[:MOST_WRONG])
+        yield f"the arithmetic of host {one.host} is wrong: {why}"
+    if open_ := sorted({one.host for one in fleet.proved("unsettled", "incomplete")}):
+        yield f"it is open whether the arithmetic is right of hosts {', '.join(open_)}"
+    if fleet.unproved:
+        yield f"nobody verified the arithmetic of hosts {', '.join(fleet.unproved)}"
+    for verify_id in dict.fromkeys(one.verify_id for one in fleet.proofs):
+        members = [one for one in fleet.proofs if one.verify_id == verify_id]
+        date, sentence = members[0].created[:10], members[0].sentence
+        yield f"verify {verify_id} of {date} on {len(members)} of {len(fleet.hosts)} hosts: {sentence}"
 
 
 def away(one: FleetHost) -> str:

@@ -15,6 +15,7 @@ from trainmark.analysis.compare.quantities import Compared
 from trainmark.analysis.fleet import causes, outliers
 from trainmark.analysis.fleet.hosts import HostRuns, check_alike
 from trainmark.analysis.fleet.links import FEWEST_HOSTS, FleetLinks
+from trainmark.analysis.fleet.proofs import HostProof
 from trainmark.analysis.subject import Subject
 from trainmark.spec.format import device_name, number
 from trainmark.spec.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
@@ -74,6 +75,8 @@ class Fleet:
     """A host slower by this share would be named four times in five; None where nobody could be."""
     expected: Expected | None = None
     links: FleetLinks | None = None
+    proofs: tuple[HostProof, ...] = ()
+    """Of the hosts' arithmetic, by the verifies that were named."""
     faults: tuple[str, ...] = ()
     """What keeps the fleet from being accepted beside its hosts and links, in sentences."""
     unsure: tuple[str, ...] = ()
@@ -84,10 +87,11 @@ class Fleet:
 
     @property
     def outcome(self) -> Outcome:
-        if self.of("slow", "failed") or self.faults or (self.links and self.links.slow):
+        if self.of("slow", "failed") or self.faults or (self.links and self.links.slow) or self.proved("wrong"):
             return "not accepted"
         doubtful = self.links is not None and any(way.slow for way in self.links.ways)
-        return "inconclusive" if self.unsure or doubtful else "accepted"
+        unproved = self.proved("unsettled", "incomplete") or self.unproved
+        return "inconclusive" if self.unsure or doubtful or unproved else "accepted"
 
     @property
     def exit_code(self) -> int:
@@ -95,6 +99,15 @@ class Fleet:
 
     def of(self, *verdicts: Verdict) -> tuple[FleetHost, ...]:
         return tuple(one for one in self.hosts if one.verdict in verdicts)
+
+    def proved(self, *verdicts: str) -> tuple[HostProof, ...]:
+        return tuple(one for one in self.proofs if one.verdict in verdicts)
+
+    @property
+    def unproved(self) -> tuple[str, ...]:
+        """Hosts that no verify looked at, where others were."""
+        known = {one.host for one in self.proofs}
+        return tuple(one.host for one in self.hosts if known and one.host not in known)
 
 
 def judge(
@@ -155,7 +168,9 @@ def judge(
 
 def to_json(fleet: Fleet) -> dict[str, Any]:
     """For programs; intervals are [low, high] at 95 %, null where unknown."""
-    fields = {name: value for name, value in vars(fleet).items() if name not in ("hosts", "links", "expected")}
+    fields = {
+        name: value for name, value in vars(fleet).items() if name not in ("hosts", "links", "proofs", "expected")
+    }
     expected = fleet.expected
     return {
         "outcome": fleet.outcome,
@@ -163,6 +178,7 @@ def to_json(fleet: Fleet) -> dict[str, Any]:
         **fields,
         "expected": {"value": expected.value, "within_percent": expected.within_percent} if expected else None,
         "hosts": [asdict(one) for one in fleet.hosts],
+        "proofs": [asdict(one) for one in fleet.proofs],
         "links": {**asdict(fleet.links), "all_rounds": fleet.links.all_rounds} if fleet.links else None,
     }
 

@@ -66,6 +66,7 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
     sentences = [*fleet_text.host_sentences(fleet), *fleet_text.fleet_sentences(fleet)]
     if fleet.links:
         sentences += fleet_text.link_sentences(fleet.links)
+    sentences += fleet_text.proof_sentences(fleet)
     return el(
         "section",
         el(
@@ -196,6 +197,7 @@ def _hosts(fleet: Fleet, say: Say) -> Markup:
         (say("95 % interval"), True),
         *([(say("Of what is expected"), True)] if fleet.expected else []),
         *([(say("Cable"), True)] if fleet.links else []),
+        *([(say("Arithmetic"), False)] if fleet.proofs else []),
         (say("Why"), False),
     ]
     cables = {one.host: one.gigabytes_per_s for one in fleet.links.cables} if fleet.links else {}
@@ -243,8 +245,21 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, float], say: Say) -> Ma
         _number(one.interval[0] if one.interval else None, fleet_text.interval(one)),
         _number(expected, NOTHING if expected is None else f"{expected:.1f} %") if fleet.expected else None,
         _number(cable, NOTHING if cable is None else f"{number(cable)} GB/s") if fleet.links else None,
+        _arithmetic(one, fleet, say) if fleet.proofs else None,
         el("td", retold("; ".join((*one.reasons, *one.remarks)), say)),
     )
+
+
+def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
+    """Of several verifies the worst counts."""
+    verdicts = {proof.verdict for proof in fleet.proofs if proof.host == one.host}
+    if "wrong" in verdicts:
+        word, tone = say("wrong"), "wrong"
+    elif verdicts == {"equal"}:
+        word, tone = say("proved"), "passed"
+    else:
+        word, tone = say("open"), "doubtful"
+    return el("td", el("span", word, class_=f"severity {tone}"))
 
 
 def _number(key: float | None, shown: str) -> Markup:
