@@ -94,7 +94,7 @@ def measure(images: ImageSet, operations: int, options: argparse.Namespace) -> d
         augment_ops=operations,
         augment_magnitude=AUGMENT_MAGNITUDE,
     ) as pool:
-        ours = endless(lambda epoch: our_epoch(pool, images, epoch))
+        ours = endless(partial(our_epoch, pool, images, batch_of_floats()))
         plain = endless(plain_epochs(images, operations, options.workers))
         ways = {"DataLoader + Pillow": plain, "trainmark": ours}
         passes: dict[str, list[Pass]] = {name: [] for name in ways}
@@ -120,7 +120,7 @@ def measure_shards(folder: Path, options: argparse.Namespace) -> dict[str, list[
             pool = stack.enter_context(
                 InputPool({"train": images}, workers=options.workers, batch_capacity=BATCH, image_px=SIZE_PX)
             )
-            ways[name] = endless(partial(our_epoch, pool, images))
+            ways[name] = endless(partial(our_epoch, pool, images, batch_of_floats()))
         passes: dict[str, list[Pass]] = {name: [] for name in ways}
         for _ in range(PASSES):
             for name, batches in ways.items():
@@ -177,9 +177,12 @@ def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[
         epoch += 1
 
 
-def our_epoch(pool: InputPool, images: Pictures, epoch: int) -> Iterator[torch.Tensor]:
+def batch_of_floats() -> torch.Tensor:
+    return torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
+
+
+def our_epoch(pool: InputPool, images: Pictures, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
     """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
-    floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
     for batch in pool.batches("train", shares, transform="train", epoch=epoch):
         yield normalise(batch.images, torch.float32, out=floats[: batch.count])

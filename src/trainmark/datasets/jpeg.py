@@ -7,6 +7,7 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,9 @@ import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainmark.datasets.crops import Crop
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -89,6 +93,7 @@ class JpegDecoder:
         do not, and learn from a few pictures that lie on their side."""
         self._turn_by_exif = turn_by_exif
         self._scratch: Pixels = np.empty(0, np.uint8)
+        self._resized: Pixels = np.empty((0, 0, 3), np.uint8)
 
     def decode(
         self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
@@ -109,12 +114,12 @@ class JpegDecoder:
             except ValueError:
                 pass
             else:
-                _place(_cut_out(pixels, box, factor), crop, header.turn, out)
+                self._place(_cut_out(pixels, box, factor), crop, header.turn, out)
                 return
         # everything out of the ordinary: CMYK, a PNG named .JPEG, bytes libjpeg warns about. Pillow has the last word.
         whole = _decode_with_pillow(data, turn_by_exif=self._turn_by_exif)
         crop = choose_crop(whole.shape[1], whole.shape[0])
-        _place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
+        self._place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
 
     def whole(self, data: bytes) -> Pixels:
         """The picture as it is stored (height, width, 3), valid until the next is decoded; or raises `BadImage`."""
@@ -166,6 +171,34 @@ class JpegDecoder:
             raise ValueError(f"decoded to {pixels.shape}")
         return pixels
 
+    def _place(self, box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
+        """Resizes a cut-out box and writes the part that is kept into `out`, turned and mirrored if so asked."""
+        import torch  # late: who only checks files needs the decoder and no more
+
+        size = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
+        as_it_is = size == out.shape[:2] and turn is _AS_STORED and not crop.flip
+        if not as_it_is and self._resized.shape[:2] != size:
+            self._resized = np.empty((*size, 3), np.uint8)
+        resized = out if as_it_is else self._resized
+        # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level; it
+        # is asked for by the name `interpolate` knows it by, as only this way it writes where it is told to
+        torch.ops.aten._upsample_bilinear2d_aa.out(
+            _as_image(torch.from_numpy(box)), size, False, out=_as_image(torch.from_numpy(resized))
+        )
+        if as_it_is:
+            return
+        image = torch.from_numpy(resized)
+        if turn.swap:
+            image = image.transpose(0, 1)
+        top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
+        left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
+        square = _as_image(image[top : top + crop.size, left : left + crop.size])
+        # a mirrored picture that is mirrored again needs no flip at all
+        flips = [2] * turn.reverse_rows + [3] * (turn.reverse_columns != crop.flip)
+        if flips:
+            square = square.flip(flips)
+        _as_image(torch.from_numpy(out)).copy_(square)
+
     def _room(self, size_bytes: int) -> Pixels:
         # fresh memory for every picture would cost a page fault every 4 KiB
         if size_bytes > KEPT_SCRATCH_BYTES:
@@ -206,26 +239,9 @@ def _cut_out(pixels: Pixels, box: _Box, factor: int) -> Pixels:
     return pixels[box.top // factor : round(box.bottom / factor), box.left // factor : round(box.right / factor)]
 
 
-def _place(box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
-    """Resizes a cut-out box and writes the part that is kept into `out`, turned and mirrored if so asked."""
-    import torch  # late: who only checks files needs the decoder and no more
-    import torch.nn.functional as F
-
-    resized = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
-    # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level
-    image = F.interpolate(
-        torch.from_numpy(box)[None].permute(0, 3, 1, 2), resized, mode="bilinear", align_corners=False, antialias=True
-    )
-    if turn.swap:
-        image = image.transpose(2, 3)
-    top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
-    left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
-    square = image[:, :, top : top + crop.size, left : left + crop.size]
-    # a mirrored picture that is mirrored again needs no flip at all
-    flips = [2] * turn.reverse_rows + [3] * (turn.reverse_columns != crop.flip)
-    if flips:
-        square = square.flip(flips)
-    torch.from_numpy(out).copy_(square[0].permute(1, 2, 0))
+def _as_image(pixels: Tensor) -> Tensor:
+    """(height, width, 3) as torch wants it, a batch of one with its channels last."""
+    return pixels.permute(2, 0, 1)[None]
 
 
 def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:
