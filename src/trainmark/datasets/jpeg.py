@@ -80,6 +80,18 @@ class _Box:
     right: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PlannedPicture:
+    """A picture's bytes and what is to be done with them; see `JpegDecoder.plan`."""
+
+    data: bytes
+    choose_crop: Callable[[int, int], Crop]
+    header: _Header | None
+    """None where Pillow has to look at the bytes before anything can be said of them."""
+    crop: Crop | None
+    factor: int
+
+
 class JpegDecoder:
     """Decodes one picture after another through one scratch buffer; make one a process or thread.
 
@@ -95,31 +107,42 @@ class JpegDecoder:
         self._scratch: Pixels = np.empty(0, np.uint8)
         self._resized: Pixels = np.empty((0, 0, 3), np.uint8)
 
-    def decode(
-        self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
-    ) -> None:
-        """Writes `choose_crop(width, height)` of the picture into `out` (size, size, 3), or raises `BadImage`.
+    def plan(self, data: bytes, choose_crop: Callable[[int, int], Crop], *, may_reduce: bool = False) -> PlannedPicture:
+        """Decides by the header alone what `make` will do, or raises `BadImage`.
 
-        may_reduce: decode a picture whose crop is much larger than `out` at a half, a quarter or an eighth of its size,
-        which is quicker and no longer equal to Pillow's way.
+        may_reduce: decode a picture whose crop is much larger than what it becomes at a half, a quarter or an eighth of
+        its size, which is quicker and no longer equal to Pillow's way.
         """
         header = _read_header(data, turn_by_exif=self._turn_by_exif)
-        if header is not None:
-            width, height = header.width, header.height
-            crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
+        if header is None:
+            return PlannedPicture(data=data, choose_crop=choose_crop, header=None, crop=None, factor=1)
+        width, height = header.width, header.height
+        crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
+        factor = _reduction(crop) if may_reduce else 1
+        return PlannedPicture(data=data, choose_crop=choose_crop, header=header, crop=crop, factor=factor)
+
+    def make(self, planned: PlannedPicture, out: Pixels) -> None:
+        """Writes a planned picture's crop into `out` (size, size, 3), or raises `BadImage`."""
+        header, crop = planned.header, planned.crop
+        if header is not None and crop is not None:
             box = _stored_box(crop, header)
-            factor = _reduction(crop) if may_reduce else 1
             try:
-                pixels = self._decode_jpeg(data, header, box.bottom, factor)
+                pixels = self._decode_jpeg(planned.data, header, box.bottom, planned.factor)
             except ValueError:
                 pass
             else:
-                self._place(_cut_out(pixels, box, factor), crop, header.turn, out)
+                self._place(_cut_out(pixels, box, planned.factor), crop, header.turn, out)
                 return
         # everything out of the ordinary: CMYK, a PNG named .JPEG, bytes libjpeg warns about. Pillow has the last word.
-        whole = _decode_with_pillow(data, turn_by_exif=self._turn_by_exif)
-        crop = choose_crop(whole.shape[1], whole.shape[0])
+        whole = _decode_with_pillow(planned.data, turn_by_exif=self._turn_by_exif)
+        crop = planned.choose_crop(whole.shape[1], whole.shape[0])
         self._place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
+
+    def decode(
+        self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
+    ) -> None:
+        """Writes `choose_crop(width, height)` of the picture into `out`: plans and makes it."""
+        self.make(self.plan(data, choose_crop, may_reduce=may_reduce), out)
 
     def whole(self, data: bytes) -> Pixels:
         """The picture as it is stored (height, width, 3), valid until the next is decoded; or raises `BadImage`."""
@@ -181,8 +204,8 @@ class JpegDecoder:
             self._resized = np.empty((*size, 3), np.uint8)
         resized = out if as_it_is else self._resized
         # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level; it
-        # is asked for by the name `interpolate` knows it by, as only this way it writes where it is told to
-        torch.ops.aten._upsample_bilinear2d_aa.out(
+        # is called as `interpolate` calls it, which itself cannot be told where to write
+        torch._C._nn._upsample_bilinear2d_aa(  # type: ignore[call-arg]
             _as_image(torch.from_numpy(box)), size, False, out=_as_image(torch.from_numpy(resized))
         )
         if as_it_is:
