@@ -2,7 +2,8 @@
 
 Cropped and flipped as for ResNet-50, with the random operations ViT adds, and pictures with masks as for Segmenter:
 scaled, cropped by the rule of three quarters, mirrored, their colours distorted. With `--shards N`, pictures in tar
-shards beside the same ones in folders.
+shards beside the same ones in folders. With `--peers`, cropped and flipped by torchvision, timm and DALI, too,
+where they are installed, each the way its users run it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +62,7 @@ def main() -> None:
     parser.add_argument(
         "--shards", type=int, default=0, metavar="N", help="only folders beside N tar shards of the same pictures"
     )
+    parser.add_argument("--peers", action="store_true", help="only crop and flip, beside DALI, torchvision and timm")
     options = parser.parse_args()
     torch.set_num_threads(
         1
@@ -68,6 +72,12 @@ def main() -> None:
             make_set(Path(folder), options.images)
             print(f"crop and flip, pictures in folders and in {options.shards} shards")
             report(measure_shards(Path(folder), options))
+        return
+    if options.peers:
+        with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
+            make_set(Path(folder), options.images)
+            print("crop and flip, beside other loaders")
+            report(measure(open_split(Path(folder), "train"), 0, options, PEERS))
         return
     if options.scenes != "no":
         with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
@@ -84,7 +94,13 @@ def main() -> None:
             report(measure(images, operations, options))
 
 
-def measure(images: ImageSet, operations: int, options: argparse.Namespace) -> dict[str, list[Pass]]:
+Loader = Callable[[Path, int], Iterator[torch.Tensor]]
+"""Endless batches of the pictures in a folder, made by so many workers; ImportError where it is not installed."""
+
+
+def measure(
+    images: ImageSet, operations: int, options: argparse.Namespace, peers: Mapping[str, Loader] = MappingProxyType({})
+) -> dict[str, list[Pass]]:
     # each way starts its processes once and goes through epoch after epoch, as in a long run
     with InputPool(
         {"train": images},
@@ -94,9 +110,17 @@ def measure(images: ImageSet, operations: int, options: argparse.Namespace) -> d
         augment_ops=operations,
         augment_magnitude=AUGMENT_MAGNITUDE,
     ) as pool:
-        ours = endless(lambda epoch: our_epoch(pool, images, epoch))
+        ours = endless(partial(our_epoch, pool, images, batch_of_floats()))
         plain = endless(plain_epochs(images, operations, options.workers))
-        ways = {"DataLoader + Pillow": plain, "trainmark": ours}
+        ways = {"DataLoader + Pillow": plain}
+        for name, loader in peers.items():
+            try:
+                ways[name] = loader(images.root / images.split, options.workers)
+            except ImportError:
+                print(f"{name:20s} is not installed")
+            except (RuntimeError, OSError) as error:  # built for another torch, or a library of its own is missing
+                print(f"{name:20s} cannot be used here: {error}")
+        ways["trainmark"] = ours
         passes: dict[str, list[Pass]] = {name: [] for name in ways}
         for _ in range(PASSES):
             for name, batches in ways.items():
@@ -120,7 +144,7 @@ def measure_shards(folder: Path, options: argparse.Namespace) -> dict[str, list[
             pool = stack.enter_context(
                 InputPool({"train": images}, workers=options.workers, batch_capacity=BATCH, image_px=SIZE_PX)
             )
-            ways[name] = endless(partial(our_epoch, pool, images))
+            ways[name] = endless(partial(our_epoch, pool, images, batch_of_floats()))
         passes: dict[str, list[Pass]] = {name: [] for name in ways}
         for _ in range(PASSES):
             for name, batches in ways.items():
@@ -139,10 +163,14 @@ def report(passes: dict[str, list[Pass]]) -> None:
     for name, ones in passes.items():
         speed = spread([one.images_per_s for one in ones], "6.0f")
         print(f"{name:20s} {speed} images/s, {spread([one.cpu_ms_per_image for one in ones], '5.2f')} CPU ms an image")
-    pairs = list(zip(*passes.values(), strict=True))
-    speed = spread([ours.images_per_s / plain.images_per_s for plain, ours in pairs], "6.2f")
-    cpu = spread([plain.cpu_ms_per_image / ours.cpu_ms_per_image for plain, ours in pairs], "5.2f")
-    print(f"{'times as good':20s} {speed},          {cpu}; median (least to most) of {PASSES} interleaved passes")
+    *others, (_, ours) = passes.items()
+    for name, theirs in others:
+        pairs = list(zip(theirs, ours, strict=True))
+        speed = spread([our.images_per_s / their.images_per_s for their, our in pairs], "6.2f")
+        cpu = spread([their.cpu_ms_per_image / our.cpu_ms_per_image for their, our in pairs], "5.2f")
+        beside = f" beside {name}" if len(others) > 1 else ""
+        passes_of = f"median (least to most) of {PASSES} interleaved passes"
+        print(f"{'times as good':20s} {speed},          {cpu}{beside}; {passes_of}")
 
 
 def spread(values: list[float], form: str) -> str:
@@ -177,9 +205,12 @@ def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[
         epoch += 1
 
 
-def our_epoch(pool: InputPool, images: Pictures, epoch: int) -> Iterator[torch.Tensor]:
+def batch_of_floats() -> torch.Tensor:
+    return torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
+
+
+def our_epoch(pool: InputPool, images: Pictures, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
     """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
-    floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
     for batch in pool.batches("train", shares, transform="train", epoch=epoch):
         yield normalise(batch.images, torch.float32, out=floats[: batch.count])
@@ -359,6 +390,63 @@ def plain_epochs(images: ImageSet, operations: int, workers: int) -> Callable[[i
         persistent_workers=workers > 0,
     )
     return lambda epoch: (pixels for pixels, _ in loader)
+
+
+def torchvision_batches(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+    """As torchvision's own training script reads ImageNet."""
+    torchvision = import_module("torchvision")
+    transforms = torchvision.transforms
+    steps = [transforms.RandomResizedCrop(SIZE_PX), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+    pictures = torchvision.datasets.ImageFolder(
+        str(folder), transforms.Compose([*steps, transforms.Normalize(MEAN, STD)])
+    )
+    loader: DataLoader[tuple[torch.Tensor, int]] = DataLoader(
+        pictures, batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+    )
+    return endless(lambda _: (pixels for pixels, _ in loader))
+
+
+def timm_batches(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+    """As timm's training script reads a folder of classes, with nothing but the crop and the flip."""
+    timm = import_module("timm.data")
+    loader = timm.create_loader(
+        timm.create_dataset("", root=str(folder)),
+        input_size=(3, SIZE_PX, SIZE_PX),
+        batch_size=BATCH,
+        is_training=True,
+        color_jitter=None,
+        interpolation="bilinear",
+        mean=MEAN,
+        std=STD,
+        num_workers=workers,
+        use_prefetcher=False,
+        device=torch.device("cpu"),
+    )
+    return endless(lambda _: (pixels for pixels, _ in loader))
+
+
+def dali_batches(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+    """As DALI's examples read ImageNet, every operator on the CPU; its workers are threads."""
+    dali, fn, types = (import_module(name) for name in ("nvidia.dali", "nvidia.dali.fn", "nvidia.dali.types"))
+    plugin = import_module("nvidia.dali.plugin.pytorch")
+    pipeline = dali.Pipeline(batch_size=BATCH, num_threads=workers, device_id=None, seed=0)
+    with pipeline:
+        files, labels = fn.readers.file(file_root=str(folder), random_shuffle=True, name="pictures")
+        cropped = fn.decoders.image_random_crop(files, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
+        square = fn.resize(cropped, size=(SIZE_PX, SIZE_PX), interp_type=types.INTERP_TRIANGULAR)
+        floats = fn.crop_mirror_normalize(
+            square,
+            mirror=fn.random.coin_flip(),
+            mean=[255 * value for value in MEAN],
+            std=[255 * value for value in STD],
+            output_layout="CHW",
+        )
+        pipeline.set_outputs(floats, labels)
+    batches = plugin.DALIClassificationIterator(pipeline, reader_name="pictures", auto_reset=True)
+    return endless(lambda _: (batch[0]["data"] for batch in batches))
+
+
+PEERS: Mapping[str, Loader] = {"torchvision": torchvision_batches, "timm": timm_batches, "DALI": dali_batches}
 
 
 def make_set(root: Path, count: int) -> None:

@@ -66,6 +66,30 @@ def test_a_training_crop_is_pillows_to_within_one_level(options: dict[str, Any],
     assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
 
 
+def test_pictures_planned_ahead_become_the_same_in_any_order() -> None:
+    files = [encoded(photograph(width, height)) for width, height in ((320, 240), (97, 131), (240, 320), (500, 90))]
+    files[1:1] = [encoded(photograph(), "PNG"), encoded(photograph().convert("CMYK"))]
+    decoder = JpegDecoder()
+    planned = [decoder.plan(data, functools.partial(some_crop, index=n)) for n, data in enumerate(files)]
+    for n in (3, 0, 5, 1, 4, 2):
+        alone, out = np.empty((2, 96, 96, 3), np.uint8)
+        JpegDecoder().decode(files[n], functools.partial(some_crop, index=n), alone)
+        decoder.make(planned[n], out)
+        assert (out == alone).all()
+
+
+def test_a_crop_is_written_into_the_row_it_is_given_and_nowhere_else() -> None:
+    data = encoded(photograph())
+    crops = [some_crop(320, 240, index) for index in range(8)]
+    assert {crop.flip for crop in crops} == {True, False}
+    decoder = JpegDecoder()
+    for crop in crops:
+        rows = np.full((3, 96, 96, 3), 7, np.uint8)
+        decoder.decode(data, lambda width, height, crop=crop: crop, rows[1])
+        assert (rows[1] == decoded(data, crop)).all()
+        assert (rows[::2] == 7).all()
+
+
 @pytest.mark.parametrize(("width", "height"), [(320, 240), (240, 320), (97, 131), (300, 300), (500, 90)])
 def test_the_evaluation_view_is_the_usual_two_steps_to_within_one_level(width: int, height: int) -> None:
     data = encoded(photograph(width, height))

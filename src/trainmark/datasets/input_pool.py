@@ -13,7 +13,7 @@ import torch
 
 from trainmark.datasets.augment import Augmenter
 from trainmark.datasets.crops import LEAST_AREA, Crop, eval_crop, train_crop
-from trainmark.datasets.jpeg import JpegDecoder
+from trainmark.datasets.jpeg import JpegDecoder, PlannedPicture
 from trainmark.datasets.pictures import Pictures
 from trainmark.datasets.sample_pool import Row, SamplePool, WantedSample
 
@@ -93,21 +93,29 @@ class _Pictures:
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
         return {"pixels": ((self.size, self.size, 3), np.uint8)}
 
-    def make(self, sample: WantedSample, row: Row) -> None:
+    def read(self, sample: WantedSample) -> PlannedPicture:
         choose: functools.partial[Crop]
-        seed, epoch, index, view = sample.seed, sample.epoch, sample.index, sample.view
         if sample.at_random:
             choose = functools.partial(
-                train_crop, size=self.size, seed=seed, epoch=epoch, index=index, view=view, least_area=self.least_area
+                train_crop,
+                size=self.size,
+                seed=sample.seed,
+                epoch=sample.epoch,
+                index=sample.index,
+                view=sample.view,
+                least_area=self.least_area,
             )
         else:
             choose = functools.partial(eval_crop, size=self.size, resize_to=self.resize_to)
-        pixels = row["pixels"]
+        data = self.sets[sample.set_number].read(sample.index)
         # what is scored is scored on the pixels of the usual definition, however large the photograph
-        data = self.sets[sample.set_number].read(index)
-        self.decoder.decode(data, choose, pixels, may_reduce=sample.at_random)
+        return self.decoder.plan(data, choose, may_reduce=sample.at_random)
+
+    def make(self, sample: WantedSample, read: PlannedPicture, row: Row) -> None:
+        pixels = row["pixels"]
+        self.decoder.make(read, pixels)
         if sample.at_random and self.augmenter is not None:
-            self.augmenter.augment(pixels, seed=seed, epoch=epoch, index=index, view=view)
+            self.augmenter.augment(pixels, seed=sample.seed, epoch=sample.epoch, index=sample.index, view=sample.view)
 
     def batch(
         self, set_number: int, rows: Mapping[str, torch.Tensor], indices: npt.NDArray[np.int64], global_count: int

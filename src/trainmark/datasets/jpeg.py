@@ -7,6 +7,7 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,9 @@ import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainmark.datasets.crops import Crop
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -76,6 +80,18 @@ class _Box:
     right: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PlannedPicture:
+    """A picture's bytes and what is to be done with them; see `JpegDecoder.plan`."""
+
+    data: bytes
+    choose_crop: Callable[[int, int], Crop]
+    header: _Header | None
+    """None where Pillow has to look at the bytes before anything can be said of them."""
+    crop: Crop | None
+    factor: int
+
+
 class JpegDecoder:
     """Decodes one picture after another through one scratch buffer; make one a process or thread.
 
@@ -89,32 +105,44 @@ class JpegDecoder:
         do not, and learn from a few pictures that lie on their side."""
         self._turn_by_exif = turn_by_exif
         self._scratch: Pixels = np.empty(0, np.uint8)
+        self._resized: Pixels = np.empty((0, 0, 3), np.uint8)
+
+    def plan(self, data: bytes, choose_crop: Callable[[int, int], Crop], *, may_reduce: bool = False) -> PlannedPicture:
+        """Decides by the header alone what `make` will do, or raises `BadImage`.
+
+        may_reduce: decode a picture whose crop is much larger than what it becomes at a half, a quarter or an eighth of
+        its size, which is quicker and no longer equal to Pillow's way.
+        """
+        header = _read_header(data, turn_by_exif=self._turn_by_exif)
+        if header is None:
+            return PlannedPicture(data=data, choose_crop=choose_crop, header=None, crop=None, factor=1)
+        width, height = header.width, header.height
+        crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
+        factor = _reduction(crop) if may_reduce else 1
+        return PlannedPicture(data=data, choose_crop=choose_crop, header=header, crop=crop, factor=factor)
+
+    def make(self, planned: PlannedPicture, out: Pixels) -> None:
+        """Writes a planned picture's crop into `out` (size, size, 3), or raises `BadImage`."""
+        header, crop = planned.header, planned.crop
+        if header is not None and crop is not None:
+            box = _stored_box(crop, header)
+            try:
+                pixels = self._decode_jpeg(planned.data, header, box.bottom, planned.factor)
+            except ValueError:
+                pass
+            else:
+                self._place(_cut_out(pixels, box, planned.factor), crop, header.turn, out)
+                return
+        # everything out of the ordinary: CMYK, a PNG named .JPEG, bytes libjpeg warns about. Pillow has the last word.
+        whole = _decode_with_pillow(planned.data, turn_by_exif=self._turn_by_exif)
+        crop = planned.choose_crop(whole.shape[1], whole.shape[0])
+        self._place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
 
     def decode(
         self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
     ) -> None:
-        """Writes `choose_crop(width, height)` of the picture into `out` (size, size, 3), or raises `BadImage`.
-
-        may_reduce: decode a picture whose crop is much larger than `out` at a half, a quarter or an eighth of its size,
-        which is quicker and no longer equal to Pillow's way.
-        """
-        header = _read_header(data, turn_by_exif=self._turn_by_exif)
-        if header is not None:
-            width, height = header.width, header.height
-            crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
-            box = _stored_box(crop, header)
-            factor = _reduction(crop) if may_reduce else 1
-            try:
-                pixels = self._decode_jpeg(data, header, box.bottom, factor)
-            except ValueError:
-                pass
-            else:
-                _place(_cut_out(pixels, box, factor), crop, header.turn, out)
-                return
-        # everything out of the ordinary: CMYK, a PNG named .JPEG, bytes libjpeg warns about. Pillow has the last word.
-        whole = _decode_with_pillow(data, turn_by_exif=self._turn_by_exif)
-        crop = choose_crop(whole.shape[1], whole.shape[0])
-        _place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
+        """Writes `choose_crop(width, height)` of the picture into `out`: plans and makes it."""
+        self.make(self.plan(data, choose_crop, may_reduce=may_reduce), out)
 
     def whole(self, data: bytes) -> Pixels:
         """The picture as it is stored (height, width, 3), valid until the next is decoded; or raises `BadImage`."""
@@ -166,6 +194,34 @@ class JpegDecoder:
             raise ValueError(f"decoded to {pixels.shape}")
         return pixels
 
+    def _place(self, box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
+        """Resizes a cut-out box and writes the part that is kept into `out`, turned and mirrored if so asked."""
+        import torch  # late: who only checks files needs the decoder and no more
+
+        size = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
+        as_it_is = size == out.shape[:2] and turn is _AS_STORED and not crop.flip
+        if not as_it_is and self._resized.shape[:2] != size:
+            self._resized = np.empty((*size, 3), np.uint8)
+        resized = out if as_it_is else self._resized
+        # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level; it
+        # is called as `interpolate` calls it, which itself cannot be told where to write
+        torch._C._nn._upsample_bilinear2d_aa(  # type: ignore[call-arg]
+            _as_image(torch.from_numpy(box)), size, False, out=_as_image(torch.from_numpy(resized))
+        )
+        if as_it_is:
+            return
+        image = torch.from_numpy(resized)
+        if turn.swap:
+            image = image.transpose(0, 1)
+        top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
+        left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
+        square = _as_image(image[top : top + crop.size, left : left + crop.size])
+        # a mirrored picture that is mirrored again needs no flip at all
+        flips = [2] * turn.reverse_rows + [3] * (turn.reverse_columns != crop.flip)
+        if flips:
+            square = square.flip(flips)
+        _as_image(torch.from_numpy(out)).copy_(square)
+
     def _room(self, size_bytes: int) -> Pixels:
         # fresh memory for every picture would cost a page fault every 4 KiB
         if size_bytes > KEPT_SCRATCH_BYTES:
@@ -206,26 +262,9 @@ def _cut_out(pixels: Pixels, box: _Box, factor: int) -> Pixels:
     return pixels[box.top // factor : round(box.bottom / factor), box.left // factor : round(box.right / factor)]
 
 
-def _place(box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
-    """Resizes a cut-out box and writes the part that is kept into `out`, turned and mirrored if so asked."""
-    import torch  # late: who only checks files needs the decoder and no more
-    import torch.nn.functional as F
-
-    resized = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
-    # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level
-    image = F.interpolate(
-        torch.from_numpy(box)[None].permute(0, 3, 1, 2), resized, mode="bilinear", align_corners=False, antialias=True
-    )
-    if turn.swap:
-        image = image.transpose(2, 3)
-    top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
-    left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
-    square = image[:, :, top : top + crop.size, left : left + crop.size]
-    # a mirrored picture that is mirrored again needs no flip at all
-    flips = [2] * turn.reverse_rows + [3] * (turn.reverse_columns != crop.flip)
-    if flips:
-        square = square.flip(flips)
-    torch.from_numpy(out).copy_(square[0].permute(1, 2, 0))
+def _as_image(pixels: Tensor) -> Tensor:
+    """(height, width, 3) as torch wants it, a batch of one with its channels last."""
+    return pixels.permute(2, 0, 1)[None]
 
 
 def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:

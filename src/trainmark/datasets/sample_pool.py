@@ -79,8 +79,15 @@ class SampleMaker(Protocol[Made]):
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
         """What a sample holds: by name, the shape and type of an array."""
 
-    def make(self, sample: WantedSample, row: Row, /) -> None:
-        """Fills a row; BadImage or OSError where the files of the sample cannot be read."""
+    def read(self, sample: WantedSample, /) -> Any:
+        """What `make` needs of the sample's files; BadImage or OSError where they cannot be read.
+
+        Some samples are read before the first of them is made: decoding a picture leaves nothing of the code and the
+        tables that reading one needs in the processor's caches, so that turn by turn both would be slower.
+        """
+
+    def make(self, sample: WantedSample, read: Any, row: Row, /) -> None:
+        """Fills a row; BadImage where what was read makes no sense."""
 
     def batch(
         self, set_number: int, rows: Mapping[str, torch.Tensor], indices: npt.NDArray[np.int64], global_count: int, /
@@ -361,9 +368,10 @@ def _make_rows(job: _Job, slot: int, first: int, last: int, generation: int) -> 
     ring = job.ring
     set_number, at_random, seed, epoch = (int(word) for word in ring.how[slot])
     bad: list[tuple[int, str]] = []
+    found: list[tuple[int, WantedSample, Any]] = []
     for row in range(first, last):
         if ring.generation[0] != generation:
-            break  # nobody waits for this batch any more
+            return bad  # nobody waits for this batch any more
         sample = WantedSample(
             set_number=set_number,
             index=int(ring.indices[slot, row]),
@@ -373,11 +381,18 @@ def _make_rows(job: _Job, slot: int, first: int, last: int, generation: int) -> 
             view=int(ring.views[slot, row]),
         )
         try:
-            job.maker.make(sample, {name: plane[slot, row] for name, plane in ring.planes.items()})
+            found.append((row, sample, job.maker.read(sample)))
         except BadImage as error:
             bad.append((row, str(error)))
         except OSError as error:
             bad.append((row, error.strerror or str(error)))
+    for row, sample, read in found:
+        if ring.generation[0] != generation:
+            break
+        try:
+            job.maker.make(sample, read, {name: plane[slot, row] for name, plane in ring.planes.items()})
+        except BadImage as error:
+            bad.append((row, str(error)))
     return bad
 
 

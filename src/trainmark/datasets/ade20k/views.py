@@ -57,6 +57,15 @@ def resized(pixels: Pixels, width: int, height: int) -> Pixels:
     return found
 
 
+def files_of(scenes: SceneSet, index: int) -> tuple[bytes, bytes]:
+    """What the files of a scene hold, picture and mask."""
+    picture = read_bytes(scenes.path(index))
+    try:
+        return picture, read_bytes(scenes.mask_path(index))
+    except FileNotFoundError as error:
+        raise BadImage(f"its mask {scenes.masks[index]} is not there") from error
+
+
 class SceneReader:
     """Reads scenes one after the other through buffers that are used again; make one a process or thread."""
 
@@ -65,12 +74,11 @@ class SceneReader:
 
     def read(self, scenes: SceneSet, index: int) -> tuple[Pixels, Labels]:
         """A picture as it is stored, valid until the next is read, and the classes of its pixels."""
-        pixels = self._decoder.whole(read_bytes(scenes.path(index)))
-        try:
-            data = read_bytes(scenes.mask_path(index))
-        except FileNotFoundError as error:
-            raise BadImage(f"its mask {scenes.masks[index]} is not there") from error
-        labels = scenes.labels(data)
+        return self.decode(scenes, files_of(scenes, index))
+
+    def decode(self, scenes: SceneSet, files: tuple[bytes, bytes]) -> tuple[Pixels, Labels]:
+        """The same of what `files_of` gave."""
+        pixels, labels = self._decoder.whole(files[0]), scenes.labels(files[1])
         if labels.shape != pixels.shape[:2]:
             height, width = labels.shape
             raise BadImage(f"its mask is {width}x{height} and it is {pixels.shape[1]}x{pixels.shape[0]}")

@@ -117,8 +117,11 @@ class _Crops:
         size = self.settings.size
         return {"pixels": ((size, size, 3), np.uint8), "labels": ((size, size), np.uint8), "extent": ((2,), np.int32)}
 
-    def make(self, sample: WantedSample, row: Row) -> None:
-        pixels, labels = self.reader.read(self.scenes, sample.index)
+    def read(self, sample: WantedSample) -> tuple[bytes, bytes]:
+        return views.files_of(self.scenes, sample.index)
+
+    def make(self, sample: WantedSample, read: tuple[bytes, bytes], row: Row) -> None:
+        pixels, labels = self.reader.decode(self.scenes, read)
         draw = Draws(sample.seed, sample.epoch, sample.index, sample.view)
         row["extent"][:] = views.random_view(pixels, labels, draw, self.settings, (row["pixels"], row["labels"]))
 
