@@ -6,22 +6,27 @@ Ours is counted on shapes alone, with the reference recipe and one batch a step,
 `plain` is the network of the other benchmarks here, trained on a small real batch on the CPU, parameter by parameter:
 launches do not depend on how large a batch is, but for our loss over a vocabulary, computed in chunks. Llama 8B has
 none. `to device` is the batch and what else crosses in a step; `waits` are operators at which the host waits for the
-device. For Tacotron2, clips of 24 frames here, the launches of one more frame are told, from two lengths.
+device. For Tacotron2, clips of 24 frames here, the launches of one more frame are told, from two lengths, and those it
+takes with `compiled=blocks`, whose parts are compiled here, for the CPU, to see how many kernels each comes to.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import decoder
+import figures
 import tacotron2
 import torch
 import vision
 import wavenet
+from torch import Tensor
+from torch._inductor.utils import run_and_get_code
 
 from trainmark import workloads
 from trainmark.spec.precision import Precision
@@ -102,6 +107,49 @@ def a_frame(count: Callable[[int], StepCount]) -> str:
     return f"{each[FORWARD]:.1f} forward, {each[BACKWARD]:.1f} backward"
 
 
+@dataclass
+class PartCalls:
+    """One of the parts that are compiled: how often it was called, and what it launched while it was not."""
+
+    part: Any
+    calls: int = 0
+    launched: int = 0
+    given: tuple[Any, ...] = ()
+
+    def __call__(self, *args: Any) -> Any:
+        self.given = self.given or tuple(arg.clone() if isinstance(arg, Tensor) else arg for arg in args)
+        with OperatorCount(device=torch.device("cpu")) as counter:
+            out = self.part.forward(*args)
+        self.calls += 1
+        self.launched += counter.found().launched
+        return out
+
+    def kernels(self) -> int:
+        """What torch's compiler makes of it."""
+        with torch.no_grad():
+            code = run_and_get_code(torch.compile(self.part.forward), *self.given)[1]
+        return sum(len(re.findall(r"^\s+(?:cpp_fused\w*|extern_kernels\.\w+)\(", text, re.MULTILINE)) for text in code)
+
+
+def compiled_clips(frames: int) -> tuple[int, list[PartCalls]]:
+    """What is launched beside the parts on the way there and back, and the parts."""
+    workload: Any = workloads.load("tacotron2")
+    model = workload.build(tacotron2.RECIPE).train()
+    called = [PartCalls(part) for part in model.blocks]
+    for part in called:
+        part.part._compiled_call_impl = part
+    with OperatorCount(device=torch.device("cpu")) as counter:
+        workload.loss(model, tacotron2.some_batch(1, frames)).backward()
+    return counter.found().launched - sum(part.launched for part in called), called
+
+
+def a_compiled_frame() -> float:
+    """Launches that one frame more takes where the parts between products are compiled."""
+    (few, called), (many, _) = map(compiled_clips, FRAMES)
+    kernels = sum(part.calls * part.kernels() for part in called) / FRAMES[0]
+    return (many - few) / (FRAMES[1] - FRAMES[0]) + kernels
+
+
 def waits(count: StepCount) -> str:
     return ", ".join(f"{times} {name}" for name, times in count.waits) or "none"
 
@@ -127,6 +175,9 @@ def main() -> None:
     if "tacotron2" in names:
         print(f"a frame of tacotron2: {a_frame(lambda frames: our_clips(frames, precision))}")
         print(f"              plain: {a_frame(plain_clips)}")
+        compiled = a_compiled_frame()
+        figures.note("tacotron2 launches a frame", compiled)
+        print(f"    compiled=blocks: {compiled:.1f} in all")
 
 
 if __name__ == "__main__":
