@@ -31,9 +31,8 @@ def plans(options: RunOptions) -> list[Plan]:
     names = options.workloads or workloads.names()
     for word in ("data", "init_from"):
         if getattr(options, word) is not None and len(set(names)) > 1:
-            raise UsageError(
-                f"--{word.replace('_', '-')} is for one workload; name it: {', '.join(dict.fromkeys(names))}"
-            )
+            option, given = word.replace("_", "-"), ", ".join(dict.fromkeys(names))
+            raise UsageError(f"--{option} is for one workload; name it: {given}")
     share_s = options.shared_s and options.shared_s / (len(names) * options.repeat)
     return [with_share(decide(name, options), share_s) for name in names]
 

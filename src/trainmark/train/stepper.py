@@ -122,9 +122,7 @@ class Stepper:
 
     def updated_weights(self) -> list[tuple[str, Tensor]]:
         """What the optimizer updates, by the names of the model's parameters: these, or their float32 copies."""
-        low = {
-            id(weight): master for weight, master in zip(self._low_precision_weights, self._master_weights, strict=True)
-        }
+        low = {id(w): master for w, master in zip(self._low_precision_weights, self._master_weights, strict=True)}
         return [(name, low.get(id(weight), weight)) for name, weight in self.bare_model.named_parameters()]
 
     def take_over_weights(self) -> None:
