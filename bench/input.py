@@ -22,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
+import figures
 import numpy as np
 import numpy.typing as npt
 import psutil
@@ -77,7 +78,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
             make_set(Path(folder), options.images)
             print("crop and flip, beside other loaders")
-            report(measure(open_split(Path(folder), "train"), 0, options, PEERS))
+            report(measure(open_split(Path(folder), "train"), 0, options, PEERS), "pictures")
         return
     if options.scenes != "no":
         with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
@@ -91,7 +92,7 @@ def main() -> None:
         for operations in {"no": (0,), "yes": (AUGMENT_OPS,), "both": (0, AUGMENT_OPS)}[options.augment]:
             title = f"{operations} random operations" if operations else "no random operations"
             print(f"crop, flip, {title}")
-            report(measure(images, operations, options))
+            report(measure(images, operations, options), "augmented pictures" if operations else "pictures")
 
 
 Loader = Callable[[Path, int], Iterator[torch.Tensor]]
@@ -159,14 +160,18 @@ class Pass:
     """Processor time of this process and all its workers; hardly moved by what else the machine does."""
 
 
-def report(passes: dict[str, list[Pass]]) -> None:
+def report(passes: dict[str, list[Pass]], figure: str = "") -> None:
+    """Prints them; under a name, how many times as fast ours are is noted."""
     for name, ones in passes.items():
         speed = spread([one.images_per_s for one in ones], "6.0f")
         print(f"{name:20s} {speed} images/s, {spread([one.cpu_ms_per_image for one in ones], '5.2f')} CPU ms an image")
     *others, (_, ours) = passes.items()
     for name, theirs in others:
         pairs = list(zip(theirs, ours, strict=True))
-        speed = spread([our.images_per_s / their.images_per_s for their, our in pairs], "6.2f")
+        faster = [our.images_per_s / their.images_per_s for their, our in pairs]
+        if figure:
+            figures.note(f"{figure} over {name}", statistics.median(faster))
+        speed = spread(faster, "6.2f")
         cpu = spread([their.cpu_ms_per_image / our.cpu_ms_per_image for their, our in pairs], "5.2f")
         beside = f" beside {name}" if len(others) > 1 else ""
         passes_of = f"median (least to most) of {PASSES} interleaved passes"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import figures
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -179,6 +180,8 @@ def main() -> None:
         bare = statistics.median(1e6 * bare[kind] / args.steps for bare, _ in pairs)
         added = sorted(1e6 * (ours[kind] - bare[kind]) / args.steps for bare, ours in pairs)
         ratio = statistics.median(ours[kind] / bare[kind] for bare, ours in pairs)
+        if name == "wall clock":
+            figures.note("harness microseconds", statistics.median(added))
         low, high = added[len(added) // 4], added[3 * len(added) // 4]
         print(
             f"{name:10}  bare loop {bare:6.1f} us a step, harness adds {statistics.median(added):5.1f} us "

@@ -20,6 +20,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import figures
+
 from trainmark.spec import events
 from trainmark.spec.event_files import EventTail
 
@@ -116,6 +118,7 @@ def main() -> None:
     )
     for name in runs:
         spent, least_s = median[name], min(one["wall"] for one in took[name])
+        figures.note(f"start {name} seconds", spent["wall"])
         phases = "".join(f"{spent[phase]:9.2f}" for phase in PHASES)
         rest = f"{spent['wall']:9.2f}{least_s:9.2f}{spent['wall'] / torch_s:9.1f}{spent['processor']:11.1f}"
         print(f"  {name:<12}{phases}{rest}")

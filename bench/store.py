@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import figures
 import msgspec
 import numpy as np
 
@@ -176,6 +177,7 @@ def in_turns(commands: Mapping[str, Sequence[str]], environment: Mapping[str, st
     for name, times in took.items():
         wall_s = statistics.median(spent.wall_s for spent in times)
         processor_s = statistics.median(spent.processor_s for spent in times)
+        figures.note(f"{name} seconds", wall_s)
         least = f"least {min(spent.wall_s for spent in times):.3f}"
         print(f"  {name:<34} {wall_s:.3f} s ({least}), {processor_s:.3f} s of processor, x {wall_s / nothing_s:.1f}")
 
@@ -200,6 +202,7 @@ def main() -> None:
         timed([*program, "runs", "--store", scratch], environment)
         for name in ("the index made anew", "once more"):
             spent = timed([*program, "runs", "--rebuild"], environment)
+            figures.note("runs anew seconds", spent.wall_s)
             print(f"  {name:<34} {spent.wall_s:.2f} s, {spent.processor_s:.2f} s of processor")
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         print(f"  {'memory of the largest process':<34} {peak:.0f} MB")

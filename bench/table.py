@@ -23,7 +23,7 @@ from pathlib import Path
 import figures
 
 HERE = Path(__file__).parent
-PEERS = ("torchvision", "timm", "torchaudio", "nvidia-dali-cuda120", "pillow")
+PEERS = ("torchvision", "timm", "torchaudio", "nvidia-dali-cuda130", "pillow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +119,22 @@ RACES = (
     ),
     Race(
         name="pictures",
-        command=("input.py",),
+        command=("input.py", "--scenes", "no"),
         rounds=False,
         lines=(
-            Line(what="pictures, crop and flip, beside Pillow's DataLoader", figure="pictures over pillow", goal=2.6),
-            Line(what="pictures with RandAugment", figure="augmented pictures over pillow", goal=2.3),
+            Line(
+                what="pictures, crop and flip, beside Pillow's DataLoader",
+                figure="pictures over DataLoader + Pillow",
+                goal=2.6,
+            ),
+            Line(what="pictures with RandAugment", figure="augmented pictures over DataLoader + Pillow", goal=2.3),
         ),
+    ),
+    Race(
+        name="pictures",
+        command=("input.py", "--peers"),
+        rounds=False,
+        lines=(Line(what="pictures, crop and flip, beside DALI on the CPU", figure="pictures over DALI", goal=1),),
     ),
     Race(
         name="harness",
@@ -142,11 +152,11 @@ RACES = (
     ),
     Race(
         name="launches",
-        command=("launches.py",),
+        command=("launches.py", "--frames"),
         rounds=False,
         lines=(
             Line(
-                what="Tacotron2's launches a frame",
+                what="Tacotron2's launches a frame, compiled=blocks",
                 figure="tacotron2 launches a frame",
                 goal=25,
                 unit="launches",
@@ -180,7 +190,7 @@ RACES = (
                 unit="s",
                 less=True,
             ),
-            Line(what="the same later", figure="runs seconds", goal=0.3, unit="s", less=True),
+            Line(what="the same later", figure="trainmark runs seconds", goal=0.3, unit="s", less=True),
         ),
     ),
 )
