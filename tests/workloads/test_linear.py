@@ -41,14 +41,14 @@ def test_many_rows_are_multiplied_as_points_of_a_picture() -> None:
         assert linear.linear(x, weight, None).dtype == torch.bfloat16
 
 
-def test_only_plain_layers_are_taken_over() -> None:
+def test_only_large_plain_layers_are_taken_over() -> None:
     class Own(nn.Linear):
         pass
 
-    network = nn.Sequential(nn.Linear(2, 2), Own(2, 2), nn.Conv1d(2, 2, 1))
+    network = nn.Sequential(nn.Linear(SIDE, SIDE), nn.Linear(SIDE, 2), Own(SIDE, SIDE), nn.Conv1d(2, 2, 1))
     names = list(network.state_dict())
     linear.take_over(network)
-    assert [type(layer) for layer in network] == [linear.PointLinear, Own, nn.Conv1d]
+    assert [type(layer) for layer in network] == [linear.PointLinear, nn.Linear, Own, nn.Conv1d]
     assert list(network.state_dict()) == names
 
 

@@ -18,9 +18,9 @@ LEAST_ROWS, LEAST_WEIGHTS = 512, 1 << 18
 
 
 def take_over(model: nn.Module) -> None:
-    """Has the linear layers of a network multiply so, each where it stands; those with a way of their own keep it."""
+    """Has the large linear layers of a network multiply so, where they stand; those with a way of their own keep it."""
     for module in model.modules():
-        if type(module) is nn.Linear:
+        if type(module) is nn.Linear and module.weight.numel() >= LEAST_WEIGHTS:
             module.__class__ = PointLinear
 
 
