@@ -83,6 +83,7 @@ class Sampler:
         return self.process.returncode
 
 
+@pytest.mark.slow
 def test_the_sampler_writes_down_the_host_and_says_what_it_cost(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path)
     before_ns = time.perf_counter_ns()
@@ -125,6 +126,7 @@ def test_the_sampler_ends_with_whoever_started_it_however_that_ends(tmp_path: Pa
     wait_until_gone([pid])
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_holds_up_neither_host_samples_nor_the_end(tmp_path: Path) -> None:
     pids = tmp_path / "pid"
     hanging = f"import os, time\nopen({str(pids)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"

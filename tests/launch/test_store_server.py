@@ -187,6 +187,7 @@ def test_what_comes_without_the_proof_is_not_read(
     assert server.refused == ["127.0.0.1"]
 
 
+@pytest.mark.slow
 def test_a_store_of_torch_s_finds_nobody_to_talk_to(join: Join, listener: socket.socket) -> None:
     inside = join()
     host, port = listener.getsockname()

@@ -168,6 +168,7 @@ def as_worker() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_worker")
 def test_a_worker_samples_after_the_phases_and_before_the_end_with_its_data_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

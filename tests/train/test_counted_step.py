@@ -44,6 +44,7 @@ def test_no_host_waits_inside_a_step(name: str) -> None:
     assert counted(name, precision="amp-fp16").count.waits == ()
 
 
+@pytest.mark.slow
 def test_micro_batches_are_counted_each_and_the_update_once() -> None:
     once, twice = counted("gpt124m"), counted("gpt124m", settings=("accumulate=2",))
     assert twice.count.flops == 2 * once.count.flops
