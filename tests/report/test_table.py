@@ -191,7 +191,7 @@ def test_notes_of_one_kind_are_told_once_with_the_rows_they_are_about() -> None:
     shared = Doubt(code="generated-data", text="synthetic data")
     records = [make_record(plan={"workload": name}, doubts=doubts) for name, doubts in
                (("resnet50", (shared, small)), ("vit", (shared, other)), ("tacotron2", (shared,)))]  # fmt: skip
-    assert shown_notes(records) == ["synthetic data", "resnet50: global batch 8 is below 256; vit alike"]
+    assert shown_notes(records) == ["synthetic data", "resnet50: global batch 8 is below 256; similar: vit"]
     repeats = [make_record(doubts=(small,)), make_record(doubts=())]
     assert shown_notes(repeats) == ["row 1: global batch 8 is below 256"]
 

@@ -89,7 +89,7 @@ def _told_once(texts: Mapping[str, Sequence[str]], rows: int) -> str:
     if len(holds) == rows:
         return text
     told = f"{_listed(holds)}: {text}"
-    return f"{told}; " + f"{_listed(alike)} alike" if alike else told
+    return f"{told}; " + f"similar: {_listed(alike)}" if alike else told
 
 
 def _row_names(records: Sequence[Record]) -> list[str]:
