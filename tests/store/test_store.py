@@ -579,7 +579,15 @@ def large(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     filled(store, 5)
     (store.runs / "killed").mkdir(parents=True)
     (store.runs / "resnet50-quick-04-000004").mkdir()
+    settle(store)
     return store
+
+
+def settle(store: Store) -> None:
+    """As if nobody had touched its folders for an hour."""
+    for folder in (store.records, store.runs):
+        status = folder.stat()
+        os.utime(folder, (status.st_atime, status.st_mtime - 3600))
 
 
 def refuse_to_read(*args: object, **kwargs: object) -> None:
@@ -604,7 +612,7 @@ def test_a_large_store_that_nobody_changed_is_listed_without_its_index(
     [
         (lambda store: store.add(renamed(make_record(), "another", "2026-11-14T20:00:00Z")), 6, 0),
         (lambda store: store.path("resnet50-quick-00-000000").unlink(), 4, 0),
-        (lambda store: store.path("resnet50-quick-00-000000").write_text("{"), 4, 1),
+        (lambda store: store.path("resnet50-quick-04-000004").write_text("{"), 4, 1),
         (lambda store: store.path("resnet50-quick-01-000001").rename(store.path("resnet50-quick-00-000000")), 3, 1),
     ],
     ids=["added", "taken away", "changed in place", "put in the place of another"],
@@ -616,6 +624,36 @@ def test_whatever_somebody_changes_in_a_large_store_the_next_listing_shows(
     change(large)
     contents = large.contents(limit=1)
     assert (contents.count, len(contents.damaged)) == (count, damaged)
+
+
+def test_a_damaged_record_that_is_mended_is_seen_in_a_large_store(large: Store) -> None:
+    path = large.path("resnet50-quick-00-000000")
+    whole = path.read_text()
+    path.write_text("{")
+    assert len(large.contents(limit=1).damaged) == 1
+    path.write_text(whole)
+    assert not large.contents(limit=1).damaged
+
+
+def test_an_old_record_changed_in_place_is_seen_once_anything_else_has_changed(
+    large: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "KEPT_ROWS", 2)
+    large.contents(limit=1)
+    large.path("resnet50-quick-00-000000").write_text("{")
+    assert not large.contents(limit=1).damaged  # nobody looks at it: records are never written twice
+    (large.runs / "begun").mkdir()
+    assert len(large.contents(limit=1).damaged) == 1
+
+
+def test_a_large_store_that_was_just_changed_is_not_believed_to_stay_so(
+    large: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large.add(renamed(make_record(), "just-added", "2026-11-15T21:00:00Z"))
+    large.contents(limit=1)
+    monkeypatch.setattr(Store, "_remembered", refuse_to_read)
+    with pytest.raises(AssertionError, match="the index was read"):
+        large.contents(limit=1)
 
 
 def test_a_run_folder_that_comes_or_goes_is_seen_in_a_large_store(large: Store) -> None:
@@ -643,6 +681,7 @@ def test_reading_every_record_again_forgets_the_newest_too(large: Store) -> None
 
 def test_two_runs_that_share_the_end_of_their_ids_are_named_in_full(large: Store) -> None:
     large.add(renamed(make_record(), "vit-quick-000004", "2026-11-15T21:00:00Z"))
+    settle(large)
     for _ in range(2):
         names = large.contents(limit=3).names
         assert names["vit-quick-000004"] == "vit-quick-000004"

@@ -127,10 +127,6 @@ class _Entry(NamedTuple):
     """Why the file is not a record."""
 
 
-_Seen = tuple[str, int, int]
-"""The name of a record file, its size, and when it was changed in nanoseconds."""
-
-
 def default_folder() -> Path:
     """$TRAINMARK_STORE, else trainmark's folder among the user's data."""
     if chosen := os.environ.get("TRAINMARK_STORE"):
@@ -244,12 +240,11 @@ class Store:
         """All that the folder holds, or at most so many of the runs that are wanted."""
         from trainmark.store import newest
 
-        listing, folders = self._listing(), self._folder_names()
-        is_large = wanted in (None, Wanted()) and limit is not None and len(listing) >= newest.FEWEST_RECORDS
-        seen = newest.digest(listing, folders) if is_large else ""
-        kept = newest.read(self.newest, seen) if is_large else None
-        if kept is None or (limit or 0) > newest.KEPT_ROWS:
-            kept = self._newest(listing, folders, wanted or Wanted(), limit, seen)
+        kept = None
+        if may_be_kept := wanted in (None, Wanted()) and limit is not None and limit <= newest.KEPT_ROWS:
+            kept = newest.read(self.newest, self.records, self.runs)
+        if kept is None:
+            kept = self._newest(wanted or Wanted(), limit, keep=may_be_kept)
         unrecorded = newest_first(folder_row(self.runs / name) for name in kept.unrecorded)
         return StoreContents(
             rows=kept.rows[:limit],
@@ -259,26 +254,29 @@ class Store:
             names=kept.names,
         )
 
-    def _newest(
-        self, listing: list[_Seen], folders: list[str], wanted: Wanted, limit: int | None, digest: str
-    ) -> Newest:
-        """From the index and the records; of a large store it is kept for the next time."""
+    def _newest(self, wanted: Wanted, limit: int | None, *, keep: bool) -> Newest:
+        """From the index and the records; of a large store it may be kept for the next time."""
         from trainmark.store import newest
 
-        entries = self._entries(listing)
+        looks = newest.look(self.records), newest.look(self.runs)
+        entries, folders = self._entries(), self._folder_names()
         rows = newest_first(entry.row for entry in entries.values() if entry.row and wanted.fits(entry.row))
         run_ids = {name.removesuffix(".json") for name in entries}
         left = [name for name in folders if name not in run_ids]
         shown = rows if limit is None else rows[: max(limit, newest.KEPT_ROWS)]
+        damaged = sorted((name, entry.problem) for name, entry in entries.items() if entry.problem is not None)
+        named = [*(f"{row.run_id}.json" for row in shown), *(name for name, _ in damaged)]
         found = newest.Newest(
-            digest=digest,
+            fields=StoreRow._fields,
+            folders=looks,
+            files={name: (entries[name].size, entries[name].mtime_ns) for name in named},
             rows=shown,
             count=len(rows),
-            damaged=sorted((name, entry.problem) for name, entry in entries.items() if entry.problem is not None),
+            damaged=damaged,
             unrecorded=left,
             names=_short_names([*(row.run_id for row in shown), *left], run_ids.union(left)),
         )
-        if digest:
+        if keep and len(entries) >= newest.FEWEST_RECORDS and newest.settled(looks):
             newest.write(self.newest, found)
         return found
 
@@ -398,12 +396,12 @@ class Store:
         except OSError:
             return []
 
-    def _entries(self, listing: list[_Seen] | None = None, *, anew: bool = False) -> dict[str, _Entry]:
+    def _entries(self, *, anew: bool = False) -> dict[str, _Entry]:
         """Every record file: as the index remembers it, or read now where it has changed since."""
         known = {} if anew else self._remembered()
         found: dict[str, _Entry] = {}
         fresh: dict[str, _Entry] = {}
-        for name, size, mtime_ns in self._listing() if listing is None else listing:
+        for name, size, mtime_ns in self._listing():
             entry = known.get(name)
             if entry is None or (entry.size, entry.mtime_ns) != (size, mtime_ns):
                 entry = fresh[name] = self._read_entry(name, size, mtime_ns)
@@ -415,9 +413,9 @@ class Store:
                 self._remember(fresh)
         return found
 
-    def _listing(self) -> list[_Seen]:
-        """Every record file with how it looks now."""
-        found: list[_Seen] = []
+    def _listing(self) -> list[tuple[str, int, int]]:
+        """Every record file with its size, and when it was changed in nanoseconds."""
+        found: list[tuple[str, int, int]] = []
         with self._explaining_folder(), os.scandir(self.records) as entries:
             for entry in entries:
                 if _names_record(entry.name):
