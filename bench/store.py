@@ -202,7 +202,7 @@ def main() -> None:
         timed([*program, "runs", "--store", scratch], environment)
         for name in ("the index made anew", "once more"):
             spent = timed([*program, "runs", "--rebuild"], environment)
-            figures.note("runs anew seconds", spent.wall_s)
+            figures.note("runs anew processor seconds", spent.processor_s)
             print(f"  {name:<34} {spent.wall_s:.2f} s, {spent.processor_s:.2f} s of processor")
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         print(f"  {'memory of the largest process':<34} {peak:.0f} MB")
