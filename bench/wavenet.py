@@ -53,7 +53,7 @@ def some_batch(clips: int, samples: int) -> SoundBatch:
         sound=0.05 * torch.randn(clips, samples + 1, generator=generator),
         mel=torch.randn(clips, 80, samples // MEL.hop + 2 * CONTEXT, generator=generator),
         judged=torch.ones(clips, samples, dtype=torch.bool),
-        judged_on_host=clips * samples,
+        judged_on_host=(samples,) * clips,
         gain=1.0,
         count=clips,
         global_count=clips,

@@ -39,8 +39,8 @@ class SoundBatch:
     """(clips, bands, frames), with the frames on either side of the stretch."""
     judged: Tensor
     """(clips, samples) true where a sample counts: it is no padding, nor only there to be heard before others."""
-    judged_on_host: int
-    """How many those are, where reading it makes no device wait."""
+    judged_on_host: tuple[int, ...]
+    """How many those are of each clip, where reading it makes no device wait."""
     gain: float
     """What the sound was multiplied by."""
     count: int
@@ -52,14 +52,14 @@ class SoundBatch:
         return [self._part(slice(first, last)) for first, last in pairwise(edges)]
 
     def _part(self, clips: slice) -> SoundBatch:
-        judged = self.judged[clips]
+        judged_on_host = self.judged_on_host[clips]
         return replace(
             self,
             sound=self.sound[clips],
             mel=self.mel[clips],
-            judged=judged,
-            judged_on_host=int(judged.sum()),
-            count=len(judged),
+            judged=self.judged[clips],
+            judged_on_host=judged_on_host,
+            count=len(judged_on_host),
         )
 
 
@@ -108,7 +108,7 @@ class Sounds:
             sound=torch.from_numpy(sound * self._gain if self._gain != 1 else sound),
             mel=torch.from_numpy((mels - MEL_MEAN) / MEL_DEVIATION).float(),
             judged=torch.from_numpy(judged),
-            judged_on_host=int(judged.sum()),
+            judged_on_host=tuple(judged.sum(1).tolist()),
             gain=self._gain,
             count=len(numbers),
             global_count=global_count,

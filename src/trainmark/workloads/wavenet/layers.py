@@ -3,8 +3,8 @@
 What goes on from layer to layer and what layers add up are one state, to which each layer adds one product, in place.
 A layer's halving of what goes on would be another pass over it: instead the weights of those after it are made so much
 smaller, and those that add to it so much larger, until it comes to a power of two. Biases of what goes on are known
-beforehand and added where it is copied to be padded. Frames are spread over samples right into the gates' sums. And
-tanh is taken by sigmoid, which is quicker: tanh(x) / 2 is sigmoid(2x) - 1/2, and weights bear both factors.
+beforehand and added where it is copied to be padded. Frames are spread over samples right into the gates' sums. And on
+a CPU tanh is taken by sigmoid, which is quicker there: tanh(x) / 2 is sigmoid(2x) - 1/2, and weights bear both factors.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from trainmark.workloads.on_cpu import on_cpu
 
 HALF = math.sqrt(0.5)
 """What goes on is a sum of two, and is kept as loud as one of them."""
@@ -54,15 +56,17 @@ def layers_total(
     state = torch.cat([x, begin.to(x)[:, None].expand(len(x), -1, x.shape[2])], 1)
     shift = torch.zeros_like(x[0, :, 0])  # what biases have added to the part that goes on
     flat: list[Tensor] = []
-    loud = _loudness(x.dtype)
+    loud = _loudness(x)
     louder = _signals_times(loud, len(weights[0].conv), weights[0].conv)
     for number, (window, own) in enumerate(zip(windows, weights, strict=True)):
         quieter = HALF ** (number % HALVED_TOGETHER)
         if _halves(number):
             shift = shift * HALF**HALVED_TOGETHER
-        adds = torch.cat([own.out / quieter, own.skip])[:, :, 0] * loud
-        conv, conv_bias = own.conv * (quieter * louder[:, None, None]), own.conv_bias * louder
-        flat += [tensor.to(x.dtype) for tensor in (window * louder[:, None, None], shift, conv, conv_bias, adds)]
+        adds = torch.cat([own.out * (loud / quieter), own.skip if loud == 1 else own.skip * loud])[:, :, 0]
+        conv, conv_bias = own.conv * quieter, own.conv_bias
+        if louder is not None:
+            conv, conv_bias, window = conv * louder[:, None, None], conv_bias * louder, window * louder[:, None, None]
+        flat += [tensor.to(x.dtype) for tensor in (window, shift, conv, conv_bias, adds)]
         shift = shift + own.out_bias / quieter
     flat.append(shift)  # nobody hears it, but ranks exchange gradients of all weights
     inner, edges = kernels.inner.to(x.dtype), kernels.edges.to(x.dtype)
@@ -71,13 +75,16 @@ def layers_total(
     return total
 
 
-def _loudness(dtype: torch.dtype) -> float:
-    """What a gate's signal is multiplied by, and its tanh divided by; a narrow type has no digits to spare for it."""
-    return 2.0 if dtype in (torch.float32, torch.float64) else 1.0
+def _loudness(x: Tensor) -> float:
+    """What a gate's signal is multiplied by, and its tanh divided by; a narrow type has no digits to spare for it, and
+    an accelerator takes longer to launch the factors than for tanh."""
+    return 2.0 if on_cpu(x) and x.dtype in (torch.float32, torch.float64) else 1.0
 
 
-def _signals_times(factor: float, gates: int, like: Tensor) -> Tensor:
-    """A factor for each gate: this one for the signals, the first half, and 1 for what opens them."""
+def _signals_times(factor: float, gates: int, like: Tensor) -> Tensor | None:
+    """For each gate this factor if it is a signal, as the first half are, and 1 if it opens one; None if all are 1."""
+    if factor == 1:
+        return None
     return torch.where(torch.arange(gates, device=like.device) < gates // 2, factor, 1.0).to(like.dtype)
 
 
@@ -91,7 +98,7 @@ class Layers(torch.autograd.Function):
         ctx: Any, state: Tensor, inner: Tensor, edges: Tensor, at: list[int], dilations: list[int], *flat: Tensor
     ) -> Tensor:
         state = state.clone()
-        keep, kept, loud = any(ctx.needs_input_grad), list[Tensor](), _loudness(state.dtype)
+        keep, kept, loud = any(ctx.needs_input_grad), list[Tensor](), _loudness(state)
         for number, dilation in enumerate(dilations):
             window, shift, conv, bias, adds = flat[5 * number : 5 * number + 5]
             goes_on = state[:, : len(shift)]
@@ -140,20 +147,23 @@ class Layers(torch.autograd.Function):
             for clip in range(batch):
                 to_adds[added].addmm_(state[clip, added], gated[clip].t())
             to_sums = _through_gate(to_gated, sums, ctx.loud)
-            soft_conv = conv * softer[:, None, None]
+            soft_conv = conv if softer is None else conv * softer[:, None, None]
             to_padded, to_conv, to_bias = torch.ops.aten.convolution_backward(
                 to_sums, padded, soft_conv, [len(conv)], [1], [0], [dilation], False, [0], 1, [True, True, True]
             )
             rows = to_sums.view(len(window), -1)
             to_window = torch.mm(rows, inner.t()).view(batch, len(conv), -1, len(inner))
-            soft_window = window.view_as(to_window) * softer[:, None, None]
+            soft_window = window.view_as(to_window)
+            if softer is not None:
+                soft_window = soft_window * softer[:, None, None]
             to_inner.addmm_(soft_window.view_as(window).t(), rows)
             at_edges = to_sums.view(*to_window.shape[:3], -1)[:, :, ctx.at]
             to_edges += torch.einsum("bcfw,bcfp->fwp", soft_window[:, :, ctx.at], at_edges)
             to_window[:, :, ctx.at] += torch.einsum("bcfp,fwp->bcfw", at_edges, edges)
-            to_window.mul_(softer[:, None, None])
-            to_conv.mul_(softer[:, None, None])
-            to_bias.mul_(softer)
+            if softer is not None:
+                to_window.mul_(softer[:, None, None])
+                to_conv.mul_(softer[:, None, None])
+                to_bias.mul_(softer)
             heard = to_padded[:, :, -sums.shape[2] :]
             goes_on += heard
             if _halves(number):

@@ -51,7 +51,7 @@ class WaveNetOnLJSpeech:
             sound=torch.empty(clips, frames * HOP + 1),
             mel=torch.empty(clips, sizes_of(recipe).bands, frames + 2 * CONTEXT),
             judged=torch.empty(clips, frames * HOP, dtype=torch.bool),
-            judged_on_host=clips * frames * HOP,
+            judged_on_host=(frames * HOP,) * clips,
             gain=recipe.gain,
             count=clips,
             global_count=clips,
@@ -74,7 +74,7 @@ class WaveNetOnLJSpeech:
         return recipe.learning_rate
 
     def items(self, batch: SoundBatch) -> int:
-        return batch.judged_on_host
+        return sum(batch.judged_on_host)
 
     def flops_per_item(self, recipe: WaveNetRecipe) -> float:
         """Of training, with the conditioning projected at frame rate."""
