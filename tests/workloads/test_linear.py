@@ -7,18 +7,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads import linear
+from trainmark.workloads import linear, onednn
 from trainmark.workloads.tanh import tanh_
 
-SIDE = 512
+SIDE = 520
 
 
-def passed(way: object, rows: int, bias: bool) -> list[Tensor]:
-    """Outputs and gradients of one layer."""
+def passed(way: object, rows: int, bias: bool, gaps: bool = False, out: int = SIDE) -> list[Tensor]:
+    """Outputs and gradients of one layer; `gaps` are between the rows of all it is given."""
     torch.manual_seed(0)
-    layer = nn.Linear(SIDE, SIDE, bias=bias)
+    layer = nn.Linear(SIDE, out, bias=bias)
     x = torch.randn(3, rows // 3, SIDE, requires_grad=True)
-    y = way(x, layer.weight, layer.bias)  # type: ignore[operator]
+    y = way(*((x[..., :-1], layer.weight[:, :-1]) if gaps else (x, layer.weight)), layer.bias)  # type: ignore[operator]
     (y * torch.randn_like(y)).sum().backward()
     gradients = [x.grad, layer.weight.grad, *([layer.bias.grad] if bias else [])]
     return [y, *(gradient for gradient in gradients if gradient is not None)]
@@ -33,10 +33,43 @@ def test_a_product_and_its_gradients_are_torchs(rows: int, bias: bool) -> None:
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
 
 
-def test_many_rows_are_multiplied_as_points_of_a_picture() -> None:
+@pytest.mark.parametrize("turned_fast", [True, False])
+@pytest.mark.parametrize("out", [linear.LEAST_WEIGHTS // SIDE + 1, SIDE // 2])
+def test_every_kind_of_cpu_gives_the_same_gradients(
+    turned_fast: bool, out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onednn, "multiplies_turned_fast", lambda: turned_fast)
+    monkeypatch.setattr(linear, "LEAST_WEIGHTS", 1)
+    rows = 3 * linear.LEAST_ROWS
+    ours, theirs = (passed(way, rows, True, out=out) for way in (linear.linear, F.linear))
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
+
+
+def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    factors: list[Tensor] = []
+    multiply = onednn.product
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        factors.extend((x, weight))
+        return multiply(x, weight, bias)
+
+    monkeypatch.setattr(onednn, "product", noted)
+    monkeypatch.setattr(onednn, "multiplies_turned_fast", lambda: True)
+    rows = 3 * linear.LEAST_ROWS
+    ours, theirs = passed(linear.linear, rows, True, gaps=True), passed(F.linear, rows, True, gaps=True)
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
+    assert len(factors) == 4  # forward, and the gradient of what it was given
+    assert all(factor.is_contiguous() or factor.t().is_contiguous() for factor in factors)
+
+
+def test_many_rows_are_multiplied_by_onednn() -> None:
     x, weight = torch.zeros(linear.LEAST_ROWS, SIDE), nn.Parameter(torch.zeros(SIDE, SIDE))
-    assert "PointProduct" in str(linear.linear(x, weight, None).grad_fn)
-    assert "PointProduct" not in str(linear.linear(x[1:], weight, None).grad_fn)
+    assert "FastProduct" in str(linear.linear(x, weight, None).grad_fn)
+    assert "FastProduct" not in str(linear.linear(x[1:], weight, None).grad_fn)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert linear.linear(x, weight, None).dtype == torch.bfloat16
 
@@ -48,7 +81,7 @@ def test_only_large_plain_layers_are_taken_over() -> None:
     network = nn.Sequential(nn.Linear(SIDE, SIDE), nn.Linear(SIDE, 2), Own(SIDE, SIDE), nn.Conv1d(2, 2, 1))
     names = list(network.state_dict())
     linear.take_over(network)
-    assert [type(layer) for layer in network] == [linear.PointLinear, nn.Linear, Own, nn.Conv1d]
+    assert [type(layer) for layer in network] == [linear.FastLinear, nn.Linear, Own, nn.Conv1d]
     assert list(network.state_dict()) == names
 
 

@@ -17,7 +17,7 @@ from trainmark.platforms.platform import Platform
 from trainmark.spec.precision import Precision
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
-from trainmark.workloads import weights
+from trainmark.workloads import onednn, weights
 from trainmark.workloads.tacotron2 import dropout, products, teacher_forcing
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, masked, padding_of
@@ -77,7 +77,7 @@ def no_dropout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both kinds of product; chunks of the way back so small that there are several."""
     if request.param == "plain":
-        monkeypatch.setattr(products, "packs", lambda dtype: False)
+        monkeypatch.setattr(onednn, "multiplies", lambda dtype: False)
     monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 3 * 5 * 160)
     return str(request.param)
 

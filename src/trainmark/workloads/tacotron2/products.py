@@ -1,8 +1,8 @@
 """Products with one weight, many times over: what the recurrences of a decoder are made of.
 
 A CPU's library reads a weight much faster from a layout of its own, and rearranges it on every call unless it is given
-one that is arranged already. The operators for that are private to torch, so they are tried before they are trusted;
-elsewhere, and where they are missing, the plain product is used. The results are the same.
+one that is arranged already. Elsewhere, and where this torch cannot do so, the plain product is used. The results are
+the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainmark.workloads import onednn
 from trainmark.workloads.on_cpu import on_cpu
 
 _CPU_HAS_INSTRUCTIONS = {
@@ -59,30 +60,12 @@ class Product:
     def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
         self._round = arithmetic.round_ if arithmetic.rounded is not None else None
         self._weight = weight
-        self._packed = (
-            torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
-            if on_cpu(weight) and packs(weight.dtype)
-            else None
-        )
+        arranges = on_cpu(weight) and onednn.multiplies(weight.dtype)
+        self._arranged = onednn.arranged(weight, rows) if arranges else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._packed is None:
-            y = F.linear(x, self._weight)
-        else:
-            y = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
+        y = F.linear(x, self._weight) if self._arranged is None else onednn.product(x, self._arranged)
         return y if self._round is None else self._round(y)
-
-
-@cache
-def packs(dtype: torch.dtype) -> bool:
-    """True where this torch can arrange a weight of this type beforehand, and multiplies rightly with it."""
-    x, weight = torch.ones(2, 64, dtype=dtype), torch.eye(64, dtype=dtype)[:32].contiguous()
-    try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, 2)
-        y = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
-        return bool(torch.equal(y, x[:, :32]))
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return False
 
 
 @cache

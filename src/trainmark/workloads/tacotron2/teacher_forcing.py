@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.workloads.linear import linear
 from trainmark.workloads.on_cpu import on_cpu
 from trainmark.workloads.tacotron2 import dropout
 from trainmark.workloads.tacotron2.fused import Fused
@@ -67,7 +67,7 @@ def teacher_forced(
         """For all steps at once, what dropout multiplies the hidden states by."""
         return dropout.kept((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32)) if drop else None
 
-    known = F.linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
+    known = linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
     fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)
     kept = drawn(hidden)
     with torch.autocast(frames.device.type, enabled=False):
@@ -75,7 +75,7 @@ def teacher_forced(
             known, fed_back, query, location, energy, keys, memory, padding, kept, arithmetic, fused
         )
 
-    known = F.linear(states, decoder_rnn.input, decoder_rnn.bias)
+    known = linear(states, decoder_rnn.input, decoder_rnn.bias)
     kept = drawn(decoder_rnn.hidden.shape[1])
     with torch.autocast(frames.device.type, enabled=False):
         said = LstmLoop.apply(known, decoder_rnn.hidden, kept, arithmetic, fused)  # type: ignore[no-untyped-call]
@@ -121,7 +121,13 @@ class LstmLoop(torch.autograd.Function):
             back = recurrent(cell.backward(step, arriving[step], back))
         gates = cell.gates.view(steps * clips, -1)
         # autograd casts each gradient to the type of what it is for
-        return cell.gates, arithmetic.round_(gates.t() @ states[:-1].view(steps * clips, hidden)), None, None, None
+        return (
+            cell.gates,
+            arithmetic.round_(gates.t() @ states[:-1].view(steps * clips, hidden)),
+            None,
+            None,
+            None,
+        )
 
 
 class LSTMStep:
