@@ -14,6 +14,7 @@ import psutil
 import pytest
 from background import LONG, Started, gone, record_of
 from conftest import TINY_RUN, Cli
+from warm_start import WarmStart
 
 
 def test_one_interrupt_finishes_the_step_saves_and_summarises(environment: dict[str, str], pictures: Path) -> None:
@@ -198,11 +199,14 @@ def test_missing_data_exits_3_and_says_what_to_do(cli: Cli, tmp_path: Path) -> N
 
 
 def test_a_reader_that_goes_away_does_not_harm_the_run(
-    environment: dict[str, str], pictures: Path, tmp_path: Path
+    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
 ) -> None:
-    run = Started(environment, *TINY_RUN, "--data", pictures, "--epochs", "1", popen=subprocess.Popen)
-    assert run.process.stdout is not None
-    run.process.stdout.close()
-    run.process.stdout = None
-    assert run.end()[0] == 0
+    ours, theirs = os.pipe()
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
+        words = [*TINY_RUN, "--data", str(pictures), "--epochs", "1"]
+        streams = [nothing.fileno(), theirs, nothing.fileno()]
+        run = warm_server.start(words, environment, streams=streams)
+    os.close(theirs)
+    os.close(ours)
+    assert run.wait(90) == 0
     assert record_of(tmp_path / "store")["status"] == "valid"
