@@ -238,8 +238,11 @@ def _leave(code: object) -> NoReturn:
 def _enter(pid: int) -> None:
     """Moves this process to the host that another one is on."""
     kernel = ctypes.CDLL(None, use_errno=True)
-    for kind in ("net", "uts", "mnt"):
-        with Path(f"/proc/{pid}/ns/{kind}").open("rb") as space:
+    for kind in ("user", "net", "uts", "mnt"):
+        theirs = Path(f"/proc/{pid}/ns/{kind}")
+        if theirs.readlink() == Path(f"/proc/self/ns/{kind}").readlink():
+            continue
+        with theirs.open("rb") as space:
             if kernel.setns(space.fileno(), 0):
                 raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace of process {pid}")
 
