@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,18 @@ def cli(environment: dict[str, str], warm_server: WarmStart) -> Cli:
 
 STARTS_PROCESSES = {"warm_server", "browser", "cluster"}
 """Fixtures whose tests are slow; others are marked so one by one."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests and the modules they import stay to the end: the collector need not look at them again and
+    again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

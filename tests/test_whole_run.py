@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import TINY_RUN, Cli
+from warm_start import WarmStart
 
 from trainmark.spec.record import Record
 from trainmark.store.store import Store
@@ -115,17 +114,15 @@ def test_a_set_that_is_not_whole_is_refused_with_the_counts(cli: Cli, pictures: 
 
 
 def test_a_terminal_shows_live_progress_and_no_colour_where_none_is_wanted(
-    environment: dict[str, str], pictures: Path
+    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
 ) -> None:
     ours, theirs = pty.openpty()
-    run = subprocess.Popen(
-        [sys.executable, "-m", "trainmark", *TINY_RUN, "--data", str(pictures), "--steps", "3"],
-        env={**environment, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"},
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        text=True,
-    )
+    with (tmp_path / "out").open("wb") as out:
+        run = warm_server.start(
+            [*TINY_RUN, "--data", str(pictures), "--steps", "3"],
+            {**environment, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"},
+            streams=[theirs, out.fileno(), theirs],
+        )
     os.close(theirs)
     said = b""
     while True:
@@ -136,11 +133,12 @@ def test_a_terminal_shows_live_progress_and_no_colour_where_none_is_wanted(
         if not some:
             break
         said += some
-    out, _ = run.communicate(timeout=60)
-    assert run.returncode == 0
+    assert run.wait(60) == 0
     assert b"resnet50 train" in said or b"resnet50 evaluate" in said or b"resnet50 end" in said
     assert b"\x1b[3" not in said
-    assert "\x1b" not in out
+    printed = (tmp_path / "out").read_text(encoding="utf-8")
+    assert "p_core" in printed
+    assert "\x1b" not in printed
 
 
 def test_the_smoke_recipe_learns_the_embedded_pictures(cli: Cli, tmp_path: Path) -> None:

@@ -63,9 +63,16 @@ class WarmStart:
 
         return early(environment) == {**early(os.environ), "PYTHONWARNINGS": ""}
 
-    def start(self, words: Sequence[str], environment: Mapping[str, str], like: int | None = None) -> Warm:
-        """`like` is a process whose network, name and mounts it shall have."""
-        return Warm(self._address, words, environment, like)
+    def start(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        like: int | None = None,
+        streams: Sequence[int] | None = None,
+    ) -> Warm:
+        """`like` is a process whose network, name and mounts it shall have; `streams` are where it reads, writes and
+        complains, if that is not to be kept for `communicate`."""
+        return Warm(self._address, words, environment, like, streams)
 
     @contextlib.contextmanager
     def starting_programs(self) -> Iterator[None]:
@@ -94,7 +101,12 @@ class Warm:
     """A command that was forked off, with as much of `subprocess.Popen` as tests need."""
 
     def __init__(
-        self, address: Path, words: Sequence[str], environment: Mapping[str, str], like: int | None = None
+        self,
+        address: Path,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        like: int | None = None,
+        streams: Sequence[int] | None = None,
     ) -> None:
         self.args = list(words)
         self.returncode: int | None = None
@@ -102,7 +114,9 @@ class Warm:
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(str(address))
         asked = {"words": self.args, "environment": dict(environment), "folder": str(Path.cwd()), "like": like}
-        _send(self._line, asked, [stream.fileno() for stream in self._streams])
+        with Path(os.devnull).open("rb") as nothing:
+            kept = [nothing.fileno(), *(stream.fileno() for stream in self._streams)]
+            _send(self._line, asked, kept if streams is None else streams)
         self.pid = int(_exactly(self._line, 8))
 
     def poll(self) -> int | None:
@@ -200,7 +214,7 @@ def _command(asked: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
     os.setsid()
     if asked["like"] is not None:
         _enter(asked["like"])
-    _move_in(asked, [os.open(os.devnull, os.O_RDONLY), *streams])
+    _move_in(asked, streams)
     if asked["words"][:1] and asked["words"][0] in STARTING:
         _fork_what_is_started()
     sys.argv = ["trainmark", *asked["words"]]
@@ -224,8 +238,11 @@ def _leave(code: object) -> NoReturn:
 def _enter(pid: int) -> None:
     """Moves this process to the host that another one is on."""
     kernel = ctypes.CDLL(None, use_errno=True)
-    for kind in ("net", "uts", "mnt"):
-        with Path(f"/proc/{pid}/ns/{kind}").open("rb") as space:
+    for kind in ("user", "net", "uts", "mnt"):
+        theirs = Path(f"/proc/{pid}/ns/{kind}")
+        if theirs.readlink() == Path(f"/proc/self/ns/{kind}").readlink():
+            continue
+        with theirs.open("rb") as space:
             if kernel.setns(space.fileno(), 0):
                 raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace of process {pid}")
 

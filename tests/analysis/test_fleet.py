@@ -171,6 +171,7 @@ def alarms(hosts: int, spread: float, fleets: int, seed: int = 1) -> int:
     return sum(any(outliers.find(values, [0.003] * hosts, floor=FLOOR).named) for values in drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "fleets"), [(3, 600), (10, 600), (30, 400), (1000, 25)])
 def test_clean_fleets_accuse_hardly_anybody(hosts: int, fleets: int) -> None:
     """One in a hundred is allowed; four times as many would be seen here, and bench/fleet.py counts more of them."""

@@ -214,6 +214,7 @@ def test_links_that_changed_and_batches_that_changed_with_the_size_are_refused()
         sizes.of_records([usual.record("1x4"), usual.record("2x4", 16)])
 
 
+@pytest.mark.slow
 def test_a_range_holds_nine_of_ten_clusters_whose_loss_nothing_on_their_records_explains() -> None:
     draw, inside, count = random.Random(11), 0, 120
     for seed in range(count):

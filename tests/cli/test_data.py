@@ -31,6 +31,7 @@ def test_a_set_is_never_made_over_another(tmp_path: Path, capsys: pytest.Capture
     assert f"{tmp_path} is there already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_damaged_picture_is_named_and_exits_3(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -159,6 +159,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "installed", lambda: ears)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_speech_is_scored_beside_recordings_and_their_copies(
     taco: Path, data: Path, capsys: pytest.CaptureFixture[str]

@@ -116,6 +116,7 @@ def test_every_operation_equals_pillows_bit_for_bit(choice: Choice) -> None:
         assert np.array_equal(out, by_pillow(choice, pixels, 9)), title
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", WAYS, ids=name_of)
 @pytest.mark.parametrize("size", [33, 64])
 def test_every_magnitude_equals_pillows_at_other_sizes_too(choice: Choice, size: int) -> None:

@@ -82,6 +82,7 @@ def same(some: Batches, others: Batches) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "workers", "start_step"), [(1, 0, 0), (2, 0, 1), (3, 1, 0)])
 def test_shards_give_the_batches_that_folders_give(
     pictures: Path, shards: Path, world: int, workers: int, start_step: int

@@ -61,6 +61,7 @@ def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
     assert says["sha256"] == hashlib.sha256(lines.encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_bytes_whatever_the_number_of_processes(tmp_path: Path) -> None:
     sizes = {**SMALL, "train_per_class": 25}
     make.make(tmp_path / "one", **sizes, processes=1)
@@ -96,6 +97,7 @@ def test_a_set_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert folder.stat().st_ino == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_interrupted_maker_leaves_nothing(tmp_path: Path, processes: int) -> None:
     def interrupt(done: int, total: int) -> None:

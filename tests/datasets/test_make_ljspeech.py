@@ -94,6 +94,7 @@ def test_the_default_name_tells_version_clips_and_seed() -> None:
     assert make.default_name() == f"speech-v{make.VERSION}-640-seed0"
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_bytes_whatever_the_number_of_processes(tmp_path: Path) -> None:
     make.make(tmp_path / "one", clips=30, processes=1)
     make.make(tmp_path / "two", clips=30, processes=2)
@@ -173,6 +174,7 @@ make(Path(sys.argv[1]), clips=60, processes=int(sys.argv[2]), progress=wait)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_maker_leaves_no_set_and_no_process_and_the_next_one_succeeds(tmp_path: Path, processes: int) -> None:
     root = tmp_path / "set"
@@ -208,6 +210,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypa
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make, "_read_chunk", _die)
     with pytest.raises(NotReadyError, match="process that makes the synthetic clips died"):
@@ -342,6 +345,7 @@ def test_a_question_rises_and_a_statement_falls() -> None:
     assert pitch_hz("so we saw him go home a?") > 1.15 * pitch_hz("so we saw him go home a.")
 
 
+@pytest.mark.slow
 def test_every_letter_is_heard_by_its_spectrum_alone() -> None:
     """Letters of new sentences are told by the nearest of 26 mean spectra, taken at the middle of each letter."""
     heard = [(letter, spectrum) for number in range(160) for letter, spectrum in spectra(number)]

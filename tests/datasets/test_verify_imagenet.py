@@ -257,6 +257,7 @@ def die(_: object) -> None:
     os._exit(1)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_said_in_a_sentence(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_module, "_look_at_folder", die)
     with pytest.raises(NotReadyError, match="a process died"):

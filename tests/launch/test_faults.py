@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from background import LONG, Started, gone, record_of
 from conftest import TINY_RUN, Cli
+from warm_start import WarmStart
 
 
 def test_one_interrupt_finishes_the_step_saves_and_summarises(environment: dict[str, str], pictures: Path) -> None:
@@ -140,48 +142,54 @@ def test_a_corrupt_picture_can_be_left_out_and_is_on_the_record(cli: Cli, damage
     assert sum(count * items for count, items in record["series"]["ranks"][0]["items"]) == 47
 
 
-def with_own_mounts(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs a shell script in a mount namespace of its own, where it may mount what it likes."""
-    return subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
+@contextlib.contextmanager
+def small_disk(disk: Path, size: str, script: str = "") -> Iterator[int]:
+    """A real file system of that size, in a mount namespace of its own; the process that holds it and then runs the
+    script there."""
+    disk.mkdir()
+    held = f"mount -t tmpfs -o size={size} tmpfs '{disk}' && echo held && {{ {script or ':'}; }} && exec cat"
+    holder = subprocess.Popen(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", held],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        try:
+            yield holder.pid
+        finally:
+            holder.kill()
 
 
 def test_a_full_disk_ends_in_a_sentence_and_leaves_readable_events(
-    environment: dict[str, str], pictures: Path, tmp_path: Path
+    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
 ) -> None:
-    """The store lies on a real file system of 1 MiB, in a mount namespace of the test's own."""
     disk = tmp_path / "disk"
-    disk.mkdir()
-    words = " ".join(f"'{word}'" for word in (*LONG, "--data", pictures, "--store", disk / "store"))
-    # the check beforehand would refuse so small a disk, so the room it asks for is taken away only afterwards
-    script = (
-        f"mount -t tmpfs -o size=200m tmpfs '{disk}' && mkdir -p '{disk}/store' && "
-        f"( while ! ls {disk}/store/runs/*/rank0.jsonl >/dev/null 2>&1; do sleep 0.05; done; "
-        f"dd if=/dev/zero of={disk}/filler bs=64k 2>/dev/null; true ) & "
-        f"'{sys.executable}' -m trainmark {words}; code=$?; "
-        f"cat {disk}/store/runs/*/rank0.jsonl | head -c 200 >&2; exit $code"
+    # the check beforehand would refuse a small disk, so the room it asks for is taken away only afterwards
+    fill = (
+        f"while ! ls {disk}/store/runs/*/rank0.jsonl >/dev/null 2>&1; do sleep 0.05; done; "
+        f"dd if=/dev/zero of={disk}/filler bs=64k 2>/dev/null; true"
     )
-    ended = with_own_mounts(script, environment)
-    assert ended.returncode == 4, ended.stderr
-    assert "No space left on device" in ended.stderr
-    assert '{"event":"begin"' in ended.stderr
+    with small_disk(disk, "200m", fill) as holder:
+        words = [*LONG, "--data", str(pictures), "--store", str(disk / "store")]
+        run = warm_server.start(words, environment, like=holder)
+        _, err = run.communicate(120)
+        [events] = Path(f"/proc/{holder}/root{disk}/store/runs").glob("*/rank0.jsonl")
+        assert events.read_text(encoding="utf-8").startswith('{"event":"begin"')
+    assert run.returncode == 4, err
+    assert "No space left on device" in err
 
 
 def test_too_little_room_is_refused_before_the_start(
-    environment: dict[str, str], pictures: Path, tmp_path: Path
+    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
-    disk.mkdir()
-    words = " ".join(f"'{word}'" for word in (*LONG, "--data", pictures, "--store", disk))
-    script = f"mount -t tmpfs -o size=2m tmpfs '{disk}' && '{sys.executable}' -m trainmark {words}"
-    ended = with_own_mounts(script, environment)
-    assert ended.returncode == 3, ended.stderr
-    assert "MiB free and this run may need" in ended.stderr
+    with small_disk(disk, "2m") as holder:
+        run = warm_server.start([*LONG, "--data", str(pictures), "--store", str(disk)], environment, like=holder)
+        _, err = run.communicate(120)
+    assert run.returncode == 3, err
+    assert "MiB free and this run may need" in err
 
 
 def test_a_store_that_cannot_be_written_exits_3_before_training(cli: Cli, pictures: Path, tmp_path: Path) -> None:
@@ -198,11 +206,14 @@ def test_missing_data_exits_3_and_says_what_to_do(cli: Cli, tmp_path: Path) -> N
 
 
 def test_a_reader_that_goes_away_does_not_harm_the_run(
-    environment: dict[str, str], pictures: Path, tmp_path: Path
+    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
 ) -> None:
-    run = Started(environment, *TINY_RUN, "--data", pictures, "--epochs", "1", popen=subprocess.Popen)
-    assert run.process.stdout is not None
-    run.process.stdout.close()
-    run.process.stdout = None
-    assert run.end()[0] == 0
+    ours, theirs = os.pipe()
+    with Path(os.devnull).open("r+b", buffering=0) as nothing:
+        words = [*TINY_RUN, "--data", str(pictures), "--epochs", "1"]
+        streams = [nothing.fileno(), theirs, nothing.fileno()]
+        run = warm_server.start(words, environment, streams=streams)
+    os.close(theirs)
+    os.close(ours)
+    assert run.wait(90) == 0
     assert record_of(tmp_path / "store")["status"] == "valid"

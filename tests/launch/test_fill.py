@@ -154,7 +154,7 @@ def test_a_real_search_ends_with_the_batch_that_fills_the_set(pictures: Path) ->
     assert found.batch_per_device in (16, 32)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_try_without_memory_ends_as_a_word_and_a_later_one_works(pictures: Path) -> None:
     if not hasattr(resource, "prlimit"):
         pytest.skip("this system has no prlimit to take memory from a try")

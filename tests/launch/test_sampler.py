@@ -165,6 +165,7 @@ def test_a_full_disk_ends_the_sampler_and_nothing_else(tmp_path: Path) -> None:
     assert b"No space left" in said
 
 
+@pytest.mark.slow
 def test_a_tree_counts_what_its_processes_used_also_those_that_ended() -> None:
     code = (
         "import os, sys, time\n"

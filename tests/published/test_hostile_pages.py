@@ -29,6 +29,7 @@ def use(page: PublishedPage) -> str:
     return render(page.rows) if page.rows else ""
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=60).map("".join))
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_no_text_is_too_odd_to_be_read(text: str) -> None:
@@ -64,6 +65,7 @@ def test_a_megabyte_of_table_signs_is_cut_short_and_said_to_be(text: str) -> Non
     assert len(page.unread) <= 201
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ["=", "a ", "a=1,", "1x", "单机8卡", "(1x8)", "bs ", "global bs ", "1/", "1&&", "*", "top ", "1d1h"]
 )

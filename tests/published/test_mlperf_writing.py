@@ -175,6 +175,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> list[write.Mlper
     return found
 
 
+@pytest.mark.slow
 def test_a_language_model_passes_the_newest_rules_too(
     language_model: list[write.MlperfRun], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -114,6 +114,7 @@ def test_rows_are_the_same_after_a_page_with_all_throughputs(lang: str, groups: 
     assert [bare(row) for row in page.rows] == [bare(row) for row in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @given(groups=sets_of_runs)
 @settings(max_examples=40, deadline=None, derandomize=True)

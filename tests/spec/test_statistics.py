@@ -77,6 +77,7 @@ def coverage(rows: Series, truth_s: float, *, cut: bool = False) -> float:
     return hits / len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [30, 100, 400])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_95_percent_interval_covers_the_truth_90_to_98_times_in_a_hundred(kind: str, n: int) -> None:
@@ -84,6 +85,7 @@ def test_the_95_percent_interval_covers_the_truth_90_to_98_times_in_a_hundred(ki
     assert 0.90 - SAMPLING_ERROR / 2 <= coverage(rows, truth_s) <= 0.98
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["independent", "skewed", "correlation 0.6", "one spike in ten"])
 def test_the_interval_still_covers_after_a_steady_series_went_through_the_warmup_cut(kind: str) -> None:
     rows, truth_s = KINDS[kind](np.random.default_rng(5), 100)
@@ -416,6 +418,7 @@ def found_drift(step_s: Series) -> Drift | None:
     return found if found is not None and found.drifting else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("begins", [0.3, 0.4, 0.5])
 @pytest.mark.parametrize("slower", [1.05, 1.3, 4.9])

@@ -36,6 +36,7 @@ def test_of_ranks_that_are_alike_the_first_is_named() -> None:
     assert (found.slow.rank, found.fast.rank) == (1, 0)
 
 
+@pytest.mark.slow
 def test_many_ranks_need_no_more_memory_than_their_own() -> None:
     ranks = 30_000  # of which all pairs would take 7 GB
     own = np.random.default_rng(0).integers(10**9, 2 * 10**9, ranks)

@@ -246,6 +246,7 @@ print(lost)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_save_at_once_both_succeed(store: Store) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     writers = [

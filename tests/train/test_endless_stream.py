@@ -33,6 +33,7 @@ def _as_worker() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "ended", "evaluated_at"),
     [

@@ -131,6 +131,7 @@ def test_connecting_is_not_measured(link: Link) -> None:
     assert max(row.median_s for row in rows) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_per_s", [1e5, 1e6, 1e7, 1e8, 1e9, 1e12])
 def test_large_messages_are_left_out_rather_than_the_budget_far_exceeded(link: Link, bytes_per_s: float) -> None:
     link.bytes_per_s = bytes_per_s

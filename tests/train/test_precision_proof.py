@@ -95,6 +95,7 @@ def watched(folder: Path, stepper: Stepper, data: Any) -> dict[str, Any]:
     return said(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", RUNS_ON_A_CPU)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_precision_is_named_by_what_ran_and_watching_changes_no_loss(

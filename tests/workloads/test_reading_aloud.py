@@ -301,6 +301,7 @@ def test_without_a_text_the_validation_sentence_of_middle_length_is_read(voice: 
     assert found.facts["frames"] == 2 * (audio.length(clips[len(clips) // 2].path) // 256 + 1)
 
 
+@pytest.mark.slow
 def test_after_training_the_recipe_says_how_many_sentences_are_scored(voice: Trained, tmp_path: Path) -> None:
     make.make(tmp_path / "set", clips=24)
     asked = SampleRequest(given="Hello.", said=("most_frames=4",), data=tmp_path / "set")

@@ -142,6 +142,7 @@ def losses(recipe: ViTRecipe, pictures: Path, passes: int, precision: str = "fp3
         return [float(stepper.step(batch)) for _ in range(passes) for batch in data.train(0, 0)]
 
 
+@pytest.mark.slow
 def test_a_small_one_learns_pictures_by_heart(pictures: Path) -> None:
     found = losses(replace(TINY, learning_rate=0.003), pictures, 12)
     assert len(found) == 12 * 6

@@ -365,6 +365,7 @@ def test_a_linear_predictor_is_as_good_as_its_noise_allows() -> None:
     assert linear_prediction.nll(sound, weights).mean() == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_small_network_learns(speech: Path) -> None:
     torch.manual_seed(0)
     recipe = replace(SMOKE, channels=8, batch_per_device=4, window=2048, learning_rate=0.01)

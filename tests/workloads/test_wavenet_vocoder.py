@@ -105,6 +105,7 @@ def mels(*frames: int) -> list[Tensor]:
     return [torch.randn(80, count, generator=generator) - 5 for count in frames]
 
 
+@pytest.mark.slow
 def test_mels_of_any_length_become_sound_of_as_many_frames() -> None:
     made = vocoder.speak(voice(network()), mels(1, 9, 129))
     assert [len(sound) // MEL.hop for sound in made.sounds] == [1, 9, 129]
@@ -126,6 +127,7 @@ def test_both_sides_of_a_cut_add_up_to_one() -> None:
     torch.testing.assert_close(sound, torch.ones_like(sound))
 
 
+@pytest.mark.slow
 def test_a_sentence_sounds_alike_in_any_company_and_otherwise_by_another_seed() -> None:
     speaker, (short, long) = voice(network()), mels(1, 2)
     alone, together = (vocoder.speak(speaker, given, way="torch").sounds[0] for given in ([short], [short, long]))
@@ -134,6 +136,7 @@ def test_a_sentence_sounds_alike_in_any_company_and_otherwise_by_another_seed() 
     assert not torch.allclose(alone[:64], other[:64])
 
 
+@pytest.mark.slow
 def test_sound_is_given_back_at_its_own_loudness() -> None:
     net, [mel] = network(), mels(1)
     loud, quiet = (vocoder.speak(voice(net, gain), [mel], way="torch").sounds[0] for gain in (1.0, 0.5))

@@ -71,6 +71,7 @@ def changes(document: Mapping[str, Any], seed: str) -> Any:
             yield spelt(path), f"{spelt(path)}: {value!r}, {word}", with_change(document, path, changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_its_events_no_change_of_one_value_goes_unseen(kind: str, tmp_path: Path) -> None:
     record = EVERY_KIND[kind].leave(tmp_path)
@@ -82,6 +83,7 @@ def test_with_its_events_no_change_of_one_value_goes_unseen(kind: str, tmp_path:
     assert len(tried) > 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_its_events_only_what_nothing_else_tells_goes_unseen(kind: str, tmp_path: Path) -> None:
     document = json.loads(EVERY_KIND[kind].leave(tmp_path).dumps())

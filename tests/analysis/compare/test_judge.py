@@ -68,6 +68,7 @@ def test_with_threshold_0_any_significant_difference_counts_and_nothing_is_the_s
     assert place((1.0, 1.0), 0) == "inconclusive"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 5, 10])
 @pytest.mark.parametrize("between", [0.002, 0.05])
 def test_repeats_of_equal_speed_are_told_apart_at_most_once_in_twenty(count: int, between: float) -> None:
@@ -108,6 +109,7 @@ def test_one_run_beside_repeats_is_told_apart_at_most_once_in_twenty(others: int
     assert low <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("correlation", "between"), [(0.0, 0.0), (0.6, 0.0), (0.8, 0.0), (0.0, 0.01), (0.6, 0.01)])
 def test_single_runs_of_equal_speed_are_told_apart_at_most_once_in_twenty(correlation: float, between: float) -> None:
     draw = np.random.default_rng(7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ HOSTILE = (
     "{0.__class__}",
 )
 
+SCREEN = {"width": 1280, "height": 900}
+WIDE_SCREEN = {"width": 1320, "height": 900}
+
 Open = Callable[..., Any]
 
 
@@ -61,31 +65,73 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Writes and opens a page; in the end nothing may have been complained of and nobody asked."""
-    pages: list[Any] = []
-    trouble: list[str] = []
+class Tab:
+    """A window that tests use one after the other, as opening one takes longer than most of them do."""
 
-    def asked(request: Any) -> None:
+    def __init__(self, browser: Any) -> None:
+        self.trouble: list[str] = []
+        self.page = browser.new_page()
+        self.page.on("request", self._asked)
+        self.page.on("console", lambda message: self.trouble.append(f"console: {message.text}"))
+        self.page.on("pageerror", lambda error: self.trouble.append(f"error: {error}"))
+
+    def _asked(self, request: Any) -> None:
         if not request.url.startswith(("file://", "data:")):
-            trouble.append(f"asked for {request.url}")
+            self.trouble.append(f"asked for {request.url}")
 
-    def open_page(html: str, **view: Any) -> Any:
-        file = tmp_path / f"page{len(pages)}.html"
-        file.write_text(html, encoding="utf-8")
-        page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **view})
-        page.on("request", asked)
-        page.on("console", lambda message: trouble.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.goto(file.as_uri())
-        pages.append(page)
-        return page
+    def show(self, address: str, viewport: dict[str, int], color_scheme: str = "light") -> Any:
+        self.page.set_viewport_size(viewport)
+        self.page.emulate_media(media="null", color_scheme=color_scheme)
+        self.page.goto(address)
+        return self.page
 
-    yield open_page
-    for page in pages:
-        page.close()
-    assert trouble == []
+    def clear(self) -> list[str]:
+        """Forgets what the page kept and where the mouse was; what was complained of and who was asked."""
+        self.page.evaluate("localStorage.clear()")
+        self.page.goto("about:blank")
+        self.page.mouse.move(0, 0)
+        trouble, self.trouble = self.trouble, []
+        return trouble
+
+
+class Tabs:
+    """Lends windows: one that is free, or a new one."""
+
+    def __init__(self, browser: Any) -> None:
+        self._browser = browser
+        self._free: list[Tab] = []
+
+    @contextmanager
+    def lent(self) -> Iterator[Callable[[], Tab]]:
+        """In the end nothing may have been complained of and nobody asked."""
+        taken: list[Tab] = []
+
+        def take() -> Tab:
+            taken.append(self._free.pop() if self._free else Tab(self._browser))
+            return taken[-1]
+
+        yield take
+        trouble = [said for tab in taken for said in tab.clear()]
+        self._free += taken
+        assert trouble == []
+
+
+@pytest.fixture(scope="module")
+def tabs(browser: Any) -> Tabs:
+    return Tabs(browser)
+
+
+@pytest.fixture
+def opened(tabs: Tabs, tmp_path: Path) -> Iterator[Open]:
+    """Writes and opens a page; in the end nothing may have been complained of and nobody asked."""
+    with tabs.lent() as take:
+
+        def open_page(html: str, viewport: dict[str, int] = SCREEN, **view: str) -> Any:
+            file = tmp_path / f"page{len(list(tmp_path.glob('page*.html')))}.html"
+            file.write_text(html, encoding="utf-8")
+            return take().show(file.as_uri(), viewport, **view)
+
+        yield open_page
 
 
 @cache
@@ -447,28 +493,14 @@ Visit = Callable[..., Any]
 
 
 @pytest.fixture
-def visit(browser: Any, site: Path) -> Iterator[Visit]:
+def visit(tabs: Tabs, site: Path) -> Iterator[Visit]:
     """Opens a page of the site as a file; in the end nothing may have been complained of and nobody asked."""
-    pages: list[Any] = []
-    trouble: list[str] = []
+    with tabs.lent() as take:
 
-    def asked(request: Any) -> None:
-        if not request.url.startswith(("file://", "data:")):
-            trouble.append(f"asked for {request.url}")
+        def go(name: str, viewport: dict[str, int] = WIDE_SCREEN, **view: str) -> Any:
+            return take().show((site / name).as_uri(), viewport, **view)
 
-    def go(name: str, **view: Any) -> Any:
-        page = browser.new_page(**{"viewport": {"width": 1320, "height": 900}, **view})
-        page.on("request", asked)
-        page.on("console", lambda message: trouble.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.goto((site / name).as_uri())
-        pages.append(page)
-        return page
-
-    yield go
-    for page in pages:
-        page.close()
-    assert trouble == []
+        yield go
 
 
 def test_five_hundred_rows_of_a_site_sort_and_filter(visit: Visit) -> None:

@@ -130,6 +130,7 @@ def test_all_files_of_a_page_share_one_room(tmp_path: Path) -> None:
     assert drawn.count("data:audio/wav") == ALL_BYTES // (MOST_BYTES - 96) == 1
 
 
+@pytest.mark.slow
 def test_ten_long_runs_with_their_sounds_are_below_a_megabyte(tmp_path: Path) -> None:
     folder = shown.leave_files(tmp_path / "run")
     records = [shown.a_voice(f"voice-{index}") for index in range(4)]
