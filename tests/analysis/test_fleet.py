@@ -88,6 +88,7 @@ def test_hosts_that_left_no_run_at_all_are_missed() -> None:
     assert judged(fleet_records(TEN), wanted=10).exit_code == 0
     fleet = judged(fleet_records(TEN), wanted=12)
     assert fleet.faults == ("12 hosts are to be judged and only 10 left a run",)
+    assert fleet_text.headline(fleet).startswith("not accepted; faults of the fleet as a whole: 1; the median is")
     assert fleet.exit_code == 6
 
 

@@ -28,6 +28,8 @@ def headline(fleet: Fleet) -> str:
         told.append(f"doubtful ways: {doubtful}")
     if wrong := len({one.host for one in fleet.proved("wrong")}):
         told.append(f"wrong arithmetic: {wrong} of {hosts}")
+    if fleet.faults and not told:
+        told.append(f"faults of the fleet as a whole: {len(fleet.faults)}")
     if not told:
         told.append(f"judged hosts: {hosts}")
     if fleet.median is not None:

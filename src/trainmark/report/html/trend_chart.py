@@ -9,7 +9,7 @@ from trainmark.analysis.trend import Trend, TrendPoint
 from trainmark.report.headline import trained
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Markup, el
-from trainmark.spec.format import NOTHING, TOO_NOISY_WORDS, device_name, number, telling, with_unit
+from trainmark.spec.format import NOTHING, device_name, number, telling, with_unit
 from trainmark.spec.intervals import Bounds
 from trainmark.spec.language import Say
 
@@ -95,7 +95,7 @@ def _bar(point: TrendPoint, ends: Bounds | None, y: axis.Axis) -> Bounds | None:
 def _told(point: TrendPoint, ends: Bounds | None, say: Say) -> str:
     if ends:
         return f"{number(ends[0], 4)} – {number(ends[1], 4)}"
-    return NOTHING if point.interval is None else say(TOO_NOISY_WORDS)
+    return NOTHING if point.interval is None else say("too noisy to say")
 
 
 def _sentence(trend: Trend, say: Say) -> str:
