@@ -17,9 +17,10 @@ from trainmark.analysis import verification
 from trainmark.analysis.fleet import links, outliers, proofs
 from trainmark.analysis.fleet.hosts import HostRuns, by_host
 from trainmark.analysis.fleet.verdict import Fleet, judge, to_json
-from trainmark.report import fleet_junit, fleet_table
+from trainmark.report import fleet_junit, fleet_table, fleet_text
 from trainmark.report.html import fleet_page
 from trainmark.spec.errors import UsageError
+from trainmark.spec.links import pairs_summary
 from trainmark.spec.record import Doubt, Record
 from trainmark.spec.site import Expected
 from trainmark.spec.tournament import all_rounds, disjoint, rounds, usual_rounds
@@ -87,6 +88,7 @@ def test_hosts_that_left_no_run_at_all_are_missed() -> None:
     assert judged(fleet_records(TEN), wanted=10).exit_code == 0
     fleet = judged(fleet_records(TEN), wanted=12)
     assert fleet.faults == ("12 hosts are to be judged and only 10 left a run",)
+    assert fleet_text.headline(fleet).startswith("not accepted; faults of the fleet as a whole: 1; the median is")
     assert fleet.exit_code == 6
 
 
@@ -245,6 +247,9 @@ def test_pairs_to_be_measured_again_are_sorted_into_rounds_without_a_common_node
 def test_two_nodes_have_one_way_and_nothing_to_hold_it_against() -> None:
     found = links.judge(["a", "b"], pair_links(2))
     assert (found.slow, found.smallest, found.whole) == (False, None, True)
+    said = "two hosts have one link, and nothing to hold it against: it carries 10.0 GB/s"
+    assert [*fleet_text.link_sentences(found)] == [said]
+    assert pairs_summary(pair_links(2), 1) == "nodes 0 and 1 carry 10 GB/s"
 
 
 # Their arithmetic
@@ -280,7 +285,7 @@ def test_the_host_that_computes_wrongly_fails_the_fleet_and_no_other_is_blamed()
     failed = [name for name, case in cases.items() if case.find("failure") is not None]
     assert failed == ["arithmetic of host node04"] and "arithmetic of host node05" in cases
     page = fleet_page.render(fleet, language="en", trainmark="0", made="2026-01-01")
-    assert page.count(">proved<") == 9 and page.count(">wrong<") == 1
+    assert page.count(">alike<") == 9 and page.count(">wrong<") == 1
     assert [one["verdict"] for one in to_json(fleet)["proofs"]].count("wrong") == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,16 @@ def test_the_chart_tells_revisions_steps_and_intervals(language: str) -> None:
     assert "−10." in drawn
     assert "2026-10-03 20:51 · 0003c0ffee00 · 000003 · p_core" in drawn
     assert draw([], speaker(language)) is None
+
+
+def test_a_point_that_tells_nothing_has_the_longest_bar_and_not_none() -> None:
+    wild = [a_run(day, ms=ms, group="wild") for day, ms in enumerate((500, 2400, 900), 1)]
+    calm = [a_run(day, ms=900 + day, group="calm") for day in range(11, 14)]
+    drawn = draw(trends([*wild, *calm])[:1], speaker("en")) or ""
+    bars = re.findall(r'<line x1="[\d.]+" x2="[\d.]+" y1="([\d.]+)" y2="([\d.]+)" class="spread"', drawn)
+    first, second = (abs(float(low) - float(high)) for low, high in bars)
+    assert first > 10 * second
+    assert "too noisy to say" in drawn
 
 
 def test_the_command_finds_the_runs_of_a_plan_and_says_where_there_are_too_few(

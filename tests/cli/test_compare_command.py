@@ -59,6 +59,19 @@ def test_the_verdict_decides_the_exit_code(
     assert document["threshold"] == 0.03
 
 
+def test_what_cannot_be_told_is_blamed_on_the_noise_where_it_is_the_noise(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(store, "busy1111", 0.5, 1.4, 0.9, 1.5, 0.95)
+    add(store, "busy2222", 1.6, 0.7, 1.1, 0.6, 1.45)
+    call(store, "busy1111", "busy2222")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "The runs vary so much that 100 repeats of each would not decide; a quieter machine would help." in out
+    assert "near the threshold" not in out
+    call(store, "base1234", "same3456", "--threshold", "0.0001%")
+    assert "The ratio is so near the threshold that 100 repeats" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_threshold_is_the_users(store: Store) -> None:
     assert call(store, "base1234", "slow5678", "--threshold", "20%") == 0
     assert call(store, "base1234", "slow5678", "--threshold", "0.2") == 0

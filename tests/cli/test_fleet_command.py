@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -80,7 +81,11 @@ def test_ten_hosts_of_which_two_are_slow_and_one_has_a_thin_cable(
     }  # fmt: skip
     assert {case.get("classname") for case in cases.values()} == {"trainmark.fleet.resnet50.quick.1x1.fp32"}
     assert "resnet50-quick-node" not in tests.read_text(encoding="utf-8"), "names are the same from day to day"
-    assert page.read_text(encoding="utf-8").count('class="heat ') > 10 + 90
+    drawn = page.read_text(encoding="utf-8")
+    assert drawn.count('class="heat ') > 10 + 90
+    named = [row for row in re.findall(r"<tr>.*?</tr>", drawn, re.DOTALL) if re.search(r"slow</span> 4\.01 GB/s", row)]
+    assert len(named) == 1 and "node05" in named[0], "the host that is quick by itself has its cable marked"
+    assert {f"−{percent} %" for percent in (3, 6, 12, 25)} <= set(re.findall(r"−\d+ %(?=</span>)", drawn))
 
     # the newest fleet again, without running anything
     assert main(["fleet", "--json", "--threshold", "15%"]) == 6

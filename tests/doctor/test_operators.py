@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,23 @@ def test_an_honest_device_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = operators.check(scripted("", tmp_path, monkeypatch), "vit")
     assert found.verdict == "ok", found
     assert "operators of a step and an evaluation are there" in found.sentence
+
+
+def test_operators_that_cannot_be_compared_are_named_so_that_nobody_takes_them_for_failed() -> None:
+    seen = Counter({"aten::mm": 3, "aten::empty_like": 1, "aten::bernoulli_": 1})
+    assert operators.judged(Walked(seen=seen, compared={"aten::mm"})).sentence == (
+        "3 operators of a step and an evaluation are there, and 1 give what the CPU's give; not compared, as they may "
+        "draw at random, give memory as it lies, or are none of a CPU: aten::empty_like, aten::bernoulli_"
+    )
+    assert "not compared" not in operators.judged(Walked(seen=Counter({"aten::mm": 3}), compared={"aten::mm"})).sentence
+
+
+def test_a_long_walk_shows_that_it_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signs: list[str] = []
+    checks = dict(conformance.checks("standin", scripted("", tmp_path, monkeypatch), signs.append))
+    checks["operators vit"]()
+    assert set(signs) == {"operators vit"}
+    assert len(signs) > 100
 
 
 LIES = [

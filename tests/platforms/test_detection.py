@@ -136,7 +136,10 @@ def test_a_new_file_is_written_from_what_torch_reports_and_is_valid(
     written = files.load("mine.toml")
     assert (written.title, written.device_type, written.collectives) == ("mine", "mtia", "none")
     assert written.precisions == ("fp32",)
-    assert "next: trainmark platform check ./mine.toml" in capsys.readouterr().out
+    assert "# in none of them could a layer be trained here" in Path("mine.toml").read_text(encoding="utf-8")
+    out = capsys.readouterr().out
+    assert "no layer could be trained on it; the comments in mine.toml say why" in out
+    assert "next: trainmark platform check ./mine.toml" in out
     assert main(["platform", "new", "mine"]) == 2
     assert main(["platform", "new", "../mine"]) == 2
 
@@ -168,15 +171,38 @@ def test_without_an_accelerator_there_is_nothing_to_write_a_file_from(machine: M
         new_file.look()
 
 
-@pytest.mark.slow
-def test_a_plugin_that_breaks_torch_is_named_and_a_cpu_does_without_it(tmp_path: Path) -> None:
-    (tmp_path / "torch_lumen.py").write_text("import no_such_driver\n", encoding="utf-8")
-    package = tmp_path / "lumen_torch-1.2.dist-info"
+def installed(folder: Path, plugin: str) -> dict[str, str]:
+    """The variables of a process in which torch finds this text as the plugin torch_lumen."""
+    (folder / "torch_lumen.py").write_text(plugin, encoding="utf-8")
+    package = folder / "lumen_torch-1.2.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: lumen-torch\nVersion: 1.2\n", encoding="utf-8")
     (package / "entry_points.txt").write_text("[torch.backends]\ntorch_lumen = torch_lumen:load\n", encoding="utf-8")
-    variables = {**os.environ, "PYTHONPATH": str(tmp_path), "TRAINMARK_CACHE": str(tmp_path / "cache")}
+    paths = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
+    variables = {**os.environ, "PYTHONPATH": paths, "TRAINMARK_CACHE": str(folder / "cache")}
     variables.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)  # of a command that ran in this process for a CPU
+    return variables
+
+
+@pytest.mark.slow
+def test_a_new_file_of_a_device_that_a_plugin_taught_torch_has_what_can_be_trained_there(tmp_path: Path) -> None:
+    if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch cannot be taught a device from Python")
+    variables = installed(tmp_path, Path(__file__).with_name("torch_lumen.py").read_text(encoding="utf-8"))
+    argv = [sys.executable, "-m", "trainmark", "platform", "new", "mine"]
+    ran = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("mine.toml: written from what torch reports of Lumen L9\n")
+    assert "no layer could be trained" not in ran.stdout
+    written = files.load(str(tmp_path / "mine.toml"))
+    assert (written.device_type, written.plugin, written.collectives) == ("lumen", "torch_lumen", "none")
+    assert {"fp32", "bf16", "amp-bf16"} <= set(written.precisions)
+    assert "of 2 x Lumen L9." in written.text
+
+
+@pytest.mark.slow
+def test_a_plugin_that_breaks_torch_is_named_and_a_cpu_does_without_it(tmp_path: Path) -> None:
+    variables = installed(tmp_path, "import no_such_driver\n")
 
     def planned(*words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "trainmark", "plan", "resnet50", *words]

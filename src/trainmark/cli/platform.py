@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="run the conformance list", description=HELP, allow_abbrev=False)
     check.add_argument("platform", metavar="FILE|NAME", help="a platform's name, or a .toml file")
     check.add_argument(
-        "--hang-timeout", type=float, default=120.0, metavar="SECONDS", help="give up on a check (default: 120)"
+        "--hang-timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="give up on a check that gets on no more (default: 120)",
     )
     check.add_argument("--json", action="store_true", help="one JSON document on stdout")
     new = actions.add_parser("new", help="write a first file", description=NEW, allow_abbrev=False)
@@ -64,6 +69,8 @@ def _new(name: str) -> int:
         raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
     files.load(str(path))
     show(f"{path}: written from what torch reports of {seen.device_name or seen.device_type}")
+    if not seen.precisions:
+        show(f"no layer could be trained on it; the comments in {path} say why")
     show(f"next: trainmark platform check ./{path}")
     return 0
 
@@ -103,25 +110,31 @@ def _check(args: argparse.Namespace) -> int:
 
 
 class Watchdog:
-    """Ends the program where a check does not: a call that a driver never returns from cannot be ended alone."""
+    """Ends the program where a check gets on no more: a call that a driver never returns from cannot be ended alone."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._timer: threading.Timer | None = None
+        self._check, self._deadline_s = "", float("inf")
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def begin(self, check: str) -> None:
-        self.end()
-        self._timer = threading.Timer(self._limit_s, self._give_up, (check,))
-        self._timer.daemon = True
-        self._timer.start()
+        """Called of every operator, so it only writes down the time."""
+        self._check, self._deadline_s = check, time.monotonic() + self._limit_s
+        if not self._thread.ident:
+            self._thread.start()
 
     def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._over.set()
 
-    def _give_up(self, check: str) -> None:
+    def _watch(self) -> None:
+        while not self._over.wait(max(0.0, self._deadline_s - time.monotonic())):
+            if time.monotonic() >= self._deadline_s:
+                self._give_up()
+
+    def _give_up(self) -> None:
         say(
-            f"trainmark: the check {check!r} did not end within {self._limit_s:g} s; "
+            f"trainmark: the check {self._check!r} did not get on for {self._limit_s:g} s; "
             "the device hangs, or needs a larger --hang-timeout"
         )
         os._exit(HUNG)

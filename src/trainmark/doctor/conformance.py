@@ -41,19 +41,21 @@ NO_PROGRAM = "/nowhere/trainmark-has-no-such-program"
 
 
 def examine(word: str, begins: Callable[[str], None] = lambda name: None) -> Iterator[CheckResult]:
-    """One finding after the other; `begins` hears of each check before it is made. Raises NotReadyError where there
-    is no device to look at."""
+    """One finding after the other; `begins` hears of each check before it is made, and of a long one again while it
+    gets on. Raises NotReadyError where there is no device to look at."""
     begins(OPENS)
     platform = Platform(files.load(word))
     device = platform.open(0)
     devices = count(platform.device_count, "core" if device.is_cpu else "device")
     yield replace(ok(f"{device.name()}, {devices}"), name=OPENS)
-    for name, check in checks(word, device):
+    for name, check in checks(word, device, begins):
         begins(name)
         yield guarded(name, check)
 
 
-def checks(word: str, device: Device) -> Iterator[tuple[str, Callable[[], CheckResult]]]:
+def checks(
+    word: str, device: Device, begins: Callable[[str], None] = lambda name: None
+) -> Iterator[tuple[str, Callable[[], CheckResult]]]:
     yield "synchronises", partial(synchronises, device)
     yield "events", partial(events_agree, device)
     yield "memory", partial(memory_counted, device)
@@ -62,7 +64,8 @@ def checks(word: str, device: Device) -> Iterator[tuple[str, Callable[[], CheckR
     yield "autocast", partial(autocast_works, device)
     yield "loss scaler", partial(scaler_works, device)
     for name in workloads.names():
-        yield f"operators {name}", partial(operators.check, device, name)
+        check = f"operators {name}"
+        yield check, partial(operators.check, device, name, partial(begins, check))
     yield "collectives", partial(exchanges, word, device.platform)
     yield "sensors", partial(sensors_parse, device)
     yield "unplugged tool", partial(unplugged_tool, device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,15 +51,16 @@ class Walked:
     """By the operator's name, the largest share by which it is off."""
 
 
-def check(device: Device, name: str) -> CheckResult:
-    """Every operator of a workload's step and evaluation, in fp32 and where autocast lowers it."""
+def check(device: Device, name: str, alive: Callable[[], None] = lambda: None) -> CheckResult:
+    """Every operator of a workload's step and evaluation, in fp32 and where autocast lowers it; `alive` hears of each
+    that has ended."""
     if device.is_cpu:
         return unknown("a CPU is what other devices are held against")
     walked = Walked()
     with _batches(workloads.load(name)) as batches:
         for precision in _precisions(device):
             try:
-                walk(device, workloads.load(name), precision, *batches, walked)
+                walk(device, workloads.load(name), precision, *batches, walked, alive)
             except (RuntimeError, NotImplementedError) as error:
                 missing = device_errors.missing_operator(error)
                 if missing is None and not walked.missing:
@@ -81,16 +82,28 @@ def judged(walked: Walked) -> CheckResult:
     if said:
         return failed("; ".join(said), "a run of this workload needs every one of them", **facts)
     agree = f"{len(walked.compared)} give what the CPU's give"
+    if left := [name for name in walked.seen if name not in walked.compared]:
+        agree += (
+            f"; not compared, as they may draw at random, give memory as it lies, or are none of a CPU: {_few(left)}"
+        )
     return ok(f"{total} of a step and an evaluation are there, and {agree}", **facts)
 
 
-def walk(device: Device, workload: Workload, precision: Precision, train: Any, evaluation: Any, walked: Walked) -> None:
+def walk(
+    device: Device,
+    workload: Workload,
+    precision: Precision,
+    train: Any,
+    evaluation: Any,
+    walked: Walked,
+    alive: Callable[[], None],
+) -> None:
     """Trains on one batch and scores another as a run does, with an eye on every operator."""
     recipe = replace(workload.recipes["smoke"], compiled="no")
     device.set_precision(precision)
     stepper = setup.build_stepper(workload, recipe, precision, device, 1)
     step_check.move_weights(stepper)
-    watch = _Walk(device, walked)
+    watch = _Walk(device, walked, alive)
     with watch:
         here, scored = (transfers.move_to_device(batch, device) for batch in (train, evaluation))
     stepper.watch = watch
@@ -150,9 +163,10 @@ class _Walk(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator on its way to the device. One that is missing is done by the CPU instead, so that those
     after it are seen, too."""
 
-    def __init__(self, device: Device, walked: Walked) -> None:
+    def __init__(self, device: Device, walked: Walked, alive: Callable[[], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
+        self._alive = alive
         self._found = walked
         self._tried: Counter[Any] = Counter()
 
@@ -161,6 +175,7 @@ class _Walk(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         name = operation.name().partition(".")[0]
+        self._alive()  # whatever came before it has ended
         self._found.seen[name] += 1
         signature = (operation, tuple(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)))
         self._tried[signature] += 1
@@ -246,6 +261,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %" if share < 10 else "more than 1000 %"
 
 
-def _few(names: dict[str, Any]) -> str:
+def _few(names: Collection[str]) -> str:
     shown = ", ".join(list(names)[:MOST_NAMED])
     return shown + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

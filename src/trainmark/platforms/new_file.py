@@ -85,7 +85,7 @@ def text(name: str, seen: Seen) -> str:
     memory = f", {seen.memory_bytes / 2**30:.1f} GiB each" if seen.memory_bytes else ""
     refused = "".join(f"# not {word}: {_comment(reason)}\n" for word, reason in seen.refused)
     plugin = f'plugin = "{seen.plugin}"' if seen.plugin else '# plugin = "torch_vendor"'
-    pattern = re.escape(seen.device_name) if seen.device_name else "a pattern in the device's name"
+    pattern = re.escape(seen.device_name).replace("\\ ", " ") if seen.device_name else "a pattern in the device's name"
     capacity = f"{seen.memory_bytes / 2**30:.0f}" if seen.memory_bytes else "64"
     return f"""\
 # {name}: written from what torch {seen.torch} reports of {_comment(where)}{memory}.
@@ -94,8 +94,7 @@ title = "{name}"
 device_type = "{seen.device_type}"  # torch's word for the device
 # torch.distributed's backend; "none" where devices cannot work together
 collectives = "{seen.collectives}"
-# in which one layer could be trained here
-precisions = [{", ".join(f'"{word}"' for word in seen.precisions or ("fp32",))}]
+{_precisions(seen)}\
 {refused}\
 # the module whose import teaches torch the device, where torch does not know it by itself
 {plugin}
@@ -123,6 +122,14 @@ least_torch = "{release}"
 # device = {{ from = "index" }}
 # power_w = {{ from = "power.draw" }}
 """
+
+
+def _precisions(seen: Seen) -> str:
+    """A file must have one: fp32 where none would do, with a warning."""
+    if not seen.precisions:
+        return '# in none of them could a layer be trained here; this one is left to try again\nprecisions = ["fp32"]\n'
+    listed = ", ".join(f'"{word}"' for word in seen.precisions)
+    return f"# in which one layer could be trained here\nprecisions = [{listed}]\n"
 
 
 def _comment(words: str) -> str:

@@ -81,7 +81,11 @@ def sentences(found: Comparison) -> list[str]:
     if not found.inconclusive:
         return said
     more_needed = judgement.more
-    if more_needed is None:
+    if more_needed is None and judgement.too_noisy:
+        said.append(
+            f"The runs vary so much that {MOST_REPEATS} repeats of each would not decide; a quieter machine would help."
+        )
+    elif more_needed is None:
         said.append(
             f"The ratio is so near the threshold that {MOST_REPEATS} repeats of each would not decide; "
             "choose another --threshold."

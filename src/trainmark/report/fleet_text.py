@@ -28,6 +28,8 @@ def headline(fleet: Fleet) -> str:
         told.append(f"doubtful ways: {doubtful}")
     if wrong := len({one.host for one in fleet.proved("wrong")}):
         told.append(f"wrong arithmetic: {wrong} of {hosts}")
+    if fleet.faults and not told:
+        told.append(f"faults of the fleet as a whole: {len(fleet.faults)}")
     if not told:
         told.append(f"judged hosts: {hosts}")
     if fleet.median is not None:
@@ -82,15 +84,16 @@ def slow_ways(links: FleetLinks) -> list[str]:
 
 
 def link_sentences(links: FleetLinks) -> Iterator[str]:
+    if links.smallest is None:
+        yield f"two hosts have one link, and nothing to hold it against: it carries {number(links.median)} GB/s"
+        return
     yield (
         f"of the links {len(links.ways)} pairs of hosts were measured in {links.rounds} rounds: the median cable "
         f"carries {number(links.median)} GB/s"
     )
     yield from slow_cables(links)
     yield from slow_ways(links)
-    if links.smallest is None:
-        yield "two hosts have one link, and nothing to hold it against"
-    elif not links.whole:
+    if not links.whole:
         yield (
             f"not all {links.all_rounds} rounds were measured: each cable is known, a bad way between two good cables "
             "may not be"

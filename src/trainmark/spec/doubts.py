@@ -36,6 +36,8 @@ LONGEST_POWER_GAP_S = 2.0
 LEAST_OF_FLOOR = 0.98
 """Of the least loss that data makes possible: what a part of the validation text may be easier than all of it."""
 WANTED_HALF_WIDTH = 0.01
+JUST_ABOVE_PERCENT = 1.1
+"""What lies between is told as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
 MOST_MORE = 50
 """Times as many steps as were made: beyond that, more steps are no advice."""
 
@@ -191,9 +193,8 @@ def few_steps(f: Facts) -> Found:
         enough = more < MOST_MORE * compute_s.size
         remedy = f"about {more} more steps would do" if enough else "a quieter machine would help"
         noisy = found.share > TOO_NOISY
-        known = (
-            f"{TOO_NOISY_WORDS} what p_core is" if noisy else f"p_core is known to ±{100 * found.share:.1f} %, not ±1 %"
-        )
+        percent = max(100 * found.share, JUST_ABOVE_PERCENT)
+        known = f"{TOO_NOISY_WORDS} what p_core is" if noisy else f"p_core is known to ±{percent:.1f} %, not ±1 %"
         yield "few-steps", f"{known}: {remedy}"
 
 

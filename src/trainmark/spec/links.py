@@ -128,6 +128,8 @@ def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:
     """How many pairs there are, and what the slowest and the median one carry."""
     ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
     slowest = ordered[0]
+    if len(ordered) == 1:
+        return f"nodes {slowest.first} and {slowest.second} carry {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
     return (
         f"{len(ordered)} pairs of nodes in {rounds} rounds: the median one carries "
         f"{number(median(pair.bus_gigabytes_per_s for pair in ordered), 2)} GB/s, the slowest, nodes {slowest.first} "

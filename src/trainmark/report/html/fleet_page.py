@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.fleet.links import FleetLinks
+from trainmark.analysis.fleet.links import Cable, FleetLinks
 from trainmark.analysis.fleet.verdict import Fleet, FleetHost
 from trainmark.report import fleet_text
 from trainmark.report.html.element import Child, Markup, el
@@ -25,6 +25,8 @@ MOST_IN_MATRIX = 64
 """Of more hosts the pairs would be too small to be seen: their cables are drawn instead."""
 LEVELS = (0.03, 0.06, 0.12, 0.25)
 """From so far off the median a cell has its next colour."""
+MORE_KEYS = (1, 3)
+"""What is better than the median has two colours, not four."""
 TONES = {"accepted": "good", "not accepted": "bad", "inconclusive": "fair"}
 
 
@@ -110,9 +112,8 @@ def _figure(title: str, unit: str, drawing: Markup, say: Say) -> Markup:
         el("span", el("svg", el("rect", width=12, height=12, class_=f"heat {name}"), width=12, height=12), " ", word)
         for name, word in (
             ("near", f"±{100 * LEVELS[0]:.0f} %"),
-            ("less1", f"−{100 * LEVELS[0]:.0f} %"),
-            ("less3", f"−{100 * LEVELS[2]:.0f} %"),
-            ("more1", f"+{100 * LEVELS[0]:.0f} %"),
+            *((f"less{step}", f"−{100 * level:.0f} %") for step, level in enumerate(LEVELS, 1)),
+            *((f"more{step}", f"+{100 * LEVELS[step - 1]:.0f} %") for step in MORE_KEYS),
             ("none", say("no result")),
             ("near named", say("named")),
         )
@@ -200,7 +201,7 @@ def _hosts(fleet: Fleet, say: Say) -> Markup:
         *([(say("Arithmetic"), False)] if fleet.proofs else []),
         (say("Why"), False),
     ]
-    cables = {one.host: one.gigabytes_per_s for one in fleet.links.cables} if fleet.links else {}
+    cables = {one.host: one for one in fleet.links.cables} if fleet.links else {}
     rows = [_row(one, fleet, cables, say) for one in fleet.hosts]
     return el(
         "section",
@@ -226,7 +227,7 @@ def _head(name: str, numeric: bool) -> Markup:
 _SEVERITIES = {"ok": "passed", "slow": "wrong", "failed": "wrong", "unclear": "doubtful", "fast": "note"}
 
 
-def _row(one: FleetHost, fleet: Fleet, cables: dict[str, float], say: Say) -> Markup:
+def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Markup:
     words = {
         "ok": say("ok"),
         "slow": say("slow"),
@@ -235,7 +236,6 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, float], say: Say) -> Ma
         "unclear": say("unclear"),
     }
     expected = None if one.of_expected is None else 100 * one.of_expected
-    cable = cables.get(one.host)
     return el(
         "tr",
         el("th", one.host, scope="row"),
@@ -244,10 +244,19 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, float], say: Say) -> Ma
         _number(one.away, fleet_text.away(one)),
         _number(one.interval[0] if one.interval else None, fleet_text.interval(one)),
         _number(expected, NOTHING if expected is None else f"{expected:.1f} %") if fleet.expected else None,
-        _number(cable, NOTHING if cable is None else f"{number(cable)} GB/s") if fleet.links else None,
+        _cable(cables.get(one.host), say) if fleet.links else None,
         _arithmetic(one, fleet, say) if fleet.proofs else None,
         el("td", retold("; ".join((*one.reasons, *one.remarks)), say)),
     )
+
+
+def _cable(cable: Cable | None, say: Say) -> Markup:
+    """A host may be as fast as the others by itself behind a slow cable."""
+    if cable is None:
+        return _number(None, NOTHING)
+    slow = [el("span", say("slow"), class_="severity wrong"), " "] if cable.slow else []
+    carries = f"{number(cable.gigabytes_per_s)} GB/s"
+    return el("td", [*slow, carries], class_="number", data_key=f"{cable.gigabytes_per_s:.9g}")
 
 
 def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
@@ -256,7 +265,7 @@ def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
     if "wrong" in verdicts:
         word, tone = say("wrong"), "wrong"
     elif verdicts == {"equal"}:
-        word, tone = say("proved"), "passed"
+        word, tone = say("alike"), "passed"
     else:
         word, tone = say("open"), "doubtful"
     return el("td", el("span", word, class_=f"severity {tone}"))

@@ -10,6 +10,7 @@ from trainmark.report.headline import trained
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import NOTHING, device_name, number, telling, with_unit
+from trainmark.spec.intervals import Bounds
 from trainmark.spec.language import Say
 
 _MOST_MARKS = 6
@@ -53,7 +54,7 @@ def _chart(trend: Trend, say: Say) -> line_chart.Chart:
                 points=[(place, point.value) for place, point in enumerate(points, 1)],
                 color=0 if trend.metric == "p_core" else 4,
                 dots=True,
-                spread=spread,
+                spread=[_bar(point, ends, y) for point, ends in zip(points, spread, strict=True)],
                 labels=["" if point.change is None else _signed(point.change) for point in points],
                 tips=[_tip(point, trend.metric, unit, say) for point in points],
             )
@@ -73,7 +74,7 @@ def _chart(trend: Trend, say: Say) -> line_chart.Chart:
                     point.record.created[:16].replace("T", " "),
                     point.source,
                     with_unit(point.value, unit, 4),
-                    f"{number(ends[0], 4)} – {number(ends[1], 4)}" if ends else NOTHING,
+                    _told(point, ends, say),
                     NOTHING if point.change is None else _signed(point.change),
                 ]
                 for point, ends in zip(points, spread, strict=True)
@@ -82,6 +83,19 @@ def _chart(trend: Trend, say: Say) -> line_chart.Chart:
         note=said,
         size=(980, 240),
     )
+
+
+def _bar(point: TrendPoint, ends: Bounds | None, y: axis.Axis) -> Bounds | None:
+    """One that tells nothing runs as far as the chart does: without a bar the point would look surer than others."""
+    if ends or point.interval is None:
+        return ends
+    return max(point.interval[0], y.low), min(point.interval[1], y.high)
+
+
+def _told(point: TrendPoint, ends: Bounds | None, say: Say) -> str:
+    if ends:
+        return f"{number(ends[0], 4)} – {number(ends[1], 4)}"
+    return NOTHING if point.interval is None else say("too noisy to say")
 
 
 def _sentence(trend: Trend, say: Say) -> str:
