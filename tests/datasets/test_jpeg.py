@@ -66,6 +66,24 @@ def test_a_training_crop_is_pillows_to_within_one_level(options: dict[str, Any],
     assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
 
 
+@settings(max_examples=60)
+@given(st.integers(1, 240), st.integers(1, 320), st.integers(1, 300), st.data())
+def test_a_mirrored_crop_is_the_mirror_of_the_crop_to_the_bit(
+    height: int, width: int, size: int, data: st.DataObject
+) -> None:
+    box = {
+        "top": data.draw(st.integers(0, 240 - height)),
+        "left": data.draw(st.integers(0, 320 - width)),
+        "height": height,
+        "width": width,
+        "resized_height": size,
+        "resized_width": size,
+        "size": size,
+    }
+    file = encoded(photograph())
+    assert (decoded(file, Crop(**box, flip=True)) == decoded(file, Crop(**box))[:, ::-1]).all()
+
+
 def test_pictures_planned_ahead_become_the_same_in_any_order() -> None:
     files = [encoded(photograph(width, height)) for width, height in ((320, 240), (97, 131), (240, 320), (500, 90))]
     files[1:1] = [encoded(photograph(), "PNG"), encoded(photograph().convert("CMYK"))]

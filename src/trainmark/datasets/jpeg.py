@@ -199,28 +199,25 @@ class JpegDecoder:
         import torch  # late: who only checks files needs the decoder and no more
 
         size = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
-        as_it_is = size == out.shape[:2] and turn is _AS_STORED and not crop.flip
-        if not as_it_is and self._resized.shape[:2] != size:
-            self._resized = np.empty((*size, 3), np.uint8)
-        resized = out if as_it_is else self._resized
-        # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level; it
-        # is called as `interpolate` calls it, which itself cannot be told where to write
-        torch._C._nn._upsample_bilinear2d_aa(  # type: ignore[call-arg]
-            _as_image(torch.from_numpy(box)), size, False, out=_as_image(torch.from_numpy(resized))
-        )
-        if as_it_is:
+        if size == out.shape[:2] and turn is _AS_STORED:
+            # mirrored before it is resized, for the same levels, so that the resize can write where they are wanted
+            stored = _as_image(box)
+            _resize(stored.flip(3) if crop.flip else stored, out)
             return
-        image = torch.from_numpy(resized)
+        if self._resized.shape[:2] != size:
+            self._resized = np.empty((*size, 3), np.uint8)
+        _resize(_as_image(box), self._resized)
+        image = torch.from_numpy(self._resized)
         if turn.swap:
             image = image.transpose(0, 1)
         top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
         left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
-        square = _as_image(image[top : top + crop.size, left : left + crop.size])
+        square = image[top : top + crop.size, left : left + crop.size]
         # a mirrored picture that is mirrored again needs no flip at all
-        flips = [2] * turn.reverse_rows + [3] * (turn.reverse_columns != crop.flip)
+        flips = [0] * turn.reverse_rows + [1] * (turn.reverse_columns != crop.flip)
         if flips:
             square = square.flip(flips)
-        _as_image(torch.from_numpy(out)).copy_(square)
+        torch.from_numpy(out).copy_(square)
 
     def _room(self, size_bytes: int) -> Pixels:
         # fresh memory for every picture would cost a page fault every 4 KiB
@@ -262,9 +259,20 @@ def _cut_out(pixels: Pixels, box: _Box, factor: int) -> Pixels:
     return pixels[box.top // factor : round(box.bottom / factor), box.left // factor : round(box.right / factor)]
 
 
-def _as_image(pixels: Tensor) -> Tensor:
+def _resize(image: Tensor, out: Pixels) -> None:
+    import torch
+
+    # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level; it is
+    # called as `interpolate` calls it, which itself cannot be told where to write
+    torch._C._nn._upsample_bilinear2d_aa(image, out.shape[:2], False, out=_as_image(out))  # type: ignore[call-arg]
+
+
+def _as_image(pixels: Pixels) -> Tensor:
     """(height, width, 3) as torch wants it, a batch of one with its channels last."""
-    return pixels.permute(2, 0, 1)[None]
+    import torch
+
+    # turned by numpy, whose views cost less than torch's
+    return torch.from_numpy(pixels.transpose(2, 0, 1)[None])
 
 
 def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:

@@ -48,8 +48,11 @@ def normalise(
     # few large operations: where cores are shared with the decoding processes, every parallel region waits for its
     # slowest thread
     if out.dtype == torch.float32:
-        floats.copy_(pixels)
-        torch.addcmul(shift, floats, scale, out=floats)
+        # one thread waits for nobody, and finds a picture still in its cache the second time
+        alone = on_cpu(images) and torch.get_num_threads() == 1
+        for source, target in zip(pixels, floats, strict=True) if alone else ((pixels, floats),):
+            target.copy_(source)
+            torch.addcmul(shift, target, scale, out=target)
     else:
         pieces = max(1, images.numel() // _PIECE_VALUES) if on_cpu(images) else 1
         for source, target in zip(pixels.chunk(pieces), floats.chunk(pieces), strict=True):
