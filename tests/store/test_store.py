@@ -30,7 +30,8 @@ def store(tmp_path: Path) -> Store:
 def indexed(store: Store) -> set[str]:
     """Runs that really stand in the index on disk."""
     lines = [json.loads(line) for line in store.index.read_text().splitlines() if line]
-    return {line[0].removesuffix(".json") for line in lines[1:]}
+    head = lines[0]  # two who begin it at once each write one
+    return {line[0].removesuffix(".json") for line in lines if line != head}
 
 
 def filled(store: Store, count: int = 3) -> list[str]:

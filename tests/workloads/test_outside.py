@@ -51,20 +51,20 @@ def test_the_other_example_runs_from_its_file_and_every_command_reads_its_record
     again = cli(*run, "--seed", "1")
     assert again.returncode == 0, again.stderr
     other = json.loads(again.stdout)["run_id"]
-    shown = cli("sample", "last-sums", "12+30=", "--json")
+    shown = cli("sample", other, "12+30=", "--json")
     assert shown.returncode == 0, shown.stderr
     document = json.loads(shown.stdout)
     assert document["networks"][0]["value"] == json.loads(again.stdout)["quality"]["value"]
     text = (tmp_path / "store" / "samples" / other / document["files"][0]["file"]).read_text(encoding="utf-8")
     assert text.startswith("12+30=") and len(text) == len("12+30=042\n")
-    assert cli("report", "last-sums", "--html", tmp_path / "page.html").returncode == 0
+    assert cli("report", other, "--html", tmp_path / "page.html").returncode == 0
     assert f"<p>{text[:-1]}</p>" in (tmp_path / "page.html").read_text(encoding="utf-8")
     file.unlink()  # nobody needs the file to read what it did
     for words, code, shown in (
         (("show", "last", "--all"), 0, "sums.py"),
         (("runs",), 0, "characters/s"),
         (("audit", record.run_id), 0, "0 failed"),
-        (("compare", record.run_id, other), 0, "p_core"),
+        (("compare", record.run_id, other, "--threshold", "99%"), 0, "p_core"),
         (("report", "last", "--csv", "-"), None, "sums"),
         (("reproduce", record.run_id, "--trust"), 3, "is not there any more"),
     ):

@@ -22,8 +22,8 @@ def dense(matrix: Tensor) -> Tensor:
 
 def arranged(weight: Tensor, rows: int) -> Tensor:
     """A weight in the library's own layout, for many products with so many rows."""
-    weight = weight.contiguous()
-    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)  # type: ignore[no-any-return]
+    arranged: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+    return arranged
 
 
 @cache
@@ -45,4 +45,4 @@ def multiplies(dtype: torch.dtype) -> bool:
 @cache
 def multiplies_turned_fast() -> bool:
     """True where turned factors are multiplied as fast as others: not without AVX512."""
-    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # type: ignore[no-untyped-call]
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
