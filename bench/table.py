@@ -137,6 +137,16 @@ RACES = (
         lines=(Line(what="pictures, crop and flip, beside DALI on the CPU", figure="pictures over DALI", goal=1),),
     ),
     Race(
+        name="pictures",
+        command=("feeding.py",),
+        rounds=False,
+        lines=(
+            Line(
+                what="p_train / p_core of ResNet-50 `quick`", figure="resnet50 p_train over p_core", goal=0.99, unit=""
+            ),
+        ),
+    ),
+    Race(
         name="harness",
         command=("overhead.py",),
         rounds=False,
