@@ -54,7 +54,9 @@ def test_the_largest_batch_that_fits_is_found_within_an_eighth(most: int, start:
     assert most / (1 + 1 / 8 + 0.03) - 1 <= found.batch_per_device <= most
     assert len(tried) == len(set(tried)) <= 30
     assert [a_try.batch for a_try in found.curve] == sorted(tried)
-    assert found.reason.endswith("out of memory")
+    # one that fits and is hardly larger is hardly faster, too
+    larger = any(found.batch_per_device < batch <= most for batch in tried)
+    assert found.reason.endswith("by more than 3 %" if larger else "out of memory")
 
 
 def test_growing_ends_where_two_larger_batches_gain_less_than_3_percent() -> None:
