@@ -24,8 +24,8 @@ def slow_loader(clock: HandClock, waits_ns: list[int]) -> Iterator[int]:
 def train(device: StandIn, clock: Clock, waits_ns: list[int], work_ns: int, *, host_ns: int = 0) -> list[StepTime]:
     with clock.training():
         for items in clock.waiting_for(slow_loader(device.clock, waits_ns)):
-            with clock.step(items):
-                device.launch(work_ns, host_ns=host_ns)
+            device.launch(work_ns, host_ns=host_ns)
+            clock.end_step(items)
     return clock.finished_steps()
 
 
@@ -60,8 +60,8 @@ def test_no_synchronisation_happens_inside_the_loop() -> None:
     device, clock = opened()
     with clock.training():
         for items in clock.waiting_for(slow_loader(device.clock, [0] * 50)):
-            with clock.step(items):
-                device.launch(MS)
+            device.launch(MS)
+            clock.end_step(items)
             clock.finished_steps()
             assert device.synchronized == 0
     assert device.synchronized == 1
@@ -85,8 +85,8 @@ def test_work_of_the_harness_between_steps_is_other_and_not_data_wait() -> None:
     device, clock = opened()
     with clock.training():
         for items in clock.waiting_for(slow_loader(device.clock, [0, 0, 0])):
-            with clock.step(items):
-                device.launch(MS)
+            device.launch(MS)
+            clock.end_step(items)
             device.synchronize()
             device.clock.pass_ns(5 * MS)
             clock.own_work_done()
@@ -98,12 +98,12 @@ def exchange_steps(device: StandIn, clock: Clock, exchanges_ms: list[int]) -> li
     """Steps that compute for 10 ms, exchange so long what they did not hide, and update for 2 ms."""
     with clock.training():
         for length in clock.waiting_for(exchanges_ms):
-            with clock.step(8):
-                device.launch(10 * MS)
-                clock.exchange_begins()
-                device.launch(length * MS)
-                clock.exchange_ends()
-                device.launch(2 * MS)
+            device.launch(10 * MS)
+            clock.exchange_begins()
+            device.launch(length * MS)
+            clock.exchange_ends()
+            device.launch(2 * MS)
+            clock.end_step(8)
     return clock.finished_steps()
 
 
@@ -119,13 +119,13 @@ def test_the_exchange_is_timed_without_waiting_for_the_device() -> None:
     device, clock = opened()
     with clock.training():
         for _ in clock.waiting_for([0] * 3):
-            with clock.step(8):
-                device.launch(10 * MS)
-                clock.exchange_begins()
-                device.launch(5 * MS)
-                before = device.clock.ns
-                clock.exchange_ends()
-                assert (device.clock.ns, device.synchronized) == (before, 0)
+            device.launch(10 * MS)
+            clock.exchange_begins()
+            device.launch(5 * MS)
+            before = device.clock.ns
+            clock.exchange_ends()
+            assert (device.clock.ns, device.synchronized) == (before, 0)
+            clock.end_step(8)
     assert [step.exchange_ns for step in clock.finished_steps()] == [5 * MS] * 3
 
 
@@ -133,14 +133,14 @@ def test_all_exchanges_of_a_step_count_and_none_of_another_step() -> None:
     device, clock = opened()
     with clock.training():
         for exchanges in clock.waiting_for([2, 0, 1]):
-            with clock.step(8):
-                clock.exchange_ends()  # of a backward that exchanged nothing
-                for _ in range(exchanges):
-                    device.launch(10 * MS)
-                    clock.exchange_begins()
-                    device.launch(3 * MS)
-                    clock.exchange_ends()
-                device.launch(MS)
+            clock.exchange_ends()  # of a backward that exchanged nothing
+            for _ in range(exchanges):
+                device.launch(10 * MS)
+                clock.exchange_begins()
+                device.launch(3 * MS)
+                clock.exchange_ends()
+            device.launch(MS)
+            clock.end_step(8)
     assert [step.exchange_ns for step in clock.finished_steps()] == [6 * MS, 0, 3 * MS]
 
 

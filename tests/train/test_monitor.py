@@ -50,13 +50,13 @@ class Course:
         """Trains steps of these lengths; returns how many were made, and the reason to stop."""
         with self.clock.training():
             for length, held in self.clock.waiting_for(zip(step_ms, items or [8] * len(step_ms), strict=True)):
-                with self.clock.step(held):
-                    self.device.launch(length * MS)
-                    if self.world > 1:
-                        self.clock.exchange_begins()
-                        self.device.launch(MS)
-                        self.clock.exchange_ends()
-                    self.monitor.note(torch.tensor(0.5))
+                self.device.launch(length * MS)
+                if self.world > 1:
+                    self.clock.exchange_begins()
+                    self.device.launch(MS)
+                    self.clock.exchange_ends()
+                self.monitor.note(torch.tensor(0.5))
+                self.clock.end_step(held)
                 if reason := self.monitor.stop():
                     break
         self.monitor.write_down()
@@ -122,8 +122,8 @@ def test_a_loss_that_is_not_finite_outranks_every_other_reason(tmp_path: Path) -
     course.monitor.wish = monitor.INTERRUPTED
     with course.clock.training():
         for _ in course.clock.waiting_for([1]):
-            with course.clock.step(1):
-                course.monitor.note(torch.tensor(float("inf")))
+            course.monitor.note(torch.tensor(float("inf")))
+            course.clock.end_step(1)
             reason = course.monitor.stop()
     assert reason == monitor.NOT_FINITE
 

@@ -58,14 +58,13 @@ class Clock:
         self._edge_ns = now_ns() if began_ns is None else began_ns
         self._launched_ns = self._edge_ns - startup_ns
         self.phases_ns: dict[str, int] = {"startup": startup_ns}
-        self._queue: deque[tuple[Any, Any, Any, list[tuple[Any, Any]], int]] = deque()
+        self._queue: deque[tuple[Any, Any, Any, tuple[tuple[Any, Any], ...], int]] = deque()
         self._done: list[StepTime] = []
         self._ready: Any = None
         self._wait_from: Any = None
         self._exchange_from: Any = None
-        self._exchanges: list[tuple[Any, Any]] = []
+        self._exchanges: tuple[tuple[Any, Any], ...] = ()
         self._segment_ns = 0
-        self._step = _Step(self)
         self.steps = 0
         self.stretch: Stretch | None = None
         """The last one that ended well."""
@@ -115,11 +114,6 @@ class Clock:
             self._ready = mark()
             yield batch
 
-    def step(self, items: int) -> _Step:
-        """One training step: launched inside, and finished on the device whenever the device gets there."""
-        self._step.items = items
-        return self._step
-
     def exchange_begins(self) -> None:
         """Called when a step has nothing to do but to exchange with other ranks: its last gradients are ready."""
         self._exchange_from = self._mark()
@@ -127,7 +121,7 @@ class Clock:
     def exchange_ends(self) -> None:
         """Called when work launched from now on finds what was exchanged; changes nothing where none was begun."""
         if self._exchange_from is not None:
-            self._exchanges.append((self._exchange_from, self._mark()))
+            self._exchanges += ((self._exchange_from, self._mark()),)
             self._exchange_from = None
 
     @contextmanager
@@ -137,10 +131,11 @@ class Clock:
         yield
         self.exchange_ends()
 
-    def _end_step(self, items: int) -> None:
+    def end_step(self, items: int) -> None:
+        """Called when a training step is launched; the device finishes it whenever it gets there."""
         end = self._mark()
         self._queue.append((self._wait_from, self._ready, end, self._exchanges, items))
-        self._wait_from, self._exchanges = end, []
+        self._wait_from, self._exchanges = end, ()
         self.steps += 1
         if len(self._queue) > MOST_STEPS_IN_FLIGHT:
             self._marks.wait_for(self._queue[-MOST_STEPS_IN_FLIGHT - 1][2])
@@ -159,23 +154,7 @@ class Clock:
         between = self._marks.between_ns
         while self._queue and (everything or self._marks.reached(self._queue[0][2])):
             wait_from, ready, end, exchanges, items = self._queue.popleft()
-            exchange_ns = sum(between(*marks) for marks in exchanges)
+            exchange_ns = sum(between(*marks) for marks in exchanges) if exchanges else 0
             step = StepTime(items, between(wait_from, ready), between(ready, end), exchange_ns)
             self._segment_ns += step.wait_ns + step.compute_ns
             self._done.append(step)
-
-
-class _Step:
-    """A context manager without a generator behind it: entered and left every step, so its microsecond counts."""
-
-    __slots__ = ("_clock", "items")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self.items = clock, 0
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            self._clock._end_step(self.items)

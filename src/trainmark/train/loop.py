@@ -78,11 +78,11 @@ def train_stretch(job: Job, position: Position) -> int:
     pause = job.schedule.next_pause(position)
     with job.clock.training():
         for batch in job.clock.waiting_for(batches):
-            with job.clock.step(job.workload.items(batch)):
-                epoch = position.epoch + position.step_in_epoch / steps_per_epoch
-                progress = Progress(position.step, epoch, planned, items_per_step)
-                job.stepper.set_learning_rate(job.workload.learning_rate(job.recipe, progress))
-                job.monitor.note(job.stepper.step(batch))
+            epoch = position.epoch + position.step_in_epoch / steps_per_epoch
+            progress = Progress(position.step, epoch, planned, items_per_step)
+            job.stepper.set_learning_rate(job.workload.learning_rate(job.recipe, progress))
+            job.monitor.note(job.stepper.step(batch))
+            job.clock.end_step(job.workload.items(batch))
             position.step += 1
             position.step_in_epoch += 1
             reason = job.monitor.stop()

@@ -90,8 +90,11 @@ class Stepper:
             self.scaler.unscale_(self.optimizer)  # the limit is for the gradients themselves
             updated = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
             self.parallel.clip_gradients(updated, self._clip_gradient_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
         if self._low_precision_weights:
             with torch.no_grad():
                 torch._foreach_copy_(self._low_precision_weights, self._master_weights)
