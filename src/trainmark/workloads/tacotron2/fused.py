@@ -60,10 +60,10 @@ class CellBackPart(nn.Module):
 
 
 class FeelPart(nn.Module):
-    """What attention feels at each symbol, and the energies of it."""
+    """What attention feels at each symbol, twice as much of which is given, and the energies of it."""
 
     def forward(self, felt: Tensor, asked: Tensor, energy: Tensor, hiding: Tensor, stored: Tensor) -> Tensor:
-        acted = (felt + asked[:, None]).tanh()
+        acted = (felt + asked[:, None]).sigmoid()
         stored.copy_(acted)
         return (acted * energy).sum(2) + hiding
 
@@ -90,12 +90,19 @@ class SpreadPart(nn.Module):
     """What of it goes to the query, and to where attention looked before."""
 
     def forward(
-        self, asked: Tensor, before: Tensor, total: Tensor, to_sum: Tensor, carried: Tensor, to_query: Tensor
+        self,
+        asked: Tensor,
+        factor: Tensor,
+        before: Tensor,
+        total: Tensor,
+        to_sum: Tensor,
+        carried: Tensor,
+        to_query: Tensor,
     ) -> None:
         summed = to_sum + total
         to_sum.copy_(summed)
         carried.copy_(before + summed)
-        to_query.copy_(asked)
+        to_query.copy_(asked * factor)
 
 
 @dataclass(frozen=True)

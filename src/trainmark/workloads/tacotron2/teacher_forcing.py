@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.workloads.linear import linear
@@ -97,7 +98,8 @@ class LstmLoop(torch.autograd.Function):
         steps, clips, gates = known.shape
         weight = arithmetic.take(weight)
         recurrent = Product(weight, clips, arithmetic)
-        states = torch.zeros(steps + 1, clips, gates // 4, dtype=arithmetic.held, device=known.device)
+        states = torch.empty(steps + 1, clips, gates // 4, dtype=arithmetic.held, device=known.device)
+        states[0].zero_()
         cell = LSTMStep(known, kept, keep=any(ctx.needs_input_grad), fused=fused)
         before, *after = states.unbind(0)
         for step, (x, state) in enumerate(zip(arithmetic.take(known).unbind(0), after, strict=True)):
@@ -224,12 +226,12 @@ class CellGradient:
         before, after = self._cells[first:end], self._cells[first + 1 : end + 1]
         known = (self.gates[first:end] if self._exact is None else self._exact[:steps]).view(shape)
         to_i, to_f, to_g, to_o = known.unbind(2)
-        torch.mul(g, i, out=to_i).mul_(1 - i)
-        torch.mul(before, f, out=to_f).mul_(1 - f)
-        torch.mul(g, g, out=to_g).neg_().add_(1).mul_(i)
+        torch.addcmul(i, torch.mul(g, i, out=to_i), g, value=-1, out=to_g)
         squashed = tanh_(after.clone())
-        to_cell = torch.mul(squashed, squashed).neg_().add_(1).mul_(o)
-        torch.mul(squashed, o, out=to_o).mul_(1 - o)
+        to_cell = torch.addcmul(o, torch.mul(squashed, o, out=to_o), squashed, value=-1)
+        torch.mul(before, f, out=to_f)
+        for gate, to_gate in ((i, to_i), (f, to_f), (o, to_o)):
+            to_gate.addcmul_(to_gate, gate, value=-1)
         if self._kept is not None:
             to_o.mul_(self._kept[first:end])
             to_cell.mul_(self._kept[first:end])
@@ -262,14 +264,18 @@ class AttentionLoop(torch.autograd.Function):
         steps, clips, gates = known.shape
         hidden, symbols, channels, device = gates // 4, memory.shape[1], keys.shape[2], known.device
         weight, query, seen = arithmetic.take(weight), arithmetic.take(query), arithmetic.take(memory)
-        recurrent, asking = Product(weight, clips, arithmetic), Product(query, clips, arithmetic)
-        states = torch.zeros(steps + 1, clips, weight.shape[1], dtype=arithmetic.held, device=device)
+        recurrent, asking = Product(weight, clips, arithmetic), Product(2 * query, clips, arithmetic)
+        states = torch.empty(steps + 1, clips, weight.shape[1], dtype=arithmetic.held, device=device)
+        states[0].zero_()
         keep = any(ctx.needs_input_grad)
         ctx.fused = fused = fused if keep else None
         cell = LSTMStep(known, kept, keep=keep, fused=fused)
+        # tanh(x) is 2 sigmoid(2x) - 1, and energies that are all less by as much have the same softmax
+        ctx.taps = location.shape[2]
+        location, energy = even_taps(location.float()), energy.float()
         looked = Looked(steps, clips, symbols, location.shape[2], keep=keep, like=known)
-        to_features = location.float().view(channels, -1).t().contiguous()
-        keys_, energy_ = keys.float().reshape(clips * symbols, channels), energy.float()
+        to_features = (2 * location).view(channels, -1).t().contiguous()
+        keys_, energy_ = (2 * keys.float()).reshape(clips * symbols, channels), 2 * energy
         hiding = torch.zeros(clips, symbols, device=device).masked_fill_(padding, -torch.inf)
         acted = over_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
         in_place = acted.dtype == torch.float32 and not fused
@@ -289,7 +295,7 @@ class AttentionLoop(torch.autograd.Function):
                 energies = fused.feel(felt, asking(asked[step]), energy_, hiding, stored[step])
                 fused.look(energies, weights, *looked.places(step))
             else:
-                tanh_(felt.add_(asking(asked[step]).unsqueeze(1)))
+                felt.add_(asking(asked[step]).unsqueeze(1)).sigmoid_()
                 if scratch is not None:
                     stored[step].copy_(felt)
                 energies = torch.mv(felt.view(-1, channels), energy_).view(clips, symbols).add_(hiding)
@@ -299,7 +305,7 @@ class AttentionLoop(torch.autograd.Function):
             arithmetic.round_(shown[step])
             before = state
         ctx.save_for_backward(
-            weight, query, location, energy_, seen, states, acted, alignment, looked.padded, *cell.saved()
+            weight, query, location, energy, seen, states, acted, alignment, looked.padded, *cell.saved()
         )
         ctx.arithmetic = arithmetic
         ctx.set_materialize_grads(False)  # the published loss asks nothing of the alignment
@@ -313,7 +319,7 @@ class AttentionLoop(torch.autograd.Function):
         hidden = query.shape[1]
         recurrent, asking = Product(weight.t(), clips, arithmetic), Product(query.t(), clips, arithmetic)
         cell = CellGradient(saved, arithmetic, ctx.fused)
-        look = LookGradient(acted, alignment, padded, location.float(), energy, ctx.fused)
+        look = LookGradient(acted, alignment, padded, location, energy, ctx.fused)
         to_query = torch.empty(steps, clips, channels, dtype=arithmetic.held, device=acted.device)
         to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=arithmetic.held, device=acted.device)
         seen_turned = seen.transpose(1, 2)
@@ -329,36 +335,43 @@ class AttentionLoop(torch.autograd.Function):
             look.backward(step, to_weights, to_query[step])
             asked = asking(arithmetic.round_(to_query[step]))
             back = recurrent(cell.backward(step, arriving_hidden[step], back[:, :hidden], asked))
+        to_location, to_energy, to_keys = look.sums()
         rows = steps * clips
         gates = cell.gates.view(rows, -1)
         return (
             cell.gates,
             arithmetic.round_(gates.t() @ states[:-1].view(rows, -1)),
             arithmetic.round_(to_query.view(rows, -1).t() @ states[1:, :, :hidden].reshape(rows, -1)),
-            look.to_location,
-            look.to_energy,
-            look.to_keys,
+            to_location[..., : ctx.taps],
+            to_energy,
+            to_keys,
             torch.bmm(alignment.permute(1, 2, 0).to(arithmetic.held), to_shown.transpose(0, 1)),
             *(None,) * 4,
         )
 
 
+def even_taps(location: Tensor) -> Tensor:
+    """Filters (channels, 2, taps) with a last tap of zero where their number is odd, as it is if they have a middle:
+    products of 64 columns are quicker than of 62."""
+    return F.pad(location, (0, 1)) if location.shape[2] % 2 else location
+
+
 class Looked:
     """Where attention has looked: the weights of the step before and their sum so far, padded for the convolution."""
 
-    def __init__(self, steps: int, clips: int, symbols: int, kernel: int, *, keep: bool, like: Tensor) -> None:
-        side = kernel // 2
-        self.padded = over_steps(steps + 1, clips, 2, symbols + 2 * side, keep=keep, like=like)
+    def __init__(self, steps: int, clips: int, symbols: int, taps: int, *, keep: bool, like: Tensor) -> None:
+        side = (taps - 1) // 2
+        self.padded = over_steps(steps + 1, clips, 2, symbols + taps - 1, keep=keep, like=like)
         self.padded[..., :side].zero_()
         self.padded[..., side + symbols :].zero_()
         self.padded[0].zero_()
         inner = self.padded[..., side : side + symbols]
         self._last, self._sum = inner[:, :, 0].unbind(0), inner[:, :, 1].unbind(0)
-        self._windows = windows(self.padded, kernel).unbind(0)
-        self._features = torch.empty(clips, symbols, 2, kernel, device=like.device)
+        self._windows = windows(self.padded, taps).unbind(0)
+        self._features = torch.empty(clips, symbols, 2, taps, device=like.device)
 
     def features(self, step: int) -> Tensor:
-        """The window around each symbol: (clips x symbols, 2 x kernel)."""
+        """The window around each symbol: (clips x symbols, 2 x taps)."""
         return self._features.copy_(self._windows[step]).view(-1, self._features.shape[2] * self._features.shape[3])
 
     def places(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -370,17 +383,18 @@ class Looked:
         torch.add(self._sum[step], weights, out=self._sum[step + 1])
 
 
-def windows(padded: Tensor, kernel: int) -> Tensor:
-    """(steps, clips, 2, length) as the view (steps, clips, symbols, 2, kernel) of all windows."""
-    return padded.unfold(3, kernel, 1).permute(0, 1, 3, 2, 4)
+def windows(padded: Tensor, taps: int) -> Tensor:
+    """(steps, clips, 2, length) as the view (steps, clips, symbols, 2, taps) of all windows."""
+    return padded.unfold(3, taps, 1).permute(0, 1, 3, 2, 4)
 
 
 class LookGradient:
     """The way back through attention, last step first.
 
     With e the gradient of a step's energies, the gradients of its query and of where attention looked before are both
-    products of e with matrices that do not depend on e. These are prepared for many steps at once and lie side by side:
-    for each symbol its row for the query, then its row for the padded weights before, then that for their sum.
+    products of e with matrices that do not depend on e. These are prepared for many steps at once: for each symbol what
+    its energy owes to what was felt there, up to a factor a channel that waits for the sums, and its row for the padded
+    weights before, with that for their sum beside it.
     """
 
     def __init__(
@@ -394,29 +408,29 @@ class LookGradient:
     ) -> None:
         self._fused = fused
         steps, clips, symbols, channels = acted.shape
-        self._acted, self._padded, self._energy = acted, padded, energy
-        self._kernel, length = location.shape[2], padded.shape[3]
-        self._side = self._kernel // 2
-        self._location = location.reshape(channels, -1)
+        self._acted, self._padded = acted, padded
+        self._taps, length = location.shape[2], padded.shape[3]
+        self._factor = 4 * energy
+        """Tanh's slope is 4 s (1 - s), with s the sigmoid of twice as much."""
+        rows = location.view(channels, -1).t() * self._factor
         self._chunk = max(1, min(steps, chunk_elements(acted) // (clips * symbols * channels)))
         self._first = steps
-        row = channels + 2 * length
+        self._spreading = Product(rows, self._chunk * clips * symbols, Arithmetic(held=torch.float32))
+        self._felt = torch.empty(self._chunk, clips, symbols, channels, device=acted.device)
         # outside the bands that each symbol's window reaches, this stays zero for good
-        self._matrix = torch.zeros(self._chunk, clips, symbols, row, device=acted.device)
-        self._to_felt = self._matrix[..., :channels]
+        self._matrix = torch.zeros(self._chunk, clips, symbols, 2 * length, device=acted.device)
         self._bands = self._matrix.as_strided(
-            (self._chunk, clips, symbols, 2, self._kernel),
-            (clips * symbols * row, symbols * row, row + 1, length, 1),
-            channels,
+            (self._chunk, clips, symbols, 2, self._taps),
+            (clips * symbols * 2 * length, symbols * 2 * length, 2 * length + 1, length, 1),
         )
-        self._rows = self._matrix.unbind(0)
+        self._felt_of, self._matrix_of = self._felt.unbind(0), self._matrix.unbind(0)
         self._energies = torch.empty(self._chunk, clips, symbols, device=acted.device)
         self._alignment = alignment.unbind(0)
         self._carried = torch.zeros(clips, symbols, device=acted.device)
         self._to_sum = torch.zeros_like(self._carried)
-        self.to_keys = torch.zeros(clips, symbols, channels, device=acted.device)
-        self.to_energy = torch.zeros_like(energy)
-        self._to_location = torch.zeros_like(self._location)
+        self._to_keys = torch.zeros(clips, symbols, channels, device=acted.device)
+        self._to_energy = torch.zeros_like(energy)
+        self._to_location = torch.zeros(channels, 2 * self._taps, device=acted.device)
 
     def backward(self, step: int, to_weights: Tensor, to_query: Tensor) -> None:
         """Writes the gradient of the step's query, from what arrives at its attention weights from its own context."""
@@ -429,43 +443,38 @@ class LookGradient:
         else:
             to_weights = self._carried.add_(to_weights)
             energies.copy_(torch.ops.aten._softmax_backward_data(to_weights, weights, 1, torch.float32))
-        both = torch.bmm(energies.unsqueeze(1), self._rows[place]).squeeze(1)
-        channels, symbols = self._energy.shape[0], weights.shape[1]
-        length = self._padded.shape[3]
-        last, total = channels + self._side, channels + length + self._side
-        asked, before, summed = (
-            both[:, at : at + count] for at, count in ((0, channels), (last, symbols), (total, symbols))
-        )
+        row = energies.unsqueeze(1)
+        asked = torch.bmm(row, self._felt_of[place]).squeeze(1)
+        symbols, length, side = weights.shape[1], self._padded.shape[3], (self._taps - 1) // 2
+        both = torch.bmm(row, self._matrix_of[place]).squeeze(1)
+        before, summed = both[:, side : side + symbols], both[:, length + side : length + side + symbols]
         if self._fused:
-            self._fused.spread(asked, before, summed, self._to_sum, self._carried, to_query)
+            self._fused.spread(asked, self._factor, before, summed, self._to_sum, self._carried, to_query)
         else:
             self._to_sum.add_(summed)
             torch.add(before, self._to_sum, out=self._carried)
-            to_query.copy_(asked)
+            torch.mul(asked, self._factor, out=to_query)
         if place == 0:
             self._add_up()
 
-    @property
-    def to_location(self) -> Tensor:
-        return self._to_location.view(self._energy.shape[0], 2, self._kernel)
+    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of the filters, the energies' weights and the keys."""
+        to_location = (self._to_location * self._factor[:, None]).view(-1, 2, self._taps)
+        return to_location, 2 * self._to_energy, self._to_keys * self._factor
 
     def _prepare(self, first: int, end: int) -> None:
         acted = self._acted[first:end].float()
-        felt = self._to_felt[: end - first]
-        torch.mul(acted, acted, out=felt).neg_().add_(1).mul_(self._energy)
-        rows = self._matrix[: end - first].view(-1, self._matrix.shape[3])[:, : self._energy.shape[0]]
+        felt = torch.addcmul(acted, acted, acted, value=-1, out=self._felt[: end - first])
         bands = self._bands[: end - first]
-        bands.copy_((rows @ self._location).view(bands.shape))
+        bands.copy_(self._spreading(felt.view(-1, felt.shape[3])).view(bands.shape))
         self._first, self._end = first, end
 
     def _add_up(self) -> None:
         """The chunk's energies are all known: what they add to the gradients of keys and weights."""
         first, end = self._first, self._end
-        energies = self._energies[: end - first]
-        channels = self._energy.shape[0]
-        self.to_energy.addmv_(self._acted[first:end].float().view(-1, channels).t(), energies.view(-1))
-        felt = self._to_felt[: end - first].mul_(energies.unsqueeze(3))
-        self.to_keys.add_(felt.sum(0))
-        rows = self._matrix[: end - first].view(-1, self._matrix.shape[3])[:, :channels]
-        seen = windows(self._padded[first:end], self._kernel).reshape(rows.shape[0], -1)
-        self._to_location.addmm_(rows.t(), seen)
+        energies, channels = self._energies[: end - first], self._felt.shape[3]
+        self._to_energy.addmv_(self._acted[first:end].float().view(-1, channels).t(), energies.view(-1))
+        felt = self._felt[: end - first].mul_(energies.unsqueeze(3))
+        self._to_keys.add_(felt.sum(0))
+        seen = windows(self._padded[first:end], self._taps).reshape(-1, self._to_location.shape[1])
+        self._to_location.addmm_(felt.view(-1, channels).t(), seen)
