@@ -78,6 +78,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Both kinds of product; chunks of the way back so small that there are several."""
     if request.param == "plain":
         monkeypatch.setattr(onednn, "multiplies", lambda dtype: False)
+    monkeypatch.setattr(products, "LEAST_WEIGHTS", 0)
     monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 3 * 5 * 160)
     return str(request.param)
 

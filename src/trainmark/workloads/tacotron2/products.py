@@ -17,6 +17,9 @@ from torch import Tensor
 from trainmark.workloads import onednn
 from trainmark.workloads.on_cpu import on_cpu
 
+LEAST_WEIGHTS = 1 << 18
+"""Below these the library's call costs more than its layout saves."""
+
 _CPU_HAS_INSTRUCTIONS = {
     torch.bfloat16: "_is_mkldnn_bf16_supported",
     torch.float16: "_is_mkldnn_fp16_supported",
@@ -60,7 +63,7 @@ class Product:
     def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
         self._round = arithmetic.round_ if arithmetic.rounded is not None else None
         self._weight = weight
-        arranges = on_cpu(weight) and onednn.multiplies(weight.dtype)
+        arranges = on_cpu(weight) and weight.numel() >= LEAST_WEIGHTS and onednn.multiplies(weight.dtype)
         self._arranged = onednn.arranged(weight, rows) if arranges else None
 
     def __call__(self, x: Tensor) -> Tensor:

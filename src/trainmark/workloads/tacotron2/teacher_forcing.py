@@ -21,7 +21,7 @@ from trainmark.workloads.on_cpu import on_cpu
 from trainmark.workloads.tacotron2 import dropout
 from trainmark.workloads.tacotron2.fused import Fused
 from trainmark.workloads.tacotron2.products import Arithmetic, Product
-from trainmark.workloads.tanh import tanh_
+from trainmark.workloads.tanh import tanh
 
 
 def chunk_elements(like: Tensor) -> int:
@@ -165,11 +165,11 @@ class LSTMStep:
             return
         torch.add(known, fed_back, out=self._gates[step])
         self._sigmoid_first[step].sigmoid_()
-        self._tanh[step].tanh_()
+        tanh(self._tanh[step], out=self._tanh[step])
         self._sigmoid_last[step].sigmoid_()
         cell = torch.mul(self._forget[step], self._cells[step], out=self._cells[step + 1])
         cell.addcmul_(self._input[step], self._tanh[step])
-        squashed = torch.tanh(cell, out=self._squashed)
+        squashed = tanh(cell, out=self._squashed)
         if self._kept is not None:
             squashed.mul_(self._kept[step])
         torch.mul(self._sigmoid_last[step], squashed, out=state)
@@ -227,7 +227,7 @@ class CellGradient:
         known = (self.gates[first:end] if self._exact is None else self._exact[:steps]).view(shape)
         to_i, to_f, to_g, to_o = known.unbind(2)
         torch.addcmul(i, torch.mul(g, i, out=to_i), g, value=-1, out=to_g)
-        squashed = tanh_(after.clone())
+        squashed = tanh(after, out=torch.empty_like(after))
         to_cell = torch.addcmul(o, torch.mul(squashed, o, out=to_o), squashed, value=-1)
         torch.mul(before, f, out=to_f)
         for gate, to_gate in ((i, to_i), (f, to_f), (o, to_o)):
