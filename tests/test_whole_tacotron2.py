@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from conftest import Cli
 from PIL import Image
+from short_speech import make_short
 
 from trainmark.datasets import audio
-from trainmark.datasets.ljspeech import make
 
 WIDTHS = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")
 TINY = [
@@ -24,9 +24,7 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("speech") / "set"
-    make.make(folder, clips=18)
-    return folder
+    return make_short(tmp_path_factory.mktemp("speech") / "set", clips=18)
 
 
 def run(cli: Cli, *words: str | Path, code: int = 0, **changes: str) -> dict[str, Any]:
