@@ -235,9 +235,10 @@ def _command(asked: Mapping[str, Any], streams: Sequence[int], user: Sequence[in
     from trainmark.cli.main import main
 
     os.setsid()
+    somebody_else = user and user[0] != os.getuid()  # asked before it goes where users have other numbers
     if asked["like"] is not None:
         _enter(asked["like"])
-    if user and user[0] != os.getuid():
+    if user and somebody_else:
         os.setgroups([])
         os.setgid(user[1])
         os.setuid(user[0])
