@@ -189,17 +189,17 @@ class Host:
                 if not folder.stat().st_mode & 0o001:
                     closed.setdefault(folder, []).append(path)
                     break
-        aside = self.folder / "aside"
+        aside = {path: self.folder / "aside" / str(number) for number, path in enumerate(dict.fromkeys(paths))}
         for folder, below in closed.items():
-            for number, path in enumerate(below):
-                self._mount("--bind", path, _place(aside / str(number), path))
+            for path in below:
+                self._mount("--bind", path, _place(aside[path], path))
             self._mount("-t", "tmpfs", "-o", "mode=755", "trainmark-test", folder)
-            for number, path in enumerate(below):
+            for path in below:
                 self.run(["mkdir", "-p", path if path.is_dir() else path.parent], cwd="/", check=True)
                 if not path.is_dir():
                     self.run(["touch", path], cwd="/", check=True)
-                self._mount("--bind", aside / str(number), path)
-                self._inside("umount", aside / str(number))
+                self._mount("--bind", aside[path], path)
+                self._inside("umount", aside[path])
 
     def _mount(self, *words: str | Path) -> None:
         self._inside("mount", *words)

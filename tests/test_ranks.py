@@ -16,6 +16,7 @@ import psutil
 import pytest
 from background import AT_STEP_3_OF_RANK_1, LONG, Started, record_of, sabotage, wait_until_gone
 from conftest import TINY_RUN, Cli
+from warm_start import WarmStart
 
 from trainmark.train import link_probe
 
@@ -176,16 +177,14 @@ def test_the_record_of_two_ranks_says_what_the_exchange_and_the_link_were(
     assert 0 < exchange["backward_s"] < max(record["series"]["ranks"][0]["compute_ns"]) / 1e9
 
 
-def torchrun(environment: dict[str, str], *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Somebody else's launcher, which has started every rank before trainmark is asked."""
+def test_ranks_that_somebody_elses_torchrun_started_make_one_run(
+    environment: dict[str, str], warm_server: WarmStart, pictures: Path
+) -> None:
+    """It has started every rank before trainmark is asked."""
     starter = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "trainmark"]
-    return subprocess.run(
-        [*starter, *map(str, words)], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
-def test_ranks_that_somebody_elses_torchrun_started_make_one_run(environment: dict[str, str], pictures: Path) -> None:
-    done = torchrun(environment, *TINY_RUN, *TWO, "--data", pictures, "--steps", "3")
+    words = [*TINY_RUN, *TWO, "--data", str(pictures), "--steps", "3"]
+    variables = {**environment, **warm_server.handing_over}
+    done = subprocess.run([*starter, *words], env=variables, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     record = record_of(Path(environment["TRAINMARK_STORE"]))
     assert record["status"] == "valid"
@@ -193,7 +192,8 @@ def test_ranks_that_somebody_elses_torchrun_started_make_one_run(environment: di
     assert done.stdout.count("p_core") == 1
 
 
-def test_a_world_that_is_not_the_plans_is_refused(environment: dict[str, str], pictures: Path) -> None:
-    done = torchrun(environment, *TINY_RUN, "--topology", "1x3", "--data", pictures)
-    assert done.returncode != 0
+def test_a_world_that_is_not_the_plans_is_refused(cli: Cli, pictures: Path) -> None:
+    torchruns = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    done = cli(*TINY_RUN, "--topology", "1x3", "--data", pictures, **torchruns, MASTER_PORT="29500")
+    assert done.returncode == 3
     assert "trainmark: 1x3 asked, 2 ranks joined" in done.stderr

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 import slurm
 from conftest import TINY_RUN, Cli
 from fleets import host_record
+from warm_start import WarmStart
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))]
 
@@ -33,7 +34,7 @@ def cluster() -> Iterator[slurm.Slurm]:
 class Jobs:
     """Renders, submits and reads back, in a folder of its own."""
 
-    def __init__(self, cluster: slurm.Slurm, cli: Cli, environment: dict[str, str], folder: Path) -> None:
+    def __init__(self, cluster: slurm.Slurm, cli: Cli, environment: Mapping[str, str], folder: Path) -> None:
         self.cluster = cluster
         self.cli = cli
         self.folder = folder
@@ -59,7 +60,12 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(cluster: slurm.Slurm, cli: Cli, environment: dict[str, str], tmp_path: Path) -> Jobs:
+def jobs(cluster: slurm.Slurm, cli: Cli, environment: dict[str, str], tmp_path: Path, warm_server: WarmStart) -> Jobs:
+    return Jobs(cluster, cli, {**environment, **warm_server.handing_over}, tmp_path)
+
+
+@pytest.fixture
+def jobs_from_nothing(cluster: slurm.Slurm, cli: Cli, environment: dict[str, str], tmp_path: Path) -> Jobs:
     return Jobs(cluster, cli, environment, tmp_path)
 
 
@@ -77,13 +83,13 @@ def test_the_cluster_runs_a_task_on_each_of_two_nodes(cluster: slurm.Slurm) -> N
 
 
 def test_the_rendered_script_leaves_one_valid_record_of_four_ranks(jobs: Jobs, pictures: Path) -> None:
-    number = jobs.submit("2x2", "--data", pictures, "--epochs", "2", "--set", "target=101")
+    number = jobs.submit("2x2", "--data", pictures, "--epochs", "1", "--set", "target=101")
     ended = jobs.cluster.wait(number)
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), jobs.output(number)
     record = jobs.record()
     assert record["status"] == "valid", jobs.output(number)
     ranks = record["series"]["ranks"]
-    assert [sum(count * items for count, items in rank["items"]) for rank in ranks] == 4 * [2 * PICTURES // 4]
+    assert [sum(count * items for count, items in rank["items"]) for rank in ranks] == 4 * [PICTURES // 4]
     fingerprint = re.search(r"plan ([0-9a-f]{64})", (jobs.folder / "job.sh").read_text())
     assert fingerprint
     assert record["plan"]["fingerprint"] == fingerprint[1]
@@ -102,7 +108,7 @@ def test_inside_an_allocation_a_run_calls_srun_itself(jobs: Jobs, pictures: Path
 
 def test_inside_an_allocation_a_verify_calls_srun_itself(jobs: Jobs, pictures: Path) -> None:
     _, *plan_words = TINY_RUN
-    words = ["verify", *plan_words, "--topology", "2x1", "--data", str(pictures), "--steps", "2", "--json"]
+    words = ["verify", *plan_words, "--topology", "2x1", "--data", str(pictures), "--steps", "1", "--json"]
     ended = jobs.cluster.call(
         "salloc", "--nodes=2", sys.executable, "-m", "trainmark", *words, environment=jobs.environment, seconds=120
     )
@@ -124,7 +130,8 @@ def test_a_rank_killed_in_the_job_is_named_and_the_job_fails(jobs: Jobs, picture
     assert not psutil.pid_exists(pid)
 
 
-def test_a_cancelled_job_keeps_what_was_measured(jobs: Jobs, pictures: Path) -> None:
+def test_a_cancelled_job_keeps_what_was_measured(jobs_from_nothing: Jobs, pictures: Path) -> None:
+    jobs = jobs_from_nothing
     number = jobs.submit("2x1", "--data", pictures, "--set", "epochs=100000", "--set", "evaluate_every=end")
     until(lambda: rank_that_has_made_steps(jobs.store, 0), "rank 0 to make steps")
     jobs.cluster.call("scancel", "--signal=TERM", number)

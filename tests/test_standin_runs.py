@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from background import record_of
 from conftest import Cli
+from short_speech import make_short
 
-from trainmark.datasets.ljspeech import make
 from trainmark.platforms import standin
 
 TINY_WORDS = {
@@ -31,9 +31,7 @@ def environment(environment: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("speech") / "set"
-    make.make(folder, clips=24)
-    return folder
+    return make_short(tmp_path_factory.mktemp("speech") / "set", clips=24)
 
 
 def words(workload: str, *more: str | Path) -> list[str | Path]:

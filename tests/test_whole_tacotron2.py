@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from conftest import Cli
 from PIL import Image
+from short_speech import make_short
 
 from trainmark.datasets import audio
-from trainmark.datasets.ljspeech import make
 
 WIDTHS = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")
 TINY = [
@@ -24,9 +24,7 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("speech") / "set"
-    make.make(folder, clips=18)
-    return folder
+    return make_short(tmp_path_factory.mktemp("speech") / "set", clips=18)
 
 
 def run(cli: Cli, *words: str | Path, code: int = 0, **changes: str) -> dict[str, Any]:
@@ -48,12 +46,12 @@ def real_frames(speech: Path) -> int:
 
 def test_the_smoke_recipe_learns_to_read_and_leaves_something_to_listen_to(cli: Cli, tmp_path: Path) -> None:
     document = run(
-        cli, "run", "tacotron2", "--recipe", "smoke", "--platform", "cpu", "--quiet", "--json", "--epochs", "3"
+        cli, "run", "tacotron2", "--recipe", "smoke", "--platform", "cpu", "--quiet", "--json", "--epochs", "2"
     )
     assert document["status"] == "valid"
     history = [evaluation["values"] for evaluation in document["quality"]["history"]]
-    assert history[-1]["val_loss"] < history[0]["val_loss"] / 5
-    assert history[-1]["masked_val_loss"] < history[0]["masked_val_loss"] / 2.5
+    assert history[-1]["val_loss"] < history[0]["val_loss"] / 4
+    assert history[-1]["masked_val_loss"] < history[0]["masked_val_loss"] / 2
     assert history[0]["diagonality"] < 0.3 and history[-1]["diagonality"] > 0.7
     assert 0 < document["data_facts"]["padding_share"] < 0.2
 

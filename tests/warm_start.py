@@ -2,7 +2,8 @@
 
 Importing it takes longer than most commands do, and the tests start hundreds of processes. One that is forked off gets
 its own words, variables and streams, its own network and name where it is to run on another host, and ends like any
-other. Tests of ssh, Slurm and Kubernetes start every process from nothing, as users do.
+other. What ssh, Slurm, Kubernetes or torchrun start is a Python of their own that hands its words over here
+(`handing_over`); one test of ssh and one of Slurm start every process from nothing, as users do.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -34,16 +38,17 @@ WARM = ("trainmark.train.worker", "trainmark.launch.sampler", "trainmark.doctor.
 """Modules that a command which starts them as programs gets forked off, too."""
 STARTING = ("run", "reproduce", "doctor", "verify", "platform")
 """Commands that do."""
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
 
 
 class WarmStart:
     """A server beside the tests that forks a process for every command."""
 
     def __init__(self, folder: Path) -> None:
-        self._address = folder / "socket"
+        self.address = folder / "socket"
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(self._address))
+        listener.bind(str(self.address))
+        self.address.chmod(0o666)  # users of other hosts ask, too; whom the folder keeps out cannot
         listener.listen()
         with listener:
             self._server = subprocess.Popen(
@@ -52,6 +57,11 @@ class WarmStart:
                 # what ranks on a CPU begin with; a process that is forked off cannot have other settings of these
                 env={**os.environ, **files.load("cpu").host_settings, "PYTHONWARNINGS": ""},
             )
+
+    @property
+    def handing_over(self) -> dict[str, str]:
+        """Variables under which whatever starts `trainmark` gets it from here."""
+        return {"PYTHONPATH": str(Path(__file__).parent / "handing_over"), "WARM_START": str(self.address)}
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         def early(variables: Mapping[str, str]) -> dict[str, str]:
@@ -72,13 +82,13 @@ class WarmStart:
     ) -> Warm:
         """`like` is a process whose network, name and mounts it shall have; `streams` are where it reads, writes and
         complains, if that is not to be kept for `communicate`."""
-        return Warm(self._address, words, environment, like, streams)
+        return Warm(self.address, words, environment, like, streams)
 
     @contextlib.contextmanager
     def starting_programs(self) -> Iterator[None]:
         """In which the process of the tests itself has its ranks forked off, as commands have."""
         line = socket.socket(socket.AF_UNIX)
-        line.connect(str(self._address))
+        line.connect(str(self.address))
         _send(line, {"words": None}, [])
         cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         try:
@@ -191,29 +201,48 @@ def _serve(listener: socket.socket) -> NoReturn:
             continue
         listener.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        asked = _receive(line)
-        if asked is None:
+        received = _receive(line)
+        if received is None:
             os._exit(0)
-        if asked[0]["words"] is None:
+        asked, streams = received
+        if asked["words"] is None:
             _fork_on_demand(line)
+        user, handed_over = None, asked["like"] == "who asks"
+        if handed_over:
+            asked["like"], *user = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         pid = os.fork()
         if not pid:
             line.close()
-            _command(*asked)
-        for stream in asked[1]:
+            _command(asked, streams, user)
+        for stream in streams:
             os.close(stream)
         with contextlib.suppress(BrokenPipeError):
             line.sendall(b"%8d" % pid)
+            if handed_over:
+                _end_with(line, pid)
             line.sendall(b"%8d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
 
 
-def _command(asked: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
+def _end_with(line: socket.socket, pid: int) -> None:
+    """Waits until the process has ended, and kills it where the one that asked for it has gone."""
+    if line in select.select([line, os.pidfd_open(pid)], [], [])[0]:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _command(asked: Mapping[str, Any], streams: Sequence[int], user: Sequence[int] | None) -> NoReturn:
+    """`user` are the ids of who it runs as, and of their group, if not who runs the tests."""
     from trainmark.cli.main import main
 
     os.setsid()
+    somebody_else = user and user[0] != os.getuid()  # asked before it goes where users have other numbers
     if asked["like"] is not None:
         _enter(asked["like"])
+    if user and somebody_else:
+        os.setgroups([])
+        os.setgid(user[1])
+        os.setuid(user[0])
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1)  # else what the kernel tells of it is root's
     _move_in(asked, streams)
     if asked["words"][:1] and asked["words"][0] in STARTING:
         _fork_what_is_started()
@@ -370,6 +399,7 @@ def _warm_up() -> None:
     for made in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
         made.atexit = False  # what imports would take apart in the end, which again copies pages
     _measure_briefly()
+    _count_once()
     gc.collect()
     gc.freeze()
 
@@ -383,6 +413,30 @@ def _measure_briefly() -> None:
     matmul_rate.matmul_flops.__kwdefaults__.update(budget_s=0.02, side=512)
     setup.LINK_BUDGET_S = 0.1
     link_levels.SIZE_S, link_levels.MOST_S = 0.005, 0.05
+
+
+def _count_once() -> None:
+    """Counts the FLOPs of the small network that most runs train here, as counting takes them longer than training."""
+    import torch
+
+    from trainmark import workloads
+    from trainmark.workloads.vision import ImageClassifier
+
+    count: Any = ImageClassifier.flops_per_item
+    counted: dict[tuple[str, int], float] = {}
+
+    def network(workload: Any, recipe: Any) -> tuple[str, int]:
+        with torch.device("meta"):
+            return repr(workload.build(recipe)), recipe.image_px
+
+    def flops_per_item(self: Any, recipe: Any) -> float:
+        known = counted.get(network(self, recipe))
+        return count(self, recipe) if known is None else known
+
+    resnet: Any = workloads.load("resnet50")
+    tiny = replace(resnet.recipes["smoke"], width=4)
+    counted[network(resnet, tiny)] = count(resnet, tiny)
+    ImageClassifier.flops_per_item = flops_per_item  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

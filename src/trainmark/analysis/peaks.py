@@ -68,7 +68,7 @@ def card(device: str) -> Peak | None:
 
 def cards(device: str) -> list[Peak]:
     """Every data sheet that a device's name may mean: one where it says all, several where it says less."""
-    sheets = [sheet for name in files.names() for sheet in files.load(name).peaks]
+    sheets = _sheets()
     for sheet in sheets:
         if sheet.fits(device) or any(words <= _words(device) for words in _patterns(sheet)):
             return [sheet]
@@ -80,9 +80,8 @@ def cards(device: str) -> list[Peak]:
 def memory_sizes(device: str) -> set[float]:
     """What memory a card of this name can have, in GiB; empty where that is not known."""
     asked = _words(device) - _vendors()
-    sheets = [sheet for name in files.names() for sheet in files.load(name).peaks]
     fitting = [
-        sheet for sheet in sheets if asked and any(asked <= words or words <= asked for words in _patterns(sheet))
+        sheet for sheet in _sheets() if asked and any(asked <= words or words <= asked for words in _patterns(sheet))
     ]
     known = {sheet.memory_gib for sheet in fitting if sheet.memory_gib is not None}
     return known if known and all(sheet.memory_gib is not None for sheet in fitting) else set()
@@ -90,7 +89,7 @@ def memory_sizes(device: str) -> set[float]:
 
 def highest() -> float:
     """TFLOP/s that no card of the platform files exceeds."""
-    return max(max(sheet.tflops.values()) for name in files.names() for sheet in files.load(name).peaks)
+    return max(max(sheet.tflops.values()) for sheet in _sheets())
 
 
 def family(label: str) -> str | None:
@@ -138,6 +137,12 @@ def mfu(row: PublishedRow) -> float | None:
 def _patterns(sheet: Peak) -> list[set[str]]:
     """The words of each name that a sheet's pattern gives."""
     return [_words(name) for name in sheet.names]
+
+
+@cache
+def _sheets() -> tuple[Peak, ...]:
+    """Of all platform files, which are read once: a page names hundreds of devices."""
+    return tuple(sheet for name in files.names() for sheet in files.load(name).peaks)
 
 
 @cache
