@@ -46,12 +46,12 @@ def real_frames(speech: Path) -> int:
 
 def test_the_smoke_recipe_learns_to_read_and_leaves_something_to_listen_to(cli: Cli, tmp_path: Path) -> None:
     document = run(
-        cli, "run", "tacotron2", "--recipe", "smoke", "--platform", "cpu", "--quiet", "--json", "--epochs", "2"
+        cli, "run", "tacotron2", "--recipe", "smoke", "--platform", "cpu", "--quiet", "--json", "--epochs", "3"
     )
     assert document["status"] == "valid"
     history = [evaluation["values"] for evaluation in document["quality"]["history"]]
-    assert history[-1]["val_loss"] < history[0]["val_loss"] / 4
-    assert history[-1]["masked_val_loss"] < history[0]["masked_val_loss"] / 2
+    assert history[-1]["val_loss"] < history[0]["val_loss"] / 5
+    assert history[-1]["masked_val_loss"] < history[0]["masked_val_loss"] / 2.5
     assert history[0]["diagonality"] < 0.3 and history[-1]["diagonality"] > 0.7
     assert 0 < document["data_facts"]["padding_share"] < 0.2
 
