@@ -238,6 +238,8 @@ def test_runs_are_judged_by_the_site_s_own_figures(
     assert main(["fleet", *runs]) == 6
     assert "the fleet as a whole is slow: its median lies −2" in capsys.readouterr().out
     assert main(["fleet", runs[0]]) == 6
+    pages = sorted((store.folder / "reports").glob("*.html"))
+    assert [page.stem[-7:] for page in pages] == ["1-hosts", "4-hosts"], "a part keeps the whole's"
     (tmp_path / "trainmark.toml").write_text('[[expected]]\nworkload = "resnet50"\nvalue = 80\n', encoding="utf-8")
     assert main(["fleet", *runs]) == 2
     assert "expected, entry 1: key 'recipe' is missing" in capsys.readouterr().err

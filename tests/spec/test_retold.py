@@ -41,6 +41,10 @@ def test_a_hostile_sentence_is_not_matched_for_long() -> None:
         ("The target was missed: its time is not a time to target.", "未达到目标：其时间不是达标时间。"),
         ("resnet50: the model was not evaluated", "resnet50：模型未被评估"),
         ("topology 1x8 and 1x1, precision tf32 and fp32", "拓扑 1x8 与 1x1，精度 tf32 与 fp32"),
+        (
+            "not accepted; slow hosts: 1 of 10; failed hosts: 1 of 10; the median is 7.5 items/s",
+            "不予验收；慢主机：1 / 10；失败主机：1 / 10；中位数为 7.5 items/s",
+        ),
         ("2 threads", "2 个线程"),
         ("4 of 60", "4/60"),
         ("p_core known to ±2 % or 60 s", "p_core 精确到 ±2 % 或 60 s"),

@@ -284,7 +284,8 @@ def _tell(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
 
     screen.file.write(render(fleet, everything=args.everything, **look(screen)))
     if args.html is None and fleet.workload:
-        name = f"fleet-{fleet.workload}-{fleet.recipe_name}-{fleet.created[:19].replace(':', '')}.html"
+        created = fleet.created[:19].replace(":", "")
+        name = f"fleet-{fleet.workload}-{fleet.recipe_name}-{created}-{len(fleet.hosts)}-hosts.html"
         show(f"page: {output.keep_page(name, page, store)}")
 
 

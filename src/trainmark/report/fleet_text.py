@@ -33,7 +33,8 @@ def headline(fleet: Fleet) -> str:
     if not told:
         told.append(f"judged hosts: {hosts}")
     if fleet.median is not None:
-        told.append(f"the median is {number(fleet.median)} {fleet.unit} {plus_minus(fleet.interval)}".rstrip())
+        median = f"the median is {number(fleet.median)} {fleet.unit}"
+        told.append(f"{median} {plus_minus(fleet.interval)}".rstrip())
     return f"{fleet.outcome}; {'; '.join(told)}"
 
 

@@ -220,7 +220,7 @@ def _fitted(template: _Template, text: str) -> dict[str, str] | None:
     values.append(text[at:end])
     most = template.most_words
     following = zip(values, template.pieces[1:], strict=True)
-    if any(value.endswith((":", ",")) and not piece.startswith("'") for value, piece in following):
+    if any(value.endswith((":", ",", ";")) and not piece.startswith("'") for value, piece in following):
         return None  # a shorter sentence begins there
     if any(_NEXT.search(value) for value in values) or (most and any(len(value.split()) > most for value in values)):
         return None
