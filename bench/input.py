@@ -1,5 +1,8 @@
 """Measures how many pictures a second our input makes beside a plain DataLoader with Pillow, both in one run.
 
+Each way has a process of its own, and they take turns. Ours gets the host settings that a run on a CPU has, the others
+what their users have.
+
 Cropped and flipped as for ResNet-50, with the random operations ViT adds, and pictures with masks as for Segmenter:
 scaled, cropped by the rule of three quarters, mirrored, their colours distorted. With `--shards N`, pictures in tar
 shards beside the same ones in folders. With `--peers`, cropped and flipped by torchvision, timm and DALI, too,
@@ -9,24 +12,28 @@ where they are installed, each the way its users run it.
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import os
 import random
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import figures
 import numpy as np
 import numpy.typing as npt
 import psutil
 import torch
+import turns
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset
 
@@ -38,6 +45,7 @@ from trainmark.datasets.imagenet.pack import pack
 from trainmark.datasets.input_pool import InputPool
 from trainmark.datasets.order import rank_batches
 from trainmark.datasets.pictures import Pictures, open_split as open_pictures
+from trainmark.platforms import files
 from trainmark.workloads.normalise import MEAN, STD, normalise
 from trainmark.workloads.segmenter import recipes as segmenter
 from trainmark.workloads.segmenter.batches import SceneData
@@ -49,6 +57,8 @@ SCENE_BATCH, SCENE_PX = 8, 512
 PASSES = 5
 AUGMENT_OPS = 2
 AUGMENT_MAGNITUDE = 9
+LOOK_S, PATIENCE_S = 0.1, 5.0
+"""How often workers are asked whether they still fill their queues, and for how long at most."""
 
 
 def main() -> None:
@@ -64,93 +74,128 @@ def main() -> None:
         "--shards", type=int, default=0, metavar="N", help="only folders beside N tar shards of the same pictures"
     )
     parser.add_argument("--peers", action="store_true", help="only crop and flip, beside DALI, torchvision and timm")
+    parser.add_argument("--child", choices=LOADERS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--operations", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(
-        1
-    )  # the cores belong to the decoding processes; a consumer that spins on them slows both ways
-    if options.shards:
-        with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
-            make_set(Path(folder), options.images)
+    if options.child:
+        serve(options.child, Work(folder=options.folder, workers=options.workers, operations=options.operations))
+        return
+    with tempfile.TemporaryDirectory(prefix="trainmark-input-") as name:
+        folder, work = Path(name), Work(folder=Path(name), workers=options.workers)
+        if options.shards:
+            make_set(folder, options.images)
             print(f"crop and flip, pictures in folders and in {options.shards} shards")
-            report(measure_shards(Path(folder), options))
-        return
-    if options.peers:
-        with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
-            make_set(Path(folder), options.images)
+            shards = make_shards(folder, options.shards)
+            report(measure({"folders": ("ours", work), "shards": ("ours", replace(work, folder=shards))}, options))
+            return
+        if options.peers:
+            make_set(folder, options.images)
             print("crop and flip, beside other loaders")
-            report(measure(open_split(Path(folder), "train"), 0, options, PEERS), "pictures")
-        return
-    if options.scenes != "no":
-        with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
+            peers = {name: (name, work) for name in PEERS}
+            report(
+                measure({"DataLoader + Pillow": ("plain", work), **peers, "trainmark": ("ours", work)}, options),
+                "pictures",
+            )
+            return
+        if options.scenes != "no":
             print("scale, crop, flip and distort 683x512 pictures and masks to 512x512")
-            report(measure_scenes(Path(folder), options))
-    if options.scenes == "only":
-        return
-    with tempfile.TemporaryDirectory(prefix="trainmark-input-") as folder:
-        make_set(Path(folder), options.images)
-        images = open_split(Path(folder), "train")
+            scenes = replace(work, folder=folder / "scenes")
+            make_scenes(scenes.folder, train=min(64, options.images), val=1, classes=150, long_side=683)
+            ways = {"DataLoader + Pillow": ("plain scenes", scenes), "trainmark": ("our scenes", scenes)}
+            report(measure(ways, options))
+        if options.scenes == "only":
+            return
+        make_set(folder, options.images)
         for operations in {"no": (0,), "yes": (AUGMENT_OPS,), "both": (0, AUGMENT_OPS)}[options.augment]:
             title = f"{operations} random operations" if operations else "no random operations"
             print(f"crop, flip, {title}")
-            report(measure(images, operations, options), "augmented pictures" if operations else "pictures")
+            work = replace(work, operations=operations)
+            ways = {"DataLoader + Pillow": ("plain", work), "trainmark": ("ours", work)}
+            report(measure(ways, options), "augmented pictures" if operations else "pictures")
 
 
-Loader = Callable[[Path, int], Iterator[torch.Tensor]]
-"""Endless batches of the pictures in a folder, made by so many workers; ImportError where it is not installed."""
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    folder: Path
+    """Where the set lies."""
+    workers: int
+    operations: int = 0
+    """Random ones after the crop."""
 
 
-def measure(
-    images: ImageSet, operations: int, options: argparse.Namespace, peers: Mapping[str, Loader] = MappingProxyType({})
-) -> dict[str, list[Pass]]:
-    # each way starts its processes once and goes through epoch after epoch, as in a long run
-    with InputPool(
-        {"train": images},
-        workers=options.workers,
-        batch_capacity=BATCH,
-        image_px=SIZE_PX,
-        augment_ops=operations,
-        augment_magnitude=AUGMENT_MAGNITUDE,
-    ) as pool:
-        ours = endless(partial(our_epoch, pool, images, batch_of_floats()))
-        plain = endless(plain_epochs(images, operations, options.workers))
-        ways = {"DataLoader + Pillow": plain}
-        for name, loader in peers.items():
-            try:
-                ways[name] = loader(images.root / images.split, options.workers)
-            except ImportError:
-                print(f"{name:20s} is not installed")
-            except (RuntimeError, OSError) as error:  # built for another torch, or a library of its own is missing
-                print(f"{name:20s} cannot be used here: {error}")
-        ways["trainmark"] = ours
-        passes: dict[str, list[Pass]] = {name: [] for name in ways}
+Loader = Callable[[Work], Iterator[torch.Tensor]]
+"""Endless batches of the pictures in a folder; ImportError where it is not installed."""
+
+
+def measure(ways: Mapping[str, tuple[str, Work]], options: argparse.Namespace) -> dict[str, list[Pass]]:
+    """Passes of each way, by the loader's kind and its work, in turns; ways that cannot be used here are left out."""
+    with ExitStack() as stack:
+        # each starts its processes once and goes through epoch after epoch, as in a long run
+        children = {}
+        for name, (kind, work) in ways.items():
+            child = start(kind, work)
+            stack.callback(child.close)
+            if why_not := child.turn(0):
+                print(f"{name:20s} {why_not}")
+            else:
+                children[name] = child
+        passes: dict[str, list[Pass]] = {name: [] for name in children}
         for _ in range(PASSES):
-            for name, batches in ways.items():
-                # the other way's workers sit still meanwhile: they have filled their queues and wait
-                passes[name].append(one_pass(batches, options))
+            for name, child in children.items():
+                passes[name].append(Pass(**child.turn(options.seconds)))
     return passes
 
 
-def measure_shards(folder: Path, options: argparse.Namespace) -> dict[str, list[Pass]]:
+def start(kind: str, work: Work) -> turns.Child:
+    command = [__file__, "--child", kind, "--folder", str(work.folder)]
+    command += ["--workers", str(work.workers), "--operations", str(work.operations)]
+    ours = kind in ("ours", "our scenes")
+    return turns.Child(command, {**os.environ, **files.load("cpu").host_settings} if ours else os.environ)
+
+
+def serve(kind: str, work: Work) -> None:
+    """A child: to the first line it answers why it cannot be used or nothing, to the others with a pass so long."""
+    # the cores belong to the decoding processes; a consumer that spins on them slows every way
+    torch.set_num_threads(1)
+    batches: Iterator[torch.Tensor] = iter(())
+    for line in sys.stdin:
+        answer: object = ""
+        if float(line):
+            answer = asdict(one_pass(batches, float(line), work.workers))
+        else:
+            try:
+                batches = LOADERS[kind](work)
+                next(batches)
+            except ImportError:
+                answer = "is not installed"
+            except (RuntimeError, OSError) as error:  # built for another torch, or a library of its own is missing
+                if kind not in PEERS:
+                    raise
+                answer = f"cannot be used here: {error}"
+        wait_until_idle()
+        print(json.dumps(answer), flush=True)
+
+
+def wait_until_idle() -> None:
+    """Returns once the workers have filled their queues and sit still, so that whose turn is next has the machine."""
+    until = time.perf_counter() + PATIENCE_S
+    used, before = cpu_s(), -1.0
+    while used - before > LOOK_S / 4 and time.perf_counter() < until:
+        time.sleep(LOOK_S)
+        used, before = cpu_s(), used
+
+
+def make_shards(folder: Path, count: int) -> Path:
+    """The same pictures once more, below the folder of the others."""
     out = folder / "shards"
     out.mkdir()
-    written = list(pack(folder, "train", out, shards=options.shards))
+    written = list(pack(folder, "train", out, shards=count))
     start = time.perf_counter()
     sharded = image_shards.look_at_shards(out, [shard.path for shard in written])
     each_us = 1e6 * (time.perf_counter() - start) / sum(len(shard.pictures) for shard in sharded)
     print(f"{'index':20s} {each_us:6.0f} us a picture, read once")
-    with ExitStack() as stack:
-        ways = {}
-        for name, root in (("folders", folder), ("shards", out)):
-            images = open_pictures(root, "train")
-            pool = stack.enter_context(
-                InputPool({"train": images}, workers=options.workers, batch_capacity=BATCH, image_px=SIZE_PX)
-            )
-            ways[name] = endless(partial(our_epoch, pool, images, batch_of_floats()))
-        passes: dict[str, list[Pass]] = {name: [] for name in ways}
-        for _ in range(PASSES):
-            for name, batches in ways.items():
-                passes[name].append(one_pass(batches, options))
-    return passes
+    return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,13 +228,13 @@ def spread(values: list[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({min(values):{short}} to {max(values):{short}})"
 
 
-def one_pass(batches: Iterator[torch.Tensor], options: argparse.Namespace) -> Pass:
+def one_pass(batches: Iterator[torch.Tensor], seconds: float, workers: int) -> Pass:
     """Measures once the batches that waited ready in the queues are used up."""
-    for _ in range(2 * options.workers + 2):
+    for _ in range(2 * workers + 2):
         next(batches)
     count = 0
     start, cpu_start = time.perf_counter(), cpu_s()
-    while time.perf_counter() - start < options.seconds:
+    while time.perf_counter() - start < seconds:
         count += len(next(batches))
     return Pass(
         images_per_s=count / (time.perf_counter() - start), cpu_ms_per_image=1000 * (cpu_s() - cpu_start) / count
@@ -210,45 +255,55 @@ def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[
         epoch += 1
 
 
-def batch_of_floats() -> torch.Tensor:
-    return torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
+def our_batches(work: Work) -> Iterator[torch.Tensor]:
+    """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
+    images = open_pictures(work.folder, "train")
+    floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
+    with InputPool(
+        {"train": images},
+        workers=work.workers,
+        batch_capacity=BATCH,
+        image_px=SIZE_PX,
+        augment_ops=work.operations,
+        augment_magnitude=AUGMENT_MAGNITUDE,
+    ) as pool:
+        yield from endless(partial(our_epoch, pool, images, floats))
 
 
 def our_epoch(pool: InputPool, images: Pictures, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
-    """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
     for batch in pool.batches("train", shares, transform="train", epoch=epoch):
         yield normalise(batch.images, torch.float32, out=floats[: batch.count])
 
 
-def measure_scenes(folder: Path, options: argparse.Namespace) -> dict[str, list[Pass]]:
-    make_scenes(folder / "set", train=min(64, options.images), val=1, classes=150, long_side=683)
-    recipe = replace(segmenter.REFERENCE, batch_per_device=SCENE_BATCH, input_workers=options.workers)
-    data = SceneData(recipe, folder / "set", Share(rank=0, world=1, local_ranks=1), 0)
+def our_scenes(work: Work) -> Iterator[torch.Tensor]:
+    recipe = replace(segmenter.REFERENCE, batch_per_device=SCENE_BATCH, input_workers=work.workers)
+    data = SceneData(recipe, work.folder, Share(rank=0, world=1, local_ranks=1), 0)
     floats = torch.empty(2 * SCENE_BATCH, 3, SCENE_PX, SCENE_PX, memory_format=torch.channels_last)
-
-    def our_scenes(epoch: int) -> Iterator[torch.Tensor]:
+    epoch = 0
+    while True:
         for batch in data.train(epoch, 0):
             yield normalise(batch.images, torch.float32, out=floats[: batch.count])
+        epoch += 1
 
-    scenes = open_scenes(folder / "set", "train")
-    loader = DataLoader(
-        PlainScenes(scenes),
-        SCENE_BATCH,
-        shuffle=True,
-        num_workers=options.workers,
-        persistent_workers=options.workers > 0,
-    )
-    ways = {
-        "DataLoader + Pillow": endless(lambda _: (pixels for pixels, _ in loader)),
-        "trainmark": endless(our_scenes),
-    }
-    passes: dict[str, list[Pass]] = {name: [] for name in ways}
-    for _ in range(PASSES):
-        for name, batches in ways.items():
-            passes[name].append(one_pass(batches, options))
-    data.close()
-    return passes
+
+def plain_scenes(work: Work) -> Iterator[torch.Tensor]:
+    scenes = PlainScenes(open_scenes(work.folder, "train"))
+    return repeated(DataLoader(scenes, SCENE_BATCH, **loading(work.workers)))
+
+
+def plain_batches(work: Work) -> Iterator[torch.Tensor]:
+    pictures = PlainPictures(open_split(work.folder, "train"), work.operations)
+    return repeated(DataLoader(pictures, BATCH, **loading(work.workers)))
+
+
+def loading(workers: int) -> dict[str, Any]:
+    return {"shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}
+
+
+def repeated(loader: Iterable[tuple[torch.Tensor, object]]) -> Iterator[torch.Tensor]:
+    """The pictures of a loader's batches, epoch after epoch."""
+    return endless(lambda _: (pixels for pixels, _ in loader))
 
 
 class PlainScenes(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -386,36 +441,22 @@ def affine(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
     return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
 
 
-def plain_epochs(images: ImageSet, operations: int, workers: int) -> Callable[[int], Iterator[torch.Tensor]]:
-    loader = DataLoader(
-        PlainPictures(images, operations),
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-    )
-    return lambda epoch: (pixels for pixels, _ in loader)
-
-
-def torchvision_batches(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+def torchvision_batches(work: Work) -> Iterator[torch.Tensor]:
     """As torchvision's own training script reads ImageNet."""
     torchvision = import_module("torchvision")
     transforms = torchvision.transforms
     steps = [transforms.RandomResizedCrop(SIZE_PX), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     pictures = torchvision.datasets.ImageFolder(
-        str(folder), transforms.Compose([*steps, transforms.Normalize(MEAN, STD)])
+        str(work.folder / "train"), transforms.Compose([*steps, transforms.Normalize(MEAN, STD)])
     )
-    loader: DataLoader[tuple[torch.Tensor, int]] = DataLoader(
-        pictures, batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
-    )
-    return endless(lambda _: (pixels for pixels, _ in loader))
+    return repeated(DataLoader(pictures, BATCH, **loading(work.workers)))
 
 
-def timm_batches(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+def timm_batches(work: Work) -> Iterator[torch.Tensor]:
     """As timm's training script reads a folder of classes, with nothing but the crop and the flip."""
     timm = import_module("timm.data")
     loader = timm.create_loader(
-        timm.create_dataset("", root=str(folder)),
+        timm.create_dataset("", root=str(work.folder / "train")),
         input_size=(3, SIZE_PX, SIZE_PX),
         batch_size=BATCH,
         is_training=True,
@@ -423,20 +464,20 @@ def timm_batches(folder: Path, workers: int) -> Iterator[torch.Tensor]:
         interpolation="bilinear",
         mean=MEAN,
         std=STD,
-        num_workers=workers,
+        num_workers=work.workers,
         use_prefetcher=False,
         device=torch.device("cpu"),
     )
-    return endless(lambda _: (pixels for pixels, _ in loader))
+    return repeated(loader)
 
 
-def dali_batches(folder: Path, workers: int) -> Iterator[torch.Tensor]:
+def dali_batches(work: Work) -> Iterator[torch.Tensor]:
     """As DALI's examples read ImageNet, every operator on the CPU; its workers are threads."""
     dali, fn, types = (import_module(name) for name in ("nvidia.dali", "nvidia.dali.fn", "nvidia.dali.types"))
     plugin = import_module("nvidia.dali.plugin.pytorch")
-    pipeline = dali.Pipeline(batch_size=BATCH, num_threads=workers, device_id=None, seed=0)
+    pipeline = dali.Pipeline(batch_size=BATCH, num_threads=work.workers, device_id=None, seed=0)
     with pipeline:
-        files, labels = fn.readers.file(file_root=str(folder), random_shuffle=True, name="pictures")
+        files, labels = fn.readers.file(file_root=str(work.folder / "train"), random_shuffle=True, name="pictures")
         cropped = fn.decoders.image_random_crop(files, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
         square = fn.resize(cropped, size=(SIZE_PX, SIZE_PX), interp_type=types.INTERP_TRIANGULAR)
         floats = fn.crop_mirror_normalize(
@@ -452,6 +493,13 @@ def dali_batches(folder: Path, workers: int) -> Iterator[torch.Tensor]:
 
 
 PEERS: Mapping[str, Loader] = {"torchvision": torchvision_batches, "timm": timm_batches, "DALI": dali_batches}
+LOADERS: Mapping[str, Loader] = {
+    "plain": plain_batches,
+    "ours": our_batches,
+    "plain scenes": plain_scenes,
+    "our scenes": our_scenes,
+    **PEERS,
+}
 
 
 def make_set(root: Path, count: int) -> None:

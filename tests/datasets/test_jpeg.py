@@ -4,9 +4,11 @@ import functools
 import io
 import random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageOps
 
@@ -222,11 +224,25 @@ def test_the_size_offered_to_the_crop_is_that_of_the_picture_it_is_taken_from(
 
 
 @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
-@pytest.mark.parametrize("bottom", [1, 15, 16, 17, 100, 224, 231, 232, 233, 240])
+@pytest.mark.parametrize("bottom", [1, 2, 14, 15, 16, 17, 32, 100, 224, 231, 232, 233, 238, 239, 240])
 def test_leaving_out_what_is_below_the_crop_changes_no_pixel(bottom: int, options: dict[str, Any]) -> None:
     data = encoded(photograph(), **options)
     crop = Crop(top=bottom - 1, left=0, height=1, width=320, resized_height=1, resized_width=320, size=1, keep_left=99)
     assert (decoded(data, crop) == np.asarray(Image.open(io.BytesIO(data)))[bottom - 1, 99]).all()
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("subsampling", ["444", "422", "420", "440", "411"])
+def test_nor_does_it_at_reduced_scale(subsampling: str, factor: int) -> None:
+    data = simplejpeg.encode_jpeg(np.asarray(photograph()), 90, "RGB", subsampling)
+    whole = simplejpeg.decode_jpeg(data, "RGB", min_height=240 // factor, min_width=320 // factor)
+    for bottom in range(40, 241):
+        last = round(bottom / factor)
+        crop = Crop(top=0, left=0, height=bottom, width=320, resized_height=4, resized_width=4, size=4)
+        with mock.patch.object(jpeg, "_resize") as resize, mock.patch.object(jpeg, "_reduction", return_value=factor):
+            decoded(data, crop, may_reduce=True)
+        box = resize.call_args.args[0][0].permute(1, 2, 0).numpy()
+        assert (box == whole[:last]).all(), bottom
 
 
 def test_a_file_cut_short_is_bad_even_where_the_crop_would_not_need_the_rest() -> None:

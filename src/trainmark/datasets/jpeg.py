@@ -174,14 +174,17 @@ class JpegDecoder:
         Raises ValueError where Pillow should look, and if strict also where damage would be passed over.
         """
         whole = data.endswith(_END_OF_IMAGE)
+        source: bytes | bytearray = data
         rows = header.height
-        if whole and bottom + _ROWS_BELOW < rows:
+        # one row more than is wanted: where two share one of colour, smooth upsampling looks at the next of those
+        if whole and bottom + factor < rows:
             # told that the picture ends here, the decoder stops here: nothing below the crop is ever decoded
-            rows = bottom + _ROWS_BELOW
-            data = b"".join((data[: header.height_at], rows.to_bytes(2, "big"), data[header.height_at + 2 :]))
+            rows = bottom + factor
+            source = bytearray(data)
+            source[header.height_at : header.height_at + 2] = rows.to_bytes(2, "big")
         height, width = -(-rows // factor), -(-header.width // factor)
         pixels: Pixels = simplejpeg.decode_jpeg(
-            data,
+            source,
             "RGB",
             # the smallest scale that keeps both minima is the one asked for
             min_height=height if factor > 1 else 0,
@@ -229,7 +232,6 @@ class JpegDecoder:
 
 
 _END_OF_IMAGE = b"\xff\xd9"
-_ROWS_BELOW = 8  # smooth colour upsampling looks one row of colour further; the rest is margin
 
 
 def _stored_box(crop: Crop, header: _Header) -> _Box:

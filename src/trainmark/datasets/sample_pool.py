@@ -39,6 +39,7 @@ Transform = Literal["train", "eval"]
 _TASK = struct.Struct("<iiii")  # generation, slot, first row, last row; 16 bytes, so a pipe never tears one
 _TASKS_A_WRITE = 4096 // _TASK.size  # a pipe takes this much whole or not at all
 _MAX_CHUNK = 16
+_TASKS_A_WORKER = 2  # of a batch: each costs both sides a wake, and the more samples one has, the more are read ahead
 _JOIN_TIMEOUT_S = 5.0
 _TRAINERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -204,7 +205,7 @@ class SamplePool(Generic[Made]):
         slot.clear()
         slot.share = share
         self._ring.write_request(slot.number, share, how)
-        chunk = max(1, min(_MAX_CHUNK, math.ceil(count / (4 * max(1, self._workers)))))
+        chunk = max(1, min(_MAX_CHUNK, math.ceil(count / (_TASKS_A_WORKER * max(1, self._workers)))))
         tasks = [(self._generation, slot.number, first, min(first + chunk, count)) for first in range(0, count, chunk)]
         slot.pending = len(tasks)
         if self._decoders is not None:
@@ -366,19 +367,20 @@ class _Job:
 def _make_rows(job: _Job, slot: int, first: int, last: int, generation: int) -> list[tuple[int, str]]:
     """Makes the samples of rows [first, last) of a slot in place; returns the rows that could not be read, and why."""
     ring = job.ring
-    set_number, at_random, seed, epoch = (int(word) for word in ring.how[slot])
+    set_number, at_random, seed, epoch = ring.how[slot].tolist()
+    indices, views = ring.indices[slot, first:last].tolist(), ring.views[slot, first:last].tolist()
     bad: list[tuple[int, str]] = []
     found: list[tuple[int, WantedSample, Any]] = []
-    for row in range(first, last):
+    for row, index, view in zip(range(first, last), indices, views, strict=True):
         if ring.generation[0] != generation:
             return bad  # nobody waits for this batch any more
         sample = WantedSample(
             set_number=set_number,
-            index=int(ring.indices[slot, row]),
+            index=index,
             at_random=bool(at_random),
             seed=seed,
             epoch=epoch,
-            view=int(ring.views[slot, row]),
+            view=view,
         )
         try:
             found.append((row, sample, job.maker.read(sample)))
