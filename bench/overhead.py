@@ -1,6 +1,6 @@
 """What the harness costs a step: trainmark's loop beside a bare PyTorch loop doing the same work, in one run.
 
-    python bench/overhead.py [--steps 3000] [--passes 20]
+    python bench/overhead.py [--steps 1000] [--passes 60]
 
 A tiny network makes the step as short as it can be, so that all that is left is overhead. Short passes alternate, and
 the median over pairs of passes is reported, on the wall clock and in the thread's CPU time: the wall clock of a shared
@@ -157,8 +157,8 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--passes", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--passes", type=int, default=60)
     args = parser.parse_args()
     torch.set_num_threads(1)
     device = Platform(files.load("cpu")).open(0)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from trainmark.platforms.timestamps import Marks
+from trainmark.platforms.timestamps import HostMarks, Marks
 
 MOST_STEPS_IN_FLIGHT = 4
 """How far the host may run ahead of the device: enough to hide the host, little enough to bound memory."""
@@ -53,6 +53,7 @@ class Clock:
         """`began_ns` is the worker's first line, `startup_ns` what its launcher needed to get there."""
         self._marks = marks
         self._mark = marks.mark
+        self._runs_ahead = not isinstance(marks, HostMarks)
         self._synchronize = synchronize
         self._now_ns = now_ns
         self._edge_ns = now_ns() if began_ns is None else began_ns
@@ -137,7 +138,7 @@ class Clock:
         self._queue.append((self._wait_from, self._ready, end, self._exchanges, items))
         self._wait_from, self._exchanges = end, ()
         self.steps += 1
-        if len(self._queue) > MOST_STEPS_IN_FLIGHT:
+        if self._runs_ahead and len(self._queue) > MOST_STEPS_IN_FLIGHT:
             self._marks.wait_for(self._queue[-MOST_STEPS_IN_FLIGHT - 1][2])
 
     def own_work_done(self) -> None:

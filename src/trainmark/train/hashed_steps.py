@@ -83,7 +83,7 @@ class HashedSteps:
                 self.job.device.synchronize()
                 break
         finally:
-            stepper.watch = nullcontext()
+            stepper.watch = None
 
     def _hash_step(self, batch: Any, found: dict[Quantity, Tensor]) -> tuple[dict[Quantity, int], dict[Quantity, int]]:
         """The hashes of a step, and those of the weights before it. `found` is filled by the gradients' hooks, too."""
@@ -159,7 +159,7 @@ class HashedSteps:
                 rounded.active, stepper.watch = True, rounded
             with self._nothing_drawn():
                 loss = stepper.step(batch, between)
-            stepper.watch = nullcontext()
+            stepper.watch = None
             total = job.collectives.total({"loss": float(loss)})["loss"] / job.collectives.world
             steps.append(
                 StepNumbers(

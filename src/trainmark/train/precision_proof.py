@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -94,7 +93,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._hook.remove()
-        self._stepper.watch = nullcontext()
+        self._stepper.watch = None
         if kind is None:
             self._proof.note(self._seen())
 

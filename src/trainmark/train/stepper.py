@@ -54,9 +54,10 @@ class Stepper:
         self.optimizer = optimizer([master.get(id(p), p) for p in parameters])
         self.scaler = torch.amp.GradScaler(device.torch.type, enabled=precision.scales_loss)
         self.arithmetic = device.arithmetic(precision)
-        self._autocast = device.autocast(precision)  # made once: making it takes longer than entering it
-        self.watch: AbstractContextManager[object] = nullcontext()
-        """Looks at the next step from inside its arithmetic, until it puts a nullcontext back."""
+        # made once: making it takes longer than entering it
+        self._autocast = device.autocast(precision) if precision.autocast else None
+        self.watch: AbstractContextManager[object] | None = None
+        """Looks at the next step from inside its arithmetic, until it takes itself away."""
         self._learning_rate: float | None = None
         self._clip_gradient_norm = clip_gradient_norm
         self._accumulate = accumulate
@@ -74,8 +75,11 @@ class Stepper:
         Among several ranks it is weighted by this rank's share, so that the plain mean over ranks is the step's loss.
         `between` is called when the gradients are there, exchanged and not used yet.
         """
-        with self.arithmetic, self.watch:
+        if self.watch is None and isinstance(self.arithmetic, nullcontext):  # which takes longer than one would think
             loss = self._step(batch, between)
+        else:
+            with self.arithmetic, self.watch or nullcontext():
+                loss = self._step(batch, between)
         if self._average:
             self._average.follow()
         return loss
@@ -90,7 +94,7 @@ class Stepper:
             self.scaler.unscale_(self.optimizer)  # the limit is for the gradients themselves
             updated = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
             self.parallel.clip_gradients(updated, self._clip_gradient_norm)
-        if self.scaler.is_enabled():
+        if self.precision.scales_loss:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
@@ -113,13 +117,16 @@ class Stepper:
 
     def gradients(self, part: Any, batch: Any) -> Tensor:
         """Adds the gradients of a part of the step's batch and returns its part of the loss."""
-        with self._autocast:
+        if self._autocast is None:
             loss = self._loss(self.model, part)
+        else:
+            with self._autocast:
+                loss = self._loss(self.model, part)
         weight = 1.0 if part is batch and self._world == 1 else self._weight(part, batch)
         weighted = loss if weight == 1 else loss * weight
         self.parallel.before_backward()
-        # a scaler that is not enabled hands everything through, here and in the update
-        self.scaler.scale(weighted).backward()  # type: ignore[no-untyped-call]
+        to_go_back = self.scaler.scale(weighted) if self.precision.scales_loss else weighted
+        to_go_back.backward()  # type: ignore[no-untyped-call]
         self.parallel.after_backward()
         return weighted.detach()
 
