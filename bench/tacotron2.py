@@ -158,9 +158,6 @@ def serve(kind: str, precision: Precision, clips: int, frames: int) -> None:
     torch.manual_seed(0)
     steps = {"textbook": textbook_step, "ours": our_step}
     make = steps[kind] if kind in steps else lambda _, batch: peer_step(peers.speech_networks()[kind], batch)
-    # a short step first, so that what happens once (pages, libraries, optimizer state) is behind both
-    step = make(precision, some_batch(clips, 20))
-    step()
     step = make(precision, some_batch(clips, frames))
     turns.serve(step, lambda seconds: (seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
 
@@ -175,6 +172,7 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int, o
         children[precision.name] = turns.Child([*command, "ours", "--precisions", precision.name], tuned)
     answers: dict[str, list[tuple[float, float]]] = {name: [] for name in children}
     peaks = []
+    turns.settle(children.values())
     for _ in range(rounds):
         peaks.append(turns.matmul_peak(torch.float32))
         for name, child in children.items():

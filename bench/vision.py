@@ -147,7 +147,6 @@ def serve(kind: str, name: str, precision: Precision, batch: int) -> None:
     torch.manual_seed(0)
     make = STEPS[kind] if kind in STEPS else peer_steps(name)[kind]
     step = make(name, precision, images(batch, reference(name)))
-    step()
     turns.serve(step)
 
 
@@ -166,6 +165,7 @@ def compare(name: str, precision: Precision, args: argparse.Namespace) -> None:
     children[args.kind] = turns.Child([*command, "--child", args.kind], tuned)
     seconds: dict[str, list[float]] = {kind: [] for kind in children}
     peaks = []
+    turns.settle(children.values())
     for _ in range(args.rounds):
         for kind, child in children.items():
             seconds[kind].append(child.turn(args.seconds))

@@ -155,7 +155,7 @@ def serve(kind: str, layers: int, clips: int, samples: int) -> None:
     torch.manual_seed(0)
     recipe = recipe_of(layers)
     step = (plain_step if kind == "plain" else our_step)(recipe, some_batch(clips, samples))
-    losses = [step()]
+    losses: list[float] = []
     # several steps a turn: the first finds caches as the other process left them
     turns.serve(lambda: losses.extend(step() for _ in range(STEPS_A_TURN)), lambda s: (s / STEPS_A_TURN, losses))
 
@@ -168,6 +168,7 @@ def compare_training(layers: int, clips: int, samples: int, rounds: int) -> None
         "ours": turns.Child([*words, "ours"], tuned),
     }
     answers: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in children}
+    turns.settle(children.values())
     for _ in range(rounds):
         for name, child in children.items():
             answers[name].append(child.turn(0))
