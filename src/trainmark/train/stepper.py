@@ -75,7 +75,7 @@ class Stepper:
         Among several ranks it is weighted by this rank's share, so that the plain mean over ranks is the step's loss.
         `between` is called when the gradients are there, exchanged and not used yet.
         """
-        if self.watch is None and isinstance(self.arithmetic, nullcontext):  # which takes longer than one would think
+        if self.watch is None and isinstance(self.arithmetic, nullcontext):  # entering it costs a microsecond
             loss = self._step(batch, between)
         else:
             with self.arithmetic, self.watch or nullcontext():
@@ -125,8 +125,8 @@ class Stepper:
         weight = 1.0 if part is batch and self._world == 1 else self._weight(part, batch)
         weighted = loss if weight == 1 else loss * weight
         self.parallel.before_backward()
-        to_go_back = self.scaler.scale(weighted) if self.precision.scales_loss else weighted
-        to_go_back.backward()  # type: ignore[no-untyped-call]
+        scaled = self.scaler.scale(weighted) if self.precision.scales_loss else weighted
+        scaled.backward()  # type: ignore[no-untyped-call]
         self.parallel.after_backward()
         return weighted.detach()
 
