@@ -22,7 +22,8 @@ from trainmark.spec.errors import HangError, InvalidResultError, NotReadyError, 
 from trainmark.spec.labels import tag_words
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
-from trainmark.store.store import Store, Wanted, default_folder, read_record
+from trainmark.store.row import Wanted
+from trainmark.store.store import Store, default_folder, read_record
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.comparison import Comparison

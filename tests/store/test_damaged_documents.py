@@ -36,7 +36,8 @@ from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record, parse
 from trainmark.spec.run_folder import HEAD_FILE, PLAN_FILE
 from trainmark.store import gather
-from trainmark.store.store import Store, read_record, row_of
+from trainmark.store.row import row_of
+from trainmark.store.store import Store, read_record
 
 TRIES = int(os.environ.get("TRAINMARK_TRIES", "400"))
 """Mutations of each kind of document; the same ones every time, and more where somebody asks for them."""

@@ -14,7 +14,7 @@ from trainmark.analysis.subject import Subject
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import short_device
 from trainmark.spec.record import Record
-from trainmark.store.store import StoreRow
+from trainmark.store.row import StoreRow
 
 COMMIT = "commit"
 """The tag by which a run says which state of its user's own code ran."""

@@ -12,7 +12,8 @@ from trainmark.spec.duration import parse_seconds
 
 if TYPE_CHECKING:
     from trainmark.store.removal import Removable
-    from trainmark.store.store import Store, StoreRow
+    from trainmark.store.row import StoreRow
+    from trainmark.store.store import Store
 
 HELP = "Make room: remove old checkpoints, old runs, or caches that are made again when needed."
 EXAMPLES = """\
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.spec import escape
     from trainmark.spec.errors import UsageError, nearest
     from trainmark.store import removal
-    from trainmark.store.store import Store, default_folder, instant, newest_first
+    from trainmark.store.row import instant, newest_first
+    from trainmark.store.store import Store, default_folder
 
     if unknown := [kind for kind in args.kinds if kind not in KINDS]:
         raise UsageError(f"WHAT {unknown[0]!r} is not known; {nearest(unknown[0], KINDS)}")

@@ -155,7 +155,8 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     from trainmark.analysis.trend import followed
     from trainmark.published.lookup import subject
     from trainmark.spec.errors import UsageError
-    from trainmark.store.store import read_record, row_of
+    from trainmark.store.row import row_of
+    from trainmark.store.store import read_record
 
     word = args.trend
     if args.runs:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainmark.analysis.subject import Subject
 from trainmark.spec.errors import TrainmarkError, UsageError, nearest
 from trainmark.spec.published_row import PREFIX
+from trainmark.store.row import Wanted
 from trainmark.store.store import SHORTEST_GROUP, read_record
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def group(word: str, store: Store) -> list[Record]:
     """The records of the group meant; none where the word is the beginning of no group."""
     if len(word) < SHORTEST_GROUP:
         return []
-    rows = store.rows(group=word) or [row for row in store.rows() if row.group and row.group.startswith(word)]
+    rows = store.rows(Wanted(group=word))
+    rows = [row for row in rows if row.group == word] or rows
     names = sorted({str(row.group) for row in rows})
     if len(names) > 1:
         raise UsageError(f"{word!r} could be any of {len(names)} groups: {', '.join(names[:5])}")
