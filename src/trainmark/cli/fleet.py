@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_plan_options, from_args
+from trainmark.cli.options import add_options, from_args
 from trainmark.cli.rendering import absolute, add_slurm_options, settled, slurm_script
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 from trainmark.cli.verdict import parse_threshold
+from trainmark.launch.options import PLAN
 from trainmark.spec.errors import TrainmarkError, UsageError
 
 if TYPE_CHECKING:
@@ -41,10 +42,11 @@ said."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_plan_options(
+    add_options(
         parser,
+        PLAN,
         metavar="RUN|FOLDER|WORKLOAD",
-        words="runs, groups or record files, or a folder of them; with --hosts or --slurm the workload to run "
+        workloads="runs, groups or record files, or a folder of them; with --hosts or --slurm the workload to run "
         "(default: the newest fleet again)",
     )
     add = parser.add_argument

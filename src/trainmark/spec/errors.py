@@ -49,6 +49,18 @@ class HangError(TrainmarkError):
     exit_code = 124
 
 
+KINDS = (UsageError, NotReadyError, WorkloadError, InvalidResultError, HangError)
+
+
+def error_of(exit_code: int, sentence: str) -> BaseException:
+    """The error behind the exit code of another process."""
+    if exit_code == 130:
+        return KeyboardInterrupt(sentence)
+    if exit_code == 143:
+        return SystemExit(exit_code)
+    return next((kind for kind in KINDS if kind.exit_code == exit_code), WorkloadError)(sentence)
+
+
 NEAR = 0.65
 """From so like on, one word may be a slip for another; `cost` and `compute` are 0.55."""
 NO_PROCESSES = (

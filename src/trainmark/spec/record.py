@@ -154,13 +154,6 @@ class Record:
         plan = self.plan
         return f"<Record {self.run_id}: {plan.workload} {plan.recipe_name} {plan.topology}, {self.status}>"
 
-    def __str__(self) -> str:
-        return VIEWS["text"](self) if "text" in VIEWS else repr(self)
-
-    def _repr_html_(self) -> str | None:
-        """What a notebook shows instead of the text."""
-        return VIEWS["html"](self) if "html" in VIEWS else None
-
     @property
     def precision(self) -> str:
         """What the run was computed in, as its first step showed; what was asked for where that was not seen."""
@@ -309,10 +302,6 @@ def _on_the_logarithm(quantity: Any) -> Any:
         return {**quantity, "interval": list(around(value, (high - low) / 2 / value))}
     except (KeyError, TypeError, ValueError, ArithmeticError):  # it has none, or is damaged, which is said later
         return quantity
-
-
-VIEWS: dict[Literal["text", "html"], Callable[[Record], str]] = {}
-"""How a record shows itself; whoever can draw one says so here, as drawing is not this room's business."""
 
 
 def coverage(*, full: bool, steps: int, warmup: int) -> str:

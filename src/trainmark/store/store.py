@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.spec.whole_files import UNFINISHED, write_once, write_whole
@@ -60,7 +60,8 @@ class StoreContents:
     """By which a run of these can be told from all others in the store: the last part of its id, or all of it."""
 
 
-class _Listing(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
     rows: list[StoreRow]
     count: int
     """Of all that fit."""
