@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.cli.main import COMMANDS
+from trainmark.cli.main import commands
 from trainmark.platforms import files as platform_files
 
 SOURCE = Path(__file__).parent.parent / "src" / "trainmark"
@@ -170,10 +170,10 @@ def test_the_names_of_all_vendors_are_looked_for() -> None:
 
 
 def test_no_command_reaches_into_another_and_none_hands_its_arguments_to_a_library() -> None:
-    commands = {f"trainmark.cli.{module}" for module in COMMANDS.values()}
-    for module in COMMANDS.values():
-        path = SOURCE / "cli" / f"{module}.py"
-        assert not imports(path) & commands, path
+    modules = {source.module for source in commands().values()}
+    for module in modules:
+        path = SOURCE.parent / f"{module.replace('.', '/')}.py"
+        assert not imports(path) & modules, path
     for room in set(MAY_IMPORT) - {"cli"}:
         for path in files(room):
             is_a_program = '__name__ == "__main__"' in path.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
+NAME = "audit"
 HELP = "Hold runs, published pages, MLPerf logs and event logs against everything known about them: a lie detector."
 EXAMPLES = """\
   trainmark audit                         the newest run, gathered anew from its events

@@ -9,6 +9,7 @@ SHELLS = ("bash", "zsh", "fish")
 RUNS = "runs"
 NEWEST = 50
 """Runs that are offered."""
+NAME = "completion"
 HELP = "Print a script that completes commands, options, their values and runs in bash, zsh or fish."
 EXAMPLES = """\
   trainmark completion bash > ~/.local/share/bash-completion/completions/trainmark
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
     from trainmark.cli.main import parser
 
-    top = parser()
+    top = parser(complete=True)
     _mark(top)
     print(shtab.complete(top, args.shell))
     return 0
@@ -78,7 +79,7 @@ def _known_values() -> dict[str, tuple[str, ...]]:
         "workload": workloads.names(),
         "workloads": workloads.names(),
         "recipe": tuple(recipes),
-        "platform": files.names(),
+        "platform": tuple(files.names()),
         "precision": tuple(PRECISIONS),
         "metric": tuple(METRICS),
         "word": tuple(entry.name for entry in meanings("en")),

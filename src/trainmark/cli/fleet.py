@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainmark.store.fleets import FleetLog, PairsDone
     from trainmark.store.store import Store
 
+NAME = "fleet"
 HELP = "Run one workload on every node by itself, and name the slow host and the slow cable."
 EXAMPLES = """\
   trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200     every host at once, then one judgement

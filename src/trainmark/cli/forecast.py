@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainmark.analysis.forecast.whole import WholeForecast
     from trainmark.spec.topology import Topology
 
+NAME = "forecast"
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
 EXAMPLES = """\
   trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone

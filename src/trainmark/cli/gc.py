@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainmark.store.row import StoreRow
     from trainmark.store.store import Store
 
+NAME = "gc"
 HELP = "Make room: remove old checkpoints, old runs, or caches that are made again when needed."
 EXAMPLES = """\
   trainmark gc --dry-run                  checkpoints of runs older than 30 days, and their bytes

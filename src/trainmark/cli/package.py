@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+NAME = "package"
 HELP = "Write runs as the folder MLPerf Training takes: logs, the system's description, how to run it again."
 EXAMPLES = """\
   trainmark package mlperf a1 b2 c3 d4 e5 --org Lumen --out lumen-4.0    five runs of one plan, five seeds

@@ -16,6 +16,7 @@ from trainmark.spec.retold import told
 if TYPE_CHECKING:
     from trainmark.spec.plan import Plan
 
+NAME = "plan"
 HELP = "Print the decided plan and run nothing."
 EXAMPLES = """\
   trainmark plan resnet50 --recipe reference --topology 1x8

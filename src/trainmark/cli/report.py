@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
+NAME = "report"
 HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, OpenMetrics, a published form, an mllog."
 EXAMPLES = """\
   trainmark report                        a page of the newest 10 runs, in the store

@@ -9,6 +9,7 @@ from trainmark.cli.terminal import say
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
 from trainmark.spec.errors import UsageError
 
+NAME = "reproduce"
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."
 EXAMPLES = """\
   trainmark reproduce last                         the newest run, once more

@@ -6,6 +6,7 @@ import argparse
 
 from trainmark.cli.removing import add_removal_options, carry_out, may_go_on
 
+NAME = "rm"
 HELP = "Remove runs from the store: records, events, checkpoints, samples and pages."
 EXAMPLES = """\
   trainmark rm a1b2c3 --dry-run           what would go, and how many bytes

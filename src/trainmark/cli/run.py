@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
+NAME = "run"
 HELP = "Train workloads and record how fast, how well and how steadily."
 EXAMPLES = """\
   trainmark run                                  all workloads, full-size models, in three minutes

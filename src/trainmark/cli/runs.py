@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainmark.store.store import Store
 
 NO_RECORD = "no record"
+NAME = "runs"
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
   trainmark runs                          the newest 20 runs

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trainmark.analysis.scaling import Scaling
     from trainmark.store.store import Store
 
+NAME = "scaling"
 HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
 EXAMPLES = """\
   trainmark scaling                       every group of like runs in the store

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from trainmark.spec.record import Record
 
+NAME = "show"
 HELP = "Show one run: its table, notes and files; with --all its plan, metrics, phases, steps, quality and machine."
 EXAMPLES = """\
   trainmark show                          the newest run

@@ -27,7 +27,7 @@ Place = str | PathLike[str]
 """A file or a folder."""
 
 
-class Option(NamedTuple):
+class CommandOption(NamedTuple):
     """How a field is written on a command line."""
 
     flag: str
@@ -200,12 +200,12 @@ class RunOptions:
                 yield (f"{option}={text}",) if text.startswith("-") else (option, text)
 
 
-def option_of(each: Field[Any]) -> Option:
+def option_of(each: Field[Any]) -> CommandOption:
     """How a field of RunOptions is written on a command line."""
     written = dict(each.metadata)
     if written["flag"] is None:
         written["flag"] = f"--{each.name.replace('_', '-')}"
-    return Option(**written)
+    return CommandOption(**written)
 
 
 def settings_of(values: Mapping[str, object]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ CREATE INDEX newest ON files (instant, name)"""
 Answer = TypeVar("Answer")
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A record file: how it looked when it was read, and its row, or why it is not a record."""
 
     size: int
@@ -38,7 +38,7 @@ class DamagedIndexError(Exception):
     """The file holds something else than what was written to it."""
 
 
-class Index:
+class StoreIndex:
     """The table of one open database."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -53,14 +53,14 @@ class Index:
     def count(self) -> int:
         return int(self._database.execute("SELECT count(instant) FROM files").fetchone()[0])
 
-    def newest(self) -> Iterator[tuple[str, Entry]]:
+    def newest(self) -> Iterator[tuple[str, IndexEntry]]:
         """Every file that held a record, the newest first."""
         yield from self._entries("instant IS NOT NULL ORDER BY instant DESC, name DESC")
 
-    def damaged(self) -> list[tuple[str, Entry]]:
+    def damaged(self) -> list[tuple[str, IndexEntry]]:
         return list(self._entries("instant IS NULL ORDER BY name"))
 
-    def _entries(self, where: str) -> Iterator[tuple[str, Entry]]:
+    def _entries(self, where: str) -> Iterator[tuple[str, IndexEntry]]:
         query = f"SELECT name, size, mtime_ns, entry FROM files WHERE {where}"  # noqa: S608 - one of two texts above
         for name, size, mtime_ns, entry in self._database.execute(query):
             try:
@@ -69,9 +69,9 @@ class Index:
                 raise DamagedIndexError from error
             if row and f"{row.run_id}.json" != name:
                 raise DamagedIndexError
-            yield name, Entry(size, mtime_ns, row, problem)
+            yield name, IndexEntry(size, mtime_ns, row, problem)
 
-    def put(self, entries: Iterable[tuple[str, Entry]]) -> None:
+    def put(self, entries: Iterable[tuple[str, IndexEntry]]) -> None:
         rows = [
             (name, size, mtime_ns, instant(row.created) if row else None, msgspec.json.encode((row, problem)))
             for name, (size, mtime_ns, row, problem) in entries
@@ -86,13 +86,13 @@ class Index:
                 self._database.executemany("DELETE FROM files WHERE name = ?", rows)
 
 
-def ask(path: Path, question: Callable[[Index], Answer]) -> Answer:
+def ask(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
     """What the index in a file answers. A damaged one is made again; where none can be kept, one in memory answers."""
     if path.parent.is_dir():
         for _ in range(2):
             try:
                 with contextlib.closing(_connect(path)) as database:
-                    return question(Index(database))
+                    return question(StoreIndex(database))
             except sqlite3.OperationalError:  # read-only, full, or locked for long
                 break
             except (sqlite3.DatabaseError, DamagedIndexError):
@@ -100,7 +100,7 @@ def ask(path: Path, question: Callable[[Index], Answer]) -> Answer:
     with contextlib.closing(sqlite3.connect(":memory:")) as memory:
         with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path, mode="ro")) as database:
             database.backup(memory)
-        return question(Index(memory))
+        return question(StoreIndex(memory))
 
 
 def delete(path: Path) -> None:

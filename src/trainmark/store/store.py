@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.spec.whole_files import UNFINISHED, write_once, write_whole
-from trainmark.store.index import Entry, Index, ask, delete
+from trainmark.store.index import IndexEntry, StoreIndex, ask, delete
 from trainmark.store.row import StoreRow, Wanted, folder_row, newest_first, row_of
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
@@ -119,7 +119,7 @@ class Store:
             raise kind(f"record {path} could not be written: {error.strerror}") from error
         # the record is safe whatever happens here; the next listing finds what the index lacks
         with contextlib.suppress(Exception):
-            entry = Entry(*self._look(path.name), row_of(record))
+            entry = IndexEntry(*self._look(path.name), row_of(record))
             ask(self.index, lambda index: index.put([(path.name, entry)]))
         return path
 
@@ -294,7 +294,7 @@ class Store:
         except OSError:
             return []
 
-    def _list(self, index: Index, wanted: Wanted, limit: int | None, *, count_all: bool = True) -> _Listing:
+    def _list(self, index: StoreIndex, wanted: Wanted, limit: int | None, *, count_all: bool = True) -> _Listing:
         """Reads the files that are new or were damaged, and checks each file whose row it gives.
 
         Records are never rewritten, so nobody looks at 50,000 files for the sake of twenty rows."""
@@ -334,17 +334,17 @@ class Store:
             return -1, -1
         return status.st_size, status.st_mtime_ns
 
-    def _read_entry(self, name: str) -> Entry:
+    def _read_entry(self, name: str) -> IndexEntry:
         path, look = self.records / name, self._look(name)
         try:
             row = row_of(read_record(path))
         except UsageError as error:
-            return Entry(*look, None, str(error).removeprefix(f"record file {path} "))
+            return IndexEntry(*look, None, str(error).removeprefix(f"record file {path} "))
         except Exception as error:  # whatever one file does to us, the others are listed
-            return Entry(*look, None, f"cannot be read here: {type(error).__name__}: {error}")
+            return IndexEntry(*look, None, f"cannot be read here: {type(error).__name__}: {error}")
         if f"{row.run_id}.json" != name:
-            return Entry(*look, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
-        return Entry(*look, row)
+            return IndexEntry(*look, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
+        return IndexEntry(*look, row)
 
 
 def read_record(path: Path) -> Record:
