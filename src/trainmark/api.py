@@ -14,12 +14,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.analysis.subject import Subject
 from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
 from trainmark.report import NEWEST
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
+from trainmark.store.lookup import Subject, of_records
 from trainmark.store.row import Wanted
 from trainmark.store.store import Store, default_folder, read_record
 
@@ -382,7 +382,7 @@ def _store(folder: Place | None) -> Store:
 
 
 def _subject(runs: Runs, store: Store) -> Subject:
-    from trainmark.published.lookup import of_records, subject
+    from trainmark.published.lookup import subject
 
     if isinstance(runs, Subject):
         return runs

@@ -214,18 +214,14 @@ def _newest(store: Store) -> _Found:
 
 def _of_words(words: Sequence[str], store: Store) -> _Found:
     from trainmark.analysis.fleet.hosts import HostRuns, by_host
-    from trainmark.published.lookup import subject
     from trainmark.store import fleet_folder
+    from trainmark.store.lookup import records_of
 
     folders = [word for word in words if Path(word).expanduser().is_dir()]
     if folders and len(words) > 1:
         raise UsageError(f"{folders[0]} is a folder, which is judged by itself; leave the other words out")
     if not folders:
-        found = [subject(word, store) for word in words]
-        for one in found:
-            if one.row is not None:
-                raise UsageError(f"{one.row.name} is published, and no host of a fleet; name runs")
-        return _Found(hosts=by_host([record for one in found for record in one.records]))
+        return _Found(hosts=by_host(records_of(words, store)))
     folder = fleet_folder.read(Path(folders[0]).expanduser())
     hosts = by_host(folder.records)
     known = {one.host for one in hosts}

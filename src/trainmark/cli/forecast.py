@@ -80,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
 def _of_runs(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
     from trainmark.analysis.forecast import sizes, until
     from trainmark.cli.terminal import say
-    from trainmark.published.lookup import records_of
     from trainmark.published.mlperf import needed
     from trainmark.spec.errors import UsageError
+    from trainmark.store.lookup import records_of
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())

@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, look, result_is_kept, say
-    from trainmark.published.lookup import records_of
     from trainmark.published.mlperf.audit_result import audits
     from trainmark.published.mlperf.folder import result_folders
     from trainmark.published.mlperf.package import write_package
@@ -44,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.report.publish import publishable
     from trainmark.spec import escape
     from trainmark.spec.audit import is_wrong
+    from trainmark.store.lookup import records_of
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())

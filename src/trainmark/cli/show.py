@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.analysis.forecast.outcome import outcomes
     from trainmark.analysis.priced import priced
     from trainmark.cli.terminal import console, look
-    from trainmark.published.lookup import group
     from trainmark.spec import escape
     from trainmark.spec.errors import UsageError
+    from trainmark.store.lookup import group
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
