@@ -5,18 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from trainmark.spec.record import Record
+from typing import Any
 
 
 class TrainmarkError(Exception):
     """A failure the user can act on: its text is the sentence shown, `exit_code` what the process ends with."""
 
     exit_code = 1
-    record: Record | None = None
-    """What a run that failed had measured by then, where it left a record."""
+    record: Any = None
+    """The Record of a run that failed, where it left one."""
 
 
 class UsageError(TrainmarkError):

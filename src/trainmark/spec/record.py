@@ -12,7 +12,6 @@ import msgspec
 
 from trainmark.spec import series
 from trainmark.spec.artifact import Artifact
-from trainmark.spec.beyond import beyond, restored
 from trainmark.spec.errors import UsageError, misfit
 from trainmark.spec.intervals import around
 from trainmark.spec.machine import Environment
@@ -171,7 +170,7 @@ class Record:
         return series.of_timeline(self.timeline, self.loss)
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = restored(self._known(), self.unknown)
+        document: dict[str, Any] = _merge(self._known(), self.unknown)
         return document
 
     def _known(self) -> dict[str, Any]:
@@ -246,7 +245,9 @@ class Record:
             **{name: getattr(found, name) for name in _PLAIN},
         )
         known = {**record._known(), "environment": msgspec.to_builtins(record.environment)}
-        unknown = beyond(upgraded, {**known, "telemetry": {"machines": known["telemetry"].get("machines", ())}})
+        unknown = _unknown_fields(
+            upgraded, {**known, "telemetry": {"machines": known["telemetry"].get("machines", ())}}
+        )
         return replace(record, unknown=unknown) if unknown else record
 
 
@@ -454,3 +455,34 @@ def _unpack(runs: Sequence[tuple[int, int]]) -> list[int]:
     for count, value in runs:
         items += [value] * count
     return items
+
+
+def _unknown_fields(document: Any, known: Any) -> dict[str, Any]:
+    """The part of a document that `known`, which was made of it, does not hold; entries of a list go by their place."""
+    if isinstance(document, Mapping) and isinstance(known, Mapping):
+        pairs = [(str(name), value, name in known, known.get(name)) for name, value in document.items()]
+    elif isinstance(document, list) and isinstance(known, (list, tuple)) and len(document) == len(known):
+        if not document or not isinstance(document[0], Mapping):  # a series of numbers has no names to know
+            return {}
+        pairs = [(str(place), entry, True, known[place]) for place, entry in enumerate(document)]
+    else:
+        return {}
+    found = {}
+    for name, value, is_known, counterpart in pairs:
+        if not is_known:
+            found[name] = value
+        elif more := _unknown_fields(value, counterpart):
+            found[name] = more
+    return found
+
+
+def _merge(known: Any, more: Mapping[str, Any]) -> Any:
+    """A document with the part put back that `_unknown_fields` took out of it."""
+    if not more:
+        return known
+    if isinstance(known, (list, tuple)):
+        return [_merge(entry, more.get(str(place), {})) for place, entry in enumerate(known)]
+    whole = dict(known)
+    for name, value in more.items():
+        whole[name] = _merge(known[name], value) if name in known else value
+    return whole
