@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,16 @@ def test_a_room_imports_only_what_its_arrows_allow(room: str) -> None:
         assert rooms - {room} <= MAY_IMPORT[room], (
             f"{path.relative_to(SOURCE)} imports {rooms - {room} - MAY_IMPORT[room]}"
         )
+
+
+def test_the_modules_of_spec_import_each_other_in_one_direction_even_for_types() -> None:
+    graph = {
+        f"trainmark.spec.{path.stem}": {name for name in imports(path) if name.startswith("trainmark.spec.")}
+        for path in files("spec")
+    }
+    for module, names in graph.items():
+        graph[module] = (names & graph.keys()) - {module}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)

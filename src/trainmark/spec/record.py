@@ -245,9 +245,8 @@ class Record:
             **{name: getattr(found, name) for name in _PLAIN},
         )
         known = {**record._known(), "environment": msgspec.to_builtins(record.environment)}
-        unknown = _unknown_fields(
-            upgraded, {**known, "telemetry": {"machines": known["telemetry"].get("machines", ())}}
-        )
+        known["telemetry"] = {"machines": known["telemetry"].get("machines", ())}
+        unknown = unknown_fields(upgraded, known)
         return replace(record, unknown=unknown) if unknown else record
 
 
@@ -457,7 +456,7 @@ def _unpack(runs: Sequence[tuple[int, int]]) -> list[int]:
     return items
 
 
-def _unknown_fields(document: Any, known: Any) -> dict[str, Any]:
+def unknown_fields(document: Any, known: Any) -> dict[str, Any]:
     """The part of a document that `known`, which was made of it, does not hold; entries of a list go by their place."""
     if isinstance(document, Mapping) and isinstance(known, Mapping):
         pairs = [(str(name), value, name in known, known.get(name)) for name, value in document.items()]
@@ -471,13 +470,13 @@ def _unknown_fields(document: Any, known: Any) -> dict[str, Any]:
     for name, value, is_known, counterpart in pairs:
         if not is_known:
             found[name] = value
-        elif more := _unknown_fields(value, counterpart):
+        elif more := unknown_fields(value, counterpart):
             found[name] = more
     return found
 
 
 def _merge(known: Any, more: Mapping[str, Any]) -> Any:
-    """A document with the part put back that `_unknown_fields` took out of it."""
+    """A document with the part put back that `unknown_fields` took out of it."""
     if not more:
         return known
     if isinstance(known, (list, tuple)):
