@@ -22,10 +22,10 @@ import numpy as np
 from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.comparison import side_of
 from trainmark.analysis.compare.judge import RunValues, Spread, place, ratio_interval
-from trainmark.analysis.subject import Subject
 from trainmark.published.lookup import subject
 from trainmark.spec.errors import UsageError
 from trainmark.spec.statistics import binomial_interval, mean_interval
+from trainmark.store.lookup import Subject
 from trainmark.store.store import Store, default_folder
 
 STEPS = 100

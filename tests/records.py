@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from trainmark.spec.beyond import beyond
 from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
 from trainmark.spec.recipe import Deviation, Limits, Value
-from trainmark.spec.record import Doubt, Evaluation, Quality, Record
+from trainmark.spec.record import Doubt, Evaluation, Quality, Record, unknown_fields
 from trainmark.spec.telemetry import Telemetry
 from trainmark.spec.timeline import RankTrace, Timeline
 
@@ -127,7 +126,7 @@ def typed(values: dict[str, Any]) -> dict[str, Any]:
     for name, kind in (("environment", Environment), ("telemetry", Telemetry)):
         if isinstance(found := values.get(name), dict):
             values = {**values, name: msgspec.convert(found, kind)}
-            if more := beyond(found, {"machines": (), **msgspec.to_builtins(values[name])}):
+            if more := unknown_fields(found, {"machines": (), **msgspec.to_builtins(values[name])}):
                 unknown[name] = more
     return {**values, "unknown": unknown}
 

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from trainmark.cli.main import COMMANDS
+from trainmark.cli.main import commands
 from trainmark.platforms import files as platform_files
 
 SOURCE = Path(__file__).parent.parent / "src" / "trainmark"
@@ -69,6 +70,16 @@ def test_a_room_imports_only_what_its_arrows_allow(room: str) -> None:
         assert rooms - {room} <= MAY_IMPORT[room], (
             f"{path.relative_to(SOURCE)} imports {rooms - {room} - MAY_IMPORT[room]}"
         )
+
+
+def test_the_modules_of_spec_import_each_other_in_one_direction_even_for_types() -> None:
+    graph = {
+        f"trainmark.spec.{path.stem}": {name for name in imports(path) if name.startswith("trainmark.spec.")}
+        for path in files("spec")
+    }
+    for module, names in graph.items():
+        graph[module] = (names & graph.keys()) - {module}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)
@@ -170,10 +181,10 @@ def test_the_names_of_all_vendors_are_looked_for() -> None:
 
 
 def test_no_command_reaches_into_another_and_none_hands_its_arguments_to_a_library() -> None:
-    commands = {f"trainmark.cli.{module}" for module in COMMANDS.values()}
-    for module in COMMANDS.values():
-        path = SOURCE / "cli" / f"{module}.py"
-        assert not imports(path) & commands, path
+    modules = {source.module for source in commands().values()}
+    for module in modules:
+        path = SOURCE.parent / f"{module.replace('.', '/')}.py"
+        assert not imports(path) & modules, path
     for room in set(MAY_IMPORT) - {"cli"}:
         for path in files(room):
             is_a_program = '__name__ == "__main__"' in path.read_text(encoding="utf-8")

@@ -9,25 +9,26 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.analysis.subject import Subject
-from trainmark.launch.options import RunOptions, settings_of
+from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
 from trainmark.report import NEWEST
-from trainmark.spec import record as records_module
-from trainmark.spec.errors import HangError, InvalidResultError, NotReadyError, UsageError, WorkloadError
-from trainmark.spec.labels import tag_words
+from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
-from trainmark.store.store import Store, Wanted, default_folder, read_record
+from trainmark.store.lookup import Subject, of_records
+from trainmark.store.row import Wanted
+from trainmark.store.store import Store, default_folder, read_record
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from trainmark.analysis.compare.comparison import Comparison
     from trainmark.launch.launcher import Watcher
-    from trainmark.launch.session import Result, Watching
+    from trainmark.launch.session import Watching
     from trainmark.report.rows import Value
     from trainmark.spec.price import Price
     from trainmark.spec.rank_log import RankLog
@@ -37,10 +38,24 @@ if TYPE_CHECKING:
 TERMINAL_WIDTH = 120
 """Where the output is no terminal."""
 
-Place = str | PathLike[str]
-"""A file or a folder."""
 Runs = Record | Subject | Place | Sequence[Record]
 """A run, or repeats of one plan: a record, several, or the words by which the commands take them."""
+
+
+class PrintableRecord(Record):
+    """A record that prints as the table of the commands, and in a notebook as its card."""
+
+    @classmethod
+    def of(cls, record: Record) -> PrintableRecord:
+        return cls(**{each.name: getattr(record, each.name) for each in fields(record)})
+
+    def __str__(self) -> str:
+        return str(Records([self]))
+
+    def _repr_html_(self) -> str:
+        from trainmark.report.html.card import card
+
+        return card(self)
 
 
 class Records(list[Record]):
@@ -115,35 +130,8 @@ class Shown:
 def run(
     workload: str | None = None,
     *,
-    recipe: str | None = None,
-    topology: str | None = None,
-    set: Mapping[str, object] | None = None,  # noqa: A002 - the word of the command line
-    precision: str | None = None,
-    platform: str | None = None,
-    data: Place | None = None,
-    steps: int | None = None,
-    seconds: float | None = None,
-    epochs: int | None = None,
-    items: int | None = None,
-    budget_s: float | None = None,
-    seed: int | None = None,
-    init_from: Place | None = None,
-    skip_bad: int = 0,
-    max_restarts: int = 0,
-    profile: int = 0,
-    hang_timeout_s: float | None = None,
-    group: str | None = None,
-    resume: str | None = None,
-    hosts: str | None = None,
-    port: int | None = None,
-    trust: bool = False,
-    join_timeout_s: float | None = None,
-    strict: bool = False,
-    tags: Mapping[str, str] | None = None,
-    note: str | None = None,
-    store: Place | None = None,
-    quiet: bool = True,
     watch: Callable[[Moment], None] | None = None,
+    **options: Unpack[RunKeywords],
 ) -> Record:
     """Trains one workload once, and gives its record, which is then in the store.
 
@@ -151,40 +139,10 @@ def run(
     `watch` is called while the run goes on; `quiet=False` tells on stderr instead. A run that fails raises the error
     that says why, with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
     """
-    if (workload is None) is (resume is None):
+    if (workload is None) is (options.get("resume") is None):
         raise UsageError("run takes the name of one workload, or resume= an earlier run; run_all() trains several")
-    options = RunOptions(
-        workloads=() if workload is None else (workload,),
-        recipe=recipe,
-        topology=topology,
-        settings=settings_of(set or {}),
-        precision=precision,
-        platform=platform,
-        data=_text(data),
-        steps=steps,
-        seconds=seconds,
-        epochs=epochs,
-        items=items,
-        budget_s=budget_s,
-        seed=seed,
-        init_from=_text(init_from),
-        skip_bad=skip_bad,
-        max_restarts=max_restarts,
-        profile=profile,
-        hang_timeout_s=hang_timeout_s,
-        group=group,
-        resume=resume,
-        hosts=hosts,
-        port=port,
-        trust=trust,
-        join_timeout_s=join_timeout_s,
-        strict=strict,
-        tags=tag_words(tags or {}),
-        note=note,
-        store=_text(store),
-        quiet=quiet,
-    )
-    return run_all(options, watch=watch)[0]
+    workloads = () if workload is None else (workload,)
+    return run_all(from_keywords(workloads, {"quiet": True, **options}, RunKeywords), watch=watch)[0]
 
 
 def run_all(
@@ -206,50 +164,24 @@ def run_all(
     # whoever watches wants to be called although nothing is to be printed; of other hosts there is nothing to watch
     watched = replace(options, quiet=options.quiet and (watch is None or options.hosts is not None))
     result = session.run(watched, say=say, watching=_watching(told))
-    _raise_what_went_wrong(result)
-    return Records(result.records)
+    found, error = Records(map(PrintableRecord.of, result.records)), result.error
+    if error is None:
+        return found
+    if isinstance(error, TrainmarkError) and found:
+        error.record = found[-1]
+    raise error
 
 
-def plan(
-    workload: str,
-    *,
-    recipe: str | None = None,
-    topology: str | None = None,
-    set: Mapping[str, object] | None = None,  # noqa: A002 - the word of the command line
-    precision: str | None = None,
-    platform: str | None = None,
-    data: Place | None = None,
-    steps: int | None = None,
-    seconds: float | None = None,
-    epochs: int | None = None,
-    items: int | None = None,
-    seed: int | None = None,
-    init_from: Place | None = None,
-) -> Plan:
-    """What `run` would do with the same words, decided to the last setting, with nothing started."""
+def plan(workload: str, **options: Unpack[PlanKeywords]) -> Plan:
+    """What `run` would do with the same options, decided to the last setting, with nothing started."""
     from trainmark.launch import planning
 
-    options = RunOptions(
-        workloads=(workload,),
-        recipe=recipe,
-        topology=topology,
-        settings=settings_of(set or {}),
-        precision=precision,
-        platform=platform,
-        data=_text(data),
-        steps=steps,
-        seconds=seconds,
-        epochs=epochs,
-        items=items,
-        seed=seed,
-        init_from=_text(init_from),
-    )
-    return planning.plans(options)[0]
+    return planning.plans(from_keywords((workload,), options, PlanKeywords))[0]
 
 
 def load(run: Place = "last", *, store: Place | None = None) -> Record:
     """One record: by a run's id, its beginning or end, by a record file, or the newest."""
-    return find(fspath(run), _store(store))[0]
+    return PrintableRecord.of(find(fspath(run), _store(store))[0])
 
 
 def find(word: str | None, store: Store) -> tuple[Record, Path]:
@@ -357,7 +289,7 @@ def records(store: Place | None = None, *, workload: str | None = None, limit: i
     contents = kept.contents(Wanted(workload=workload), limit=limit)
     for damaged in contents.damaged:
         warnings.warn(str(damaged), stacklevel=2)
-    return Records(read_record(kept.path(row.run_id)) for row in contents.rows)
+    return Records(PrintableRecord.of(read_record(kept.path(row.run_id))) for row in contents.rows)
 
 
 def compare(
@@ -449,12 +381,8 @@ def _store(folder: Place | None) -> Store:
     return Store(Path(folder).expanduser() if folder is not None else default_folder())
 
 
-def _text(path: Place | None) -> str | None:
-    return None if path is None else fspath(path)
-
-
 def _subject(runs: Runs, store: Store) -> Subject:
-    from trainmark.published.lookup import of_records, subject
+    from trainmark.published.lookup import subject
 
     if isinstance(runs, Subject):
         return runs
@@ -508,35 +436,5 @@ def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def _raise_what_went_wrong(result: Result) -> None:
-    """A run's exit code as the error a program can catch."""
-    code, record = result.exit_code, result.records[-1] if result.records else None
-    if code == 0:
-        return
-    kept = f"; trainmark.load({record.run_id!r}) is what was measured" if record else ""
-    if code == 130:
-        raise KeyboardInterrupt(f"the run was interrupted{kept}")
-    if code == 143:
-        raise SystemExit(code)
-    kinds = {2: UsageError, 3: NotReadyError, 5: InvalidResultError, 124: HangError}
-    said = "; ".join(result.complaints) or (record.ended if record else f"the run ended with exit code {code}")
-    error = kinds.get(code, WorkloadError)(said)
-    error.record = record
-    raise error
-
-
 def _width() -> int:
     return shutil.get_terminal_size((TERMINAL_WIDTH, 0)).columns
-
-
-def _as_table(record: Record) -> str:
-    return str(Records([record]))
-
-
-def _as_card(record: Record) -> str:
-    from trainmark.report.html.card import card
-
-    return card(record)
-
-
-records_module.VIEWS.update({"text": _as_table, "html": _as_card})

@@ -12,7 +12,6 @@ from records import make_record
 
 from trainmark.analysis.compare.comparison import compare
 from trainmark.analysis.scaling import pooled
-from trainmark.analysis.subject import Subject
 from trainmark.report import compare_screen, table
 from trainmark.report.describe import describe
 from trainmark.report.formats import to_csv
@@ -21,6 +20,7 @@ from trainmark.spec.intervals import around, half_width, of_repeats, share
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.store.lookup import Subject
 
 
 def a_run(run_id: str, spread: float, seed: int = 0) -> Record:

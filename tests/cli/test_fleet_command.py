@@ -173,7 +173,7 @@ def test_what_finished_before_the_fleet_was_ended_is_taken_up(
         (["fleet", "--expect", "0"], "--expect must be at least 1"),
         (["fleet", "--threshold", "much"], "is not a share"),
         (["fleet", "nothing-like-that"], "no run 'nothing-like-that'"),
-        (["fleet", "published:flagperf-a100-vit-1x1"], "is published, and no host of a fleet"),
+        (["fleet", "published:flagperf-a100-vit-1x1"], "is a published row, and only runs can stand here"),
         (["fleet", "resnet50", "--slurm", "4", "--json"], "--slurm prints a script and judges nothing"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_wrong_word_ends_before_the_run(
 
 
 def test_a_published_row_tells_no_plan(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="is a published row, which tells no plan"):
+    with pytest.raises(UsageError, match="is a published row, and only runs can stand here"):
         call(Machine(), monkeypatch, store, "published:flagperf-a100-resnet50-1x1")
 
 

@@ -102,5 +102,5 @@ def test_a_published_name_of_several_or_none_is_refused_with_a_hint(store: Store
         subject("published:flagperf", store)
     with pytest.raises(UsageError, match="did you mean 'published:flagperf-a100-resnet50-1x1-fp32-bs256'"):
         subject("published:flagperf-a100-resnet51-1x1-fp32-bs256", store)
-    with pytest.raises(UsageError, match="cannot be a repeat"):
+    with pytest.raises(UsageError, match="only runs can stand here"):
         subject("r0aaa,published:flagperf-a100-resnet50-1x1", store)

@@ -9,7 +9,7 @@ from records import make_record, make_timeline
 from trainmark.report import describe, table
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.record import Record
-from trainmark.spec.sensed import Sensed
+from trainmark.spec.telemetry import Sensed
 
 
 def machine(**changes: Any) -> dict[str, Any]:

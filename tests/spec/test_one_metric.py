@@ -16,7 +16,6 @@ from records import make_record
 
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.compare.comparison import compare
-from trainmark.published.lookup import of_records
 from trainmark.report import formats
 from trainmark.report.describe import describe
 from trainmark.report.html import document
@@ -25,6 +24,7 @@ from trainmark.spec.errors import UsageError
 from trainmark.spec.glossary import meaning
 from trainmark.spec.metrics import METRICS, Measured, Quantity, metric
 from trainmark.spec.record import Record
+from trainmark.store.lookup import of_records
 
 
 @pytest.fixture

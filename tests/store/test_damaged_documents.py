@@ -22,7 +22,6 @@ from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.compare import comparison
 from trainmark.analysis.scaling import all_scalings
 from trainmark.cli.watch import Watched
-from trainmark.published.lookup import of_records
 from trainmark.report import FORMATS, compare_screen, live_screen, output, scaling_table, table
 from trainmark.report.describe import describe
 from trainmark.report.publish import publishable
@@ -36,7 +35,9 @@ from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record, parse
 from trainmark.spec.run_folder import HEAD_FILE, PLAN_FILE
 from trainmark.store import gather
-from trainmark.store.store import Store, read_record, row_of
+from trainmark.store.lookup import of_records
+from trainmark.store.row import row_of
+from trainmark.store.store import Store, read_record
 
 TRIES = int(os.environ.get("TRAINMARK_TRIES", "400"))
 """Mutations of each kind of document; the same ones every time, and more where somebody asks for them."""

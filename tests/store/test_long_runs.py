@@ -17,7 +17,6 @@ from store.test_gather import Folder
 
 from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.compare.comparison import Comparison, compare
-from trainmark.analysis.subject import Subject
 from trainmark.report.describe import describe
 from trainmark.report.html.document import render
 from trainmark.report.html.inputs import ReportInputs
@@ -27,6 +26,7 @@ from trainmark.spec.errors import UsageError
 from trainmark.spec.event_files import EventWriter, folded
 from trainmark.spec.record import Record
 from trainmark.store import gather
+from trainmark.store.lookup import Subject
 from trainmark.store.store import Store, read_record, series_beside
 
 MS = 1_000_000

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,10 +17,9 @@ from records import a_vocoder_record, make_plan, make_record, renamed
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankTrace, Timeline
-from trainmark.store import newest, store as store_module
-from trainmark.store.store import Store, Wanted, default_folder, read_record, read_row, row_of
-
-OLD = sorted((Path(__file__).parent.parent / "fixtures" / "records").glob("schema*/*.json"))
+from trainmark.store import store as store_module
+from trainmark.store.row import Wanted
+from trainmark.store.store import Store, default_folder, read_record
 
 
 @pytest.fixture
@@ -29,9 +29,17 @@ def store(tmp_path: Path) -> Store:
 
 def indexed(store: Store) -> set[str]:
     """Runs that really stand in the index on disk."""
-    lines = [json.loads(line) for line in store.index.read_text().splitlines() if line]
-    head = lines[0]  # two who begin it at once each write one
-    return {line[0].removesuffix(".json") for line in lines if line != head}
+    database = sqlite3.connect(store.index)
+    found = {name.removesuffix(".json") for (name,) in database.execute("SELECT name FROM files")}
+    database.close()
+    return found
+
+
+def falsify(store: Store, true: str, false: str) -> None:
+    database = sqlite3.connect(store.index)
+    with database:
+        database.execute("UPDATE files SET entry = replace(entry, ?, ?)", (true, false))
+    database.close()
 
 
 def filled(store: Store, count: int = 3) -> list[str]:
@@ -104,10 +112,9 @@ def test_a_row_says_what_lists_show(store: Store) -> None:
 def test_rows_can_be_chosen(store: Store) -> None:
     store.add(make_record())
     store.add(a_vocoder_record(group="g1"))
-    assert [row.workload for row in store.rows(workload="tacotron2")] == ["tacotron2"]
-    assert [row.workload for row in store.rows(group="g1")] == ["tacotron2"]
-    assert [row.workload for row in store.rows(platform="cpu", status="valid")] == ["resnet50"]
-    assert store.rows(workload="vit") == []
+    assert [row.workload for row in store.rows(Wanted(workload="tacotron2"))] == ["tacotron2"]
+    assert [row.workload for row in store.rows(Wanted(group="g1"))] == ["tacotron2"]
+    assert store.rows(Wanted(workload="vit")) == []
 
 
 def test_records_added_and_removed_behind_its_back_are_noticed(store: Store, tmp_path: Path) -> None:
@@ -190,19 +197,14 @@ def test_an_index_damaged_in_the_middle_is_mended(store: Store, damage: bytes) -
     assert [row.run_id for row in store.rows()] == run_ids[::-1]
 
 
-def test_an_index_whose_writer_was_killed_is_mended(store: Store) -> None:
+def test_an_index_of_another_version_is_made_again(store: Store) -> None:
     run_ids = filled(store)
-    store.index.write_bytes(store.index.read_bytes()[:-40])
-    store.add(renamed(make_record(), "one-more", "2026-11-15T23:00:00Z"))
-    assert [row.run_id for row in store.rows()] == ["one-more", *reversed(run_ids)]
-
-
-def test_an_index_of_another_version_is_rebuilt(store: Store) -> None:
-    run_ids = filled(store)
-    head, rest = store.index.read_text().split("\n", 1)
-    store.index.write_text(json.dumps(json.loads(head)[:-1]) + "\n" + rest.replace("resnet50", "a lie"))
+    falsify(store, "resnet50", "a lie")
+    with sqlite3.connect(store.index) as database:
+        database.execute("PRAGMA user_version = 7")
+    database.close()
     assert [row.run_id for row in store.rows()] == run_ids[::-1]
-    assert "a lie" not in store.index.read_text()
+    assert {row.workload for row in store.rows()} == {"resnet50"}
 
 
 def test_an_index_that_cannot_be_made_costs_nothing_but_time(store: Store) -> None:
@@ -213,7 +215,7 @@ def test_an_index_that_cannot_be_made_costs_nothing_but_time(store: Store) -> No
 
 def test_rebuild_reads_every_record_again(store: Store) -> None:
     filled(store)
-    store.index.write_text(store.index.read_text().replace('"resnet50"', '"a lie"'))
+    falsify(store, '"resnet50"', '"a lie"')
     assert {row.workload for row in store.rows()} == {"a lie"}
     assert store.rebuild() == 3
     assert {row.workload for row in store.rows()} == {"resnet50"}
@@ -469,15 +471,15 @@ def test_files_the_index_knows_are_not_read_again(store: Store, monkeypatch: pyt
         store.add(renamed(make_record(), name))
     read: list[str] = []
 
-    def noting(path: Path) -> Any:
+    def noting(path: Path) -> Record:
         read.append(path.stem)
-        return read_row(path)
+        return read_record(path)
 
-    monkeypatch.setattr(store_module, "read_row", noting)
+    monkeypatch.setattr(store_module, "read_record", noting)
     assert len(store.rows()) == 3
     assert read == []
     store.path("two").touch()
-    assert len(store.rows(limit=1)) == 1
+    assert len(store.rows()) == 3
     assert read == ["two"]
 
 
@@ -502,7 +504,7 @@ def test_a_store_that_cannot_keep_an_index_still_orders_and_chooses(store: Store
     store.add(renamed(make_record(), "new", "2026-11-15T21:00:00Z", group="g"))
     store.path("torn").write_text("{")
     assert [row.run_id for row in store.rows()] == ["new", "old"]
-    assert [row.run_id for row in store.rows(group="g")] == ["new"]
+    assert [row.run_id for row in store.rows(Wanted(group="g"))] == ["new"]
     assert store.find("last") == store.path("new")
     assert len(store.contents().damaged) == 1
     assert store.rebuild() == 2
@@ -538,28 +540,6 @@ def test_a_run_that_failed_before_its_first_step_is_not_the_last_result(store: S
     assert store.find("failed") == store.path("failed")
 
 
-def test_a_row_is_skimmed_as_the_whole_record_would_give_it(tmp_path: Path) -> None:
-    records = [
-        make_record(),
-        make_record(status="incomplete", ended="cut off", metrics={}, group="g", tags={"b": "2", "a": "1"}, note="n"),
-        *(Record.from_json(json.loads(path.read_text())) for path in OLD),
-    ]
-    for record in records:
-        path = tmp_path / "record.json"
-        path.write_text(record.dumps())
-        assert read_row(path) == row_of(record)
-    for path in OLD:
-        assert read_row(path) == row_of(Record.from_json(json.loads(path.read_text())))
-
-
-def test_a_list_is_made_of_what_it_shows_and_builds_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path)
-    store.add(make_record())
-    store.index.unlink()
-    monkeypatch.setattr(Record, "from_json", lambda *_: pytest.fail("a record was built"))
-    assert [row.run_id for row in store.rows()] == [make_record().run_id]
-
-
 def test_what_killed_processes_left_unfinished_is_taken_away_a_day_later(store: Store) -> None:
     filled(store)
     left = [store.records / ".a-run.json.0123.tmp", store.folder / ".4567.part", store.records / ".89ab.part"]
@@ -574,41 +554,6 @@ def test_what_killed_processes_left_unfinished_is_taken_away_a_day_later(store: 
     assert len(store.rows()) == 3
 
 
-@pytest.fixture
-def large(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that keeps its newest rows apart, as one of very many records does."""
-    monkeypatch.setattr(newest, "FEWEST_RECORDS", 3)
-    filled(store, 5)
-    (store.runs / "killed").mkdir(parents=True)
-    (store.runs / "resnet50-quick-04-000004").mkdir()
-    settle(store)
-    return store
-
-
-def settle(store: Store) -> None:
-    """As if nobody had touched its folders for an hour."""
-    for folder in (store.records, store.runs):
-        status = folder.stat()
-        os.utime(folder, (status.st_atime, status.st_mtime - 3600))
-
-
-def refuse_to_read(*args: object, **kwargs: object) -> None:
-    raise AssertionError("the index was read")
-
-
-def test_a_large_store_that_nobody_changed_is_listed_without_its_index(
-    large: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = large.contents(limit=2)
-    monkeypatch.setattr(Store, "_remembered", refuse_to_read)
-    assert large.contents(limit=2) == first
-    assert [row.run_id for row in large.contents(limit=4).rows] == [
-        f"resnet50-quick-{n:02}-{n:06x}" for n in (4, 3, 2, 1)
-    ]
-    assert (first.count, first.names["resnet50-quick-04-000004"]) == (5, "000004")
-    assert [row.run_id for row in first.unrecorded] == ["killed"]
-
-
 @pytest.mark.parametrize(
     ("change", "count", "damaged"),
     [
@@ -619,73 +564,53 @@ def test_a_large_store_that_nobody_changed_is_listed_without_its_index(
     ],
     ids=["added", "taken away", "changed in place", "put in the place of another"],
 )
-def test_whatever_somebody_changes_in_a_large_store_the_next_listing_shows(
-    large: Store, change: Callable[[Store], Any], count: int, damaged: int
+def test_whatever_somebody_changes_the_next_listing_shows(
+    store: Store, change: Callable[[Store], Any], count: int, damaged: int
 ) -> None:
-    large.contents(limit=1)
-    change(large)
-    contents = large.contents(limit=1)
+    filled(store, 5)
+    store.contents(limit=1)
+    change(store)
+    contents = store.contents()
     assert (contents.count, len(contents.damaged)) == (count, damaged)
 
 
-def test_a_damaged_record_that_is_mended_is_seen_in_a_large_store(large: Store) -> None:
-    path = large.path("resnet50-quick-00-000000")
+def test_a_damaged_record_that_is_mended_is_listed_again(store: Store) -> None:
+    run_ids = filled(store)
+    path = store.path(run_ids[0])
     whole = path.read_text()
     path.write_text("{")
-    assert len(large.contents(limit=1).damaged) == 1
+    assert len(store.contents().damaged) == 1
     path.write_text(whole)
-    assert not large.contents(limit=1).damaged
+    contents = store.contents(limit=1)
+    assert (contents.count, contents.damaged) == (3, [])
 
 
-def test_an_old_record_changed_in_place_is_seen_once_anything_else_has_changed(
-    large: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(newest, "KEPT_ROWS", 2)
-    large.contents(limit=1)
-    large.path("resnet50-quick-00-000000").write_text("{")
-    assert not large.contents(limit=1).damaged  # nobody looks at it: records are never written twice
-    (large.runs / "begun").mkdir()
-    assert len(large.contents(limit=1).damaged) == 1
+def test_a_record_changed_in_place_is_noticed_once_its_row_is_shown(store: Store) -> None:
+    run_ids = filled(store)
+    store.contents()
+    store.path(run_ids[0]).write_text("{")
+    assert not store.contents(limit=1).damaged  # nobody looks at it: records are never written twice
+    assert len(store.contents().damaged) == 1
+    assert len(store.contents(limit=1).damaged) == 1
 
 
-def test_a_large_store_that_was_just_changed_is_not_believed_to_stay_so(
-    large: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large.add(renamed(make_record(), "just-added", "2026-11-15T21:00:00Z"))
-    large.contents(limit=1)
-    monkeypatch.setattr(Store, "_remembered", refuse_to_read)
-    with pytest.raises(AssertionError, match="the index was read"):
-        large.contents(limit=1)
+def test_a_store_that_is_read_only_is_listed_by_its_index(store: Store) -> None:
+    run_ids = filled(store)
+    with ordinary_permissions():
+        store.folder.chmod(0o555)
+        store.index.chmod(0o444)
+        try:
+            store.path("later").write_text(renamed(make_record(), "later", "2026-11-16T20:00:00Z").dumps())
+            assert [row.run_id for row in store.rows()] == ["later", *reversed(run_ids)]
+        finally:
+            store.folder.chmod(0o755)
+    assert indexed(store) == {*run_ids}
 
 
-def test_a_run_folder_that_comes_or_goes_is_seen_in_a_large_store(large: Store) -> None:
-    large.contents(limit=1)
-    (large.runs / "begun").mkdir()
-    assert {row.run_id for row in large.contents(limit=1).unrecorded} == {"killed", "begun"}
-    (large.runs / "killed").rmdir()
-    assert [row.run_id for row in large.contents(limit=1).unrecorded] == ["begun"]
-
-
-@pytest.mark.parametrize("garbage", [b"", b"{", b"[1]", b"\xff" * 40, b'{"digest": 1}'])
-def test_damage_to_what_a_large_store_keeps_of_its_newest_does_no_harm(large: Store, garbage: bytes) -> None:
-    before = large.contents(limit=2)
-    large.newest.write_bytes(garbage)
-    assert large.contents(limit=2) == before
-
-
-def test_reading_every_record_again_forgets_the_newest_too(large: Store) -> None:
-    large.contents(limit=2)
-    large.newest.write_bytes(large.newest.read_bytes().replace(b'"valid"', b'"a lie"'))
-    assert large.contents(limit=1).rows[0].status == "a lie"
-    large.rebuild()
-    assert large.contents(limit=1).rows[0].status == "valid"
-
-
-def test_two_runs_that_share_the_end_of_their_ids_are_named_in_full(large: Store) -> None:
-    large.add(renamed(make_record(), "vit-quick-000004", "2026-11-15T21:00:00Z"))
-    settle(large)
-    for _ in range(2):
-        names = large.contents(limit=3).names
-        assert names["vit-quick-000004"] == "vit-quick-000004"
-        assert names["resnet50-quick-04-000004"] == "resnet50-quick-04-000004"
-        assert names["resnet50-quick-03-000003"] == "000003"
+def test_two_runs_that_share_the_end_of_their_ids_are_named_in_full(store: Store) -> None:
+    filled(store, 5)
+    store.add(renamed(make_record(), "vit-quick-000004", "2026-11-15T21:00:00Z"))
+    names = store.contents(limit=3).names
+    assert names["vit-quick-000004"] == "vit-quick-000004"
+    assert names["resnet50-quick-04-000004"] == "resnet50-quick-04-000004"
+    assert names["resnet50-quick-03-000003"] == "000003"

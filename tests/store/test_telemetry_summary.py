@@ -16,7 +16,7 @@ from trainmark.spec.machine import DeviceInfo, Environment, MachineFacts
 from trainmark.spec.metrics import Measured, Quantity, measure
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.run_folder import RunFolder
-from trainmark.spec.sensed import Sensed
+from trainmark.spec.telemetry import Sensed
 from trainmark.store import telemetry
 
 S = 1_000_000_000

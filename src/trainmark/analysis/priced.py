@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainmark.spec.metrics import Measured, measure_priced, withhold
 from trainmark.spec.price import Price
 from trainmark.spec.record import Record
-from trainmark.spec.sensed import Sensed
+from trainmark.spec.telemetry import Sensed
 
 
 def priced(record: Record, price: Price) -> Record:

@@ -10,11 +10,11 @@ from itertools import pairwise
 from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.comparison import compare, side_of
 from trainmark.analysis.compare.judge import own_interval
-from trainmark.analysis.subject import Subject
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import short_device
 from trainmark.spec.record import Record
-from trainmark.store.store import StoreRow
+from trainmark.store.lookup import Subject
+from trainmark.store.row import StoreRow
 
 COMMIT = "commit"
 """The tag by which a run says which state of its user's own code ran."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
+NAME = "audit"
 HELP = "Hold runs, published pages, MLPerf logs and event logs against everything known about them: a lie detector."
 EXAMPLES = """\
   trainmark audit                         the newest run, gathered anew from its events
@@ -62,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
 def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.analysis.audit_events import audit_log, audit_logs
     from trainmark.published.found import is_mlperf
-    from trainmark.published.lookup import group
     from trainmark.published.page_files import ENDINGS, STANDARD_INPUT, has_pages
     from trainmark.spec.errors import UsageError
+    from trainmark.store.lookup import group
 
     path = Path(word)
     if word == "published" or word.startswith("published:"):

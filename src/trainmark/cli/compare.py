@@ -9,6 +9,7 @@ from trainmark.cli.price import add_price_options, prices_of
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
 from trainmark.spec.errors import UsageError
 
+NAME = "compare"
 HELP = "Tell whether B is faster than A, by how much and how surely; refuses unlike things."
 EXAMPLES = """\
   trainmark compare a1b2c3 d4e5f6                  two runs, by the beginnings or ends of their ids

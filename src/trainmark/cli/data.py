@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainmark.datasets.data_set import Option
     from trainmark.datasets.verify_report import Report
 
+NAME = "data"
 HELP = "Make, prepare or verify a data set."
 EXAMPLES = """\
   trainmark data make imagenet --out /tmp/shapes --classes 20 --train-per-class 200

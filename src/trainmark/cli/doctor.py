@@ -17,6 +17,7 @@ from trainmark.spec.checks import CheckResult
 if TYPE_CHECKING:
     from trainmark.report.terminal import TerminalWriter
 
+NAME = "doctor"
 HELP = "Check this machine, or measure the links between ranks."
 EXAMPLES = """\
   trainmark doctor                              is this machine ready for a run, and how fast are its devices?

@@ -7,6 +7,7 @@ import json
 
 from trainmark.spec.language import LANGUAGES, by_locale
 
+NAME = "explain"
 HELP = "Explain what a number, a phase or another word of the tables means."
 EXAMPLES = """\
   trainmark explain                       every word, one line each

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_plan_options, from_args
+from trainmark.cli.options import add_options, from_args
 from trainmark.cli.rendering import absolute, add_slurm_options, settled, slurm_script
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 from trainmark.cli.verdict import parse_threshold
+from trainmark.launch.options import PLAN
 from trainmark.spec.errors import TrainmarkError, UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trainmark.store.fleets import FleetLog, PairsDone
     from trainmark.store.store import Store
 
+NAME = "fleet"
 HELP = "Run one workload on every node by itself, and name the slow host and the slow cable."
 EXAMPLES = """\
   trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200     every host at once, then one judgement
@@ -41,10 +43,11 @@ said."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_plan_options(
+    add_options(
         parser,
+        PLAN,
         metavar="RUN|FOLDER|WORKLOAD",
-        words="runs, groups or record files, or a folder of them; with --hosts or --slurm the workload to run "
+        workloads="runs, groups or record files, or a folder of them; with --hosts or --slurm the workload to run "
         "(default: the newest fleet again)",
     )
     add = parser.add_argument
@@ -211,18 +214,14 @@ def _newest(store: Store) -> _Found:
 
 def _of_words(words: Sequence[str], store: Store) -> _Found:
     from trainmark.analysis.fleet.hosts import HostRuns, by_host
-    from trainmark.published.lookup import subject
     from trainmark.store import fleet_folder
+    from trainmark.store.lookup import records_of
 
     folders = [word for word in words if Path(word).expanduser().is_dir()]
     if folders and len(words) > 1:
         raise UsageError(f"{folders[0]} is a folder, which is judged by itself; leave the other words out")
     if not folders:
-        found = [subject(word, store) for word in words]
-        for one in found:
-            if one.row is not None:
-                raise UsageError(f"{one.row.name} is published, and no host of a fleet; name runs")
-        return _Found(hosts=by_host([record for one in found for record in one.records]))
+        return _Found(hosts=by_host(records_of(words, store)))
     folder = fleet_folder.read(Path(folders[0]).expanduser())
     hosts = by_host(folder.records)
     known = {one.host for one in hosts}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainmark.analysis.forecast.whole import WholeForecast
     from trainmark.spec.topology import Topology
 
+NAME = "forecast"
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
 EXAMPLES = """\
   trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone
@@ -79,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
 def _of_runs(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
     from trainmark.analysis.forecast import sizes, until
     from trainmark.cli.terminal import say
-    from trainmark.published.lookup import records_of
     from trainmark.published.mlperf import needed
     from trainmark.spec.errors import UsageError
+    from trainmark.store.lookup import records_of
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trainmark.published.imported import Kept
     from trainmark.published.page import PublishedPage
 
+NAME = "import"
 HELP = "Read the result tables of published pages and MLPerf logs into the store, and say what could not be read."
 EXAMPLES = """\
   trainmark import README.md                  a page in Markdown, as FlagPerf or DeepSpark publish results

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainmark.launch.options import RunOptions
     from trainmark.spec.plan import Plan
 
+NAME = "launch"
 HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
 EXAMPLES = """\
   trainmark launch render slurm resnet50 --recipe reference --topology 2x8 --platform nvidia --data /data/imagenet \\

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainmark.cli.terminal import show
 
+NAME = "list"
 HELP = "List workloads, recipes and platforms."
 EXAMPLES = """\
   trainmark list

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+NAME = "package"
 HELP = "Write runs as the folder MLPerf Training takes: logs, the system's description, how to run it again."
 EXAMPLES = """\
   trainmark package mlperf a1 b2 c3 d4 e5 --org Lumen --out lumen-4.0    five runs of one plan, five seeds
@@ -34,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, look, result_is_kept, say
-    from trainmark.published.lookup import records_of
     from trainmark.published.mlperf.audit_result import audits
     from trainmark.published.mlperf.folder import result_folders
     from trainmark.published.mlperf.package import write_package
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.report.publish import publishable
     from trainmark.spec import escape
     from trainmark.spec.audit import is_wrong
+    from trainmark.store.lookup import records_of
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())

@@ -7,14 +7,16 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_plan_options, add_sweep_option, from_args
+from trainmark.cli.options import add_options, from_args
 from trainmark.cli.terminal import console, look, show
+from trainmark.launch.options import PLAN, SWEEP
 from trainmark.spec.errors import UsageError
 from trainmark.spec.retold import told
 
 if TYPE_CHECKING:
     from trainmark.spec.plan import Plan
 
+NAME = "plan"
 HELP = "Print the decided plan and run nothing."
 EXAMPLES = """\
   trainmark plan resnet50 --recipe reference --topology 1x8
@@ -24,8 +26,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_plan_options(parser)
-    add_sweep_option(parser)
+    add_options(parser, PLAN, SWEEP)
     parser.add_argument(
         "--flops",
         action="store_true",

@@ -19,6 +19,7 @@ from trainmark.spec.errors import NotReadyError, UsageError
 if TYPE_CHECKING:
     from trainmark.spec.checks import CheckResult
 
+NAME = "platform"
 HELP = "Check that a platform's devices do what a run takes for granted, or begin a file for new ones."
 EXAMPLES = """\
   trainmark platform check nvidia          the cards of this machine, in a minute or less

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+NAME = "published"
 HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their pages."
 EXAMPLES = """\
   trainmark published                     every row

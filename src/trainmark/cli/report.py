@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
+NAME = "report"
 HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, OpenMetrics, a published form, an mllog."
 EXAMPLES = """\
   trainmark report                        a page of the newest 10 runs, in the store
@@ -155,7 +156,8 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     from trainmark.analysis.trend import followed
     from trainmark.published.lookup import subject
     from trainmark.spec.errors import UsageError
-    from trainmark.store.store import read_record, row_of
+    from trainmark.store.row import row_of
+    from trainmark.store.store import read_record
 
     word = args.trend
     if args.runs:

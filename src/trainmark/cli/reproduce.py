@@ -7,8 +7,8 @@ import argparse
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import say
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
-from trainmark.spec.errors import UsageError
 
+NAME = "reproduce"
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."
 EXAMPLES = """\
   trainmark reproduce last                         the newest run, once more
@@ -41,14 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.analysis.compare import quantities
     from trainmark.launch import reproduction, session
     from trainmark.launch.options import RunOptions
-    from trainmark.published.lookup import subject
+    from trainmark.store.lookup import find_runs
 
     options = RunOptions(repeat=args.repeat, store=args.store, quiet=args.quiet)
     threshold = parse_threshold(args.threshold)
     store = session.store_of(options)
-    original = subject(args.run, store)
-    if original.row is not None:
-        raise UsageError(f"{original.label} is a published row, which tells no plan; name a run")
+    original = find_runs(args.run, store)
     plan = reproduction.plan_again(original.records, args.data, platform=args.platform, trust=args.trust)
     quantities.find(args.metric, (original,))  # a wrong word ends here and not after the run
     result = session.run_plan(plan, options, say=say, watching=watching)

@@ -9,9 +9,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from trainmark.cli import sweep
-from trainmark.cli.options import add_run_options, add_sweep_option, from_args
+from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
+from trainmark.launch.options import LOCAL, SWEEP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trainmark.spec.record import Record
     from trainmark.store.store import Store
 
+NAME = "run"
 HELP = "Train workloads and record how fast, how well and how steadily."
 EXAMPLES = """\
   trainmark run                                  all workloads, full-size models, in three minutes
@@ -40,14 +42,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_options(parser, store="where records are kept (default: $TRAINMARK_STORE or the user's data folder)")
-    add_sweep_option(parser)
-    add = parser.add_argument
-    add("--resume", metavar="RUN", help="go on with an earlier run from its last checkpoint")
-    add("--group", metavar="NAME", help="what these runs have in common (default: of repeats and sweeps, made up)")
-    add("--hosts", metavar="A,B", help="the nodes of a topology such as 2x8, reached by ssh")
-    add("--port", type=int, metavar="N", help="where the first of several nodes listens for the others")
-    add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")
+    add_run_options(parser, SWEEP, LOCAL)
 
 
 def run(args: argparse.Namespace) -> int:

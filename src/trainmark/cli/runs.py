@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainmark.report.terminal import TerminalWriter
-    from trainmark.store.store import Store, StoreRow, Wanted
+    from trainmark.store.row import StoreRow, Wanted
+    from trainmark.store.store import Store
 
 NO_RECORD = "no record"
+NAME = "runs"
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
   trainmark runs                          the newest 20 runs
@@ -44,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, look, say
     from trainmark.spec import escape
-    from trainmark.store.store import Store, default_folder, newest_first
+    from trainmark.store.row import newest_first
+    from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     if args.rebuild:
@@ -92,7 +95,7 @@ def _wanted(args: argparse.Namespace) -> Wanted:
 
     from trainmark.spec.duration import parse_since
     from trainmark.spec.labels import parse_tags, tag_words
-    from trainmark.store.store import Wanted
+    from trainmark.store.row import Wanted
 
     now = datetime.now(timezone.utc)
     return Wanted(

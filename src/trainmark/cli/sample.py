@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainmark.api import Shown
     from trainmark.spec.sample import SampleDocument, SpeechScores
 
+NAME = "sample"
 HELP = "Have a trained network show what it learnt: read a text aloud, make a sound again, name a picture."
 EXAMPLES = """\
   trainmark sample last                                  of the newest run, by an example of its own data

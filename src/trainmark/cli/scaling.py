@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trainmark.analysis.scaling import Scaling
     from trainmark.store.store import Store
 
+NAME = "scaling"
 HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
 EXAMPLES = """\
   trainmark scaling                       every group of like runs in the store
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 def _of_runs(args: argparse.Namespace) -> int:
     from trainmark.analysis.scaling import scaling, to_json
     from trainmark.cli.terminal import console, look
-    from trainmark.published.lookup import records_of
+    from trainmark.store.lookup import records_of
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())

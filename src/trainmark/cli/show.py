@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from trainmark.spec.record import Record
 
+NAME = "show"
 HELP = "Show one run: its table, notes and files; with --all its plan, metrics, phases, steps, quality and machine."
 EXAMPLES = """\
   trainmark show                          the newest run
@@ -43,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.analysis.forecast.outcome import outcomes
     from trainmark.analysis.priced import priced
     from trainmark.cli.terminal import console, look
-    from trainmark.published.lookup import group
     from trainmark.spec import escape
     from trainmark.spec.errors import UsageError
+    from trainmark.store.lookup import group
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())

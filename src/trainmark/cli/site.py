@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainmark.spec.language import LANGUAGES
 
+NAME = "site"
 HELP = "Make a static web site of a folder of records and published pages: a table a workload, a page a run."
 EXAMPLES = """\
   trainmark site results --out public              records, imported pages, pages in Markdown and MLPerf results

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainmark.spec.verify import VerifyDocument
     from trainmark.store.store import Store
 
+NAME = "verify"
 HELP = "Prove the arithmetic: compute the same steps again and again, and beside another chip."
 EXAMPLES = """\
   trainmark verify resnet50 --recipe smoke          30 steps twice, every bit of loss, gradients and weights compared

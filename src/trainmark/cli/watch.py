@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainmark.report.live_screen import Frame
     from trainmark.store.store import Store
 
+NAME = "watch"
 HELP = "Watch a run go on, from another terminal."
 EXAMPLES = """\
   trainmark watch                         the run that goes on now, until it ends

@@ -18,7 +18,8 @@ from trainmark.spec.errors import UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.revision import revision
 from trainmark.spec.topology import Topology
-from trainmark.store.store import Store, StoreRow
+from trainmark.store.row import StoreRow
+from trainmark.store.store import Store
 from trainmark.train.ranks import host_name
 
 _ASKED = 6

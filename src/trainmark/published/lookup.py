@@ -1,111 +1,21 @@
-"""Finds what a word of the command line stands for: a run, repeats of one plan, a record file or a published row."""
+"""Finds the published row that a word of the command line stands for, or the runs."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.analysis.subject import Subject
-from trainmark.spec.errors import TrainmarkError, UsageError, nearest
+from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.published_row import PREFIX
-from trainmark.store.store import SHORTEST_GROUP, read_record
+from trainmark.store.lookup import Subject, find_runs
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
-    from trainmark.spec.record import Record
     from trainmark.store.store import Store
-
-_NAMED = 4
-"""Runs that are named one by one in a label."""
 
 
 def subject(word: str, store: Store) -> Subject:
-    """The one thing a word means, or a sentence about what it could have meant.
-
-    A word is a run's id, its beginning or end, `last`, a record file, the id of a group of repeats or its beginning,
-    several of these joined by commas, or the name of a published row.
-    """
-    if word.startswith(PREFIX):
-        return _published(word, store)
-    if "," in word and not Path(word).is_file():
-        parts = [subject(part.strip(), store) for part in word.split(",") if part.strip()]
-        return of_records(word, [record for part in parts for record in _measured(part, word)])
-    if word.lower().endswith((".md", ".markdown")):
-        raise UsageError(f"{word} is a page, not a record; 'trainmark import {word}' takes its rows in, then name one")
-    if word.endswith(".json") or os.sep in word:
-        return of_records(word, _in_file(Path(word).expanduser()))
-    try:
-        path = store.find(word)
-    except UsageError:
-        if repeats := group(word, store):
-            return of_records(word, repeats, label=f"group {repeats[0].group} ({len(repeats)} runs)")
-        raise
-    return of_records(word, _in_file(path))
-
-
-def records_of(words: Iterable[str], store: Store) -> list[Record]:
-    """The runs meant by words, those of groups among them, each once."""
-    found: dict[str, Record] = {}
-    for word in words:
-        meant = subject(word, store)
-        if meant.row is not None:
-            raise UsageError(f"{word!r} is a published row, and only runs can stand here; name a run or a group")
-        found |= {record.run_id: record for record in meant.records}
-    return list(found.values())
-
-
-def of_records(word: str, records: Sequence[Record], *, label: str | None = None) -> Subject:
-    """Records as one subject: one run, or repeats of one plan; a run named twice counts once."""
-    unique = tuple({record.run_id: record for record in records}.values())
-    if not unique:
-        raise UsageError(f"{word!r} names no run; give a run id, a record file or a group")
-    if len(unique) == 1:
-        return Subject(word=word, label=f"run {unique[0].run_id}", records=unique)
-    first = unique[0]
-    for other in unique[1:]:
-        if other.plan.fingerprint != first.plan.fingerprint:
-            raise UsageError(
-                f"runs {first.run_id} and {other.run_id} of {word!r} are not repeats of one plan; "
-                "name runs of the same plan, or one run"
-            )
-    ends = [record.run_id.rpartition("-")[2] for record in unique]
-    named = ", ".join(ends[:_NAMED]) + (f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else "")
-    return Subject(word=word, label=label or f"runs {named}", records=unique)
-
-
-def _measured(part: Subject, word: str) -> tuple[Record, ...]:
-    if part.row is not None:
-        raise UsageError(f"published row {part.row.name} of {word!r} cannot be a repeat of a run; name it by itself")
-    return part.records
-
-
-def _in_file(path: Path) -> list[Record]:
-    """The records of a file: one, or those that `run --json` prints of several."""
-    opening = b""
-    with contextlib.suppress(OSError), path.open("rb") as stream:  # read_record says what is wrong with it
-        opening = stream.read(64)
-    from trainmark.spec.record import REPEATS, Record, listed, parse
-
-    if not opening.lstrip().startswith(b"[") and REPEATS.encode() not in opening:
-        return [read_record(path)]
-    try:
-        return [Record.from_json(document) for document in listed(parse(path.read_bytes()))]
-    except TrainmarkError as error:
-        raise UsageError(f"record file {path} holds a list that is not all records: {error}") from error
-
-
-def group(word: str, store: Store) -> list[Record]:
-    """The records of the group meant; none where the word is the beginning of no group."""
-    if len(word) < SHORTEST_GROUP:
-        return []
-    rows = store.rows(group=word) or [row for row in store.rows() if row.group and row.group.startswith(word)]
-    names = sorted({str(row.group) for row in rows})
-    if len(names) > 1:
-        raise UsageError(f"{word!r} could be any of {len(names)} groups: {', '.join(names[:5])}")
-    return [read_record(store.path(row.run_id)) for row in reversed(rows)]
+    """The one thing a word means: the name of a published row, or a word for runs."""
+    return _published(word, store) if word.startswith(PREFIX) else find_runs(word, store)
 
 
 def _published(word: str, store: Store) -> Subject:

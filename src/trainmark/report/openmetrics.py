@@ -9,7 +9,7 @@ from trainmark.spec import escape
 from trainmark.spec.format import device_name
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.record import Record
-from trainmark.store.store import instant
+from trainmark.store.row import instant
 
 BASE_UNITS = {
     "s": ("seconds", 1.0),

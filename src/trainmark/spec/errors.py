@@ -5,18 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from trainmark.spec.record import Record
+from typing import Any
 
 
 class TrainmarkError(Exception):
     """A failure the user can act on: its text is the sentence shown, `exit_code` what the process ends with."""
 
     exit_code = 1
-    record: Record | None = None
-    """What a run that failed had measured by then, where it left a record."""
+    record: Any = None
+    """The Record of a run that failed, where it left one."""
 
 
 class UsageError(TrainmarkError):
@@ -47,6 +44,18 @@ class HangError(TrainmarkError):
     """Nothing moved for longer than the stated limit."""
 
     exit_code = 124
+
+
+KINDS = (UsageError, NotReadyError, WorkloadError, InvalidResultError, HangError)
+
+
+def error_of(exit_code: int, sentence: str) -> BaseException:
+    """The error behind the exit code of another process."""
+    if exit_code == 130:
+        return KeyboardInterrupt(sentence)
+    if exit_code == 143:
+        return SystemExit(exit_code)
+    return next((kind for kind in KINDS if kind.exit_code == exit_code), WorkloadError)(sentence)
 
 
 NEAR = 0.65

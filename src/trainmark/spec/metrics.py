@@ -16,7 +16,7 @@ from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.intervals import WIDEST, around, quantile
 from trainmark.spec.numbers import Finite
 from trainmark.spec.price import HOUR_S, JOULES_A_KWH, Price
-from trainmark.spec.sensed import Sensed
+from trainmark.spec.telemetry import Sensed
 from trainmark.spec.timeline import Timeline
 
 MEASURED = "measured: "

@@ -12,7 +12,6 @@ import msgspec
 
 from trainmark.spec import series
 from trainmark.spec.artifact import Artifact
-from trainmark.spec.beyond import beyond, restored
 from trainmark.spec.errors import UsageError, misfit
 from trainmark.spec.intervals import around
 from trainmark.spec.machine import Environment
@@ -154,13 +153,6 @@ class Record:
         plan = self.plan
         return f"<Record {self.run_id}: {plan.workload} {plan.recipe_name} {plan.topology}, {self.status}>"
 
-    def __str__(self) -> str:
-        return VIEWS["text"](self) if "text" in VIEWS else repr(self)
-
-    def _repr_html_(self) -> str | None:
-        """What a notebook shows instead of the text."""
-        return VIEWS["html"](self) if "html" in VIEWS else None
-
     @property
     def precision(self) -> str:
         """What the run was computed in, as its first step showed; what was asked for where that was not seen."""
@@ -178,7 +170,7 @@ class Record:
         return series.of_timeline(self.timeline, self.loss)
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = restored(self._known(), self.unknown)
+        document: dict[str, Any] = _merge(self._known(), self.unknown)
         return document
 
     def _known(self) -> dict[str, Any]:
@@ -253,7 +245,8 @@ class Record:
             **{name: getattr(found, name) for name in _PLAIN},
         )
         known = {**record._known(), "environment": msgspec.to_builtins(record.environment)}
-        unknown = beyond(upgraded, {**known, "telemetry": {"machines": known["telemetry"].get("machines", ())}})
+        known["telemetry"] = {"machines": known["telemetry"].get("machines", ())}
+        unknown = unknown_fields(upgraded, known)
         return replace(record, unknown=unknown) if unknown else record
 
 
@@ -309,10 +302,6 @@ def _on_the_logarithm(quantity: Any) -> Any:
         return {**quantity, "interval": list(around(value, (high - low) / 2 / value))}
     except (KeyError, TypeError, ValueError, ArithmeticError):  # it has none, or is damaged, which is said later
         return quantity
-
-
-VIEWS: dict[Literal["text", "html"], Callable[[Record], str]] = {}
-"""How a record shows itself; whoever can draw one says so here, as drawing is not this room's business."""
 
 
 def coverage(*, full: bool, steps: int, warmup: int) -> str:
@@ -465,3 +454,34 @@ def _unpack(runs: Sequence[tuple[int, int]]) -> list[int]:
     for count, value in runs:
         items += [value] * count
     return items
+
+
+def unknown_fields(document: Any, known: Any) -> dict[str, Any]:
+    """The part of a document that `known`, which was made of it, does not hold; entries of a list go by their place."""
+    if isinstance(document, Mapping) and isinstance(known, Mapping):
+        pairs = [(str(name), value, name in known, known.get(name)) for name, value in document.items()]
+    elif isinstance(document, list) and isinstance(known, (list, tuple)) and len(document) == len(known):
+        if not document or not isinstance(document[0], Mapping):  # a series of numbers has no names to know
+            return {}
+        pairs = [(str(place), entry, True, known[place]) for place, entry in enumerate(document)]
+    else:
+        return {}
+    found = {}
+    for name, value, is_known, counterpart in pairs:
+        if not is_known:
+            found[name] = value
+        elif more := unknown_fields(value, counterpart):
+            found[name] = more
+    return found
+
+
+def _merge(known: Any, more: Mapping[str, Any]) -> Any:
+    """A document with the part put back that `unknown_fields` took out of it."""
+    if not more:
+        return known
+    if isinstance(known, (list, tuple)):
+        return [_merge(entry, more.get(str(place), {})) for place, entry in enumerate(known)]
+    whole = dict(known)
+    for name, value in more.items():
+        whole[name] = _merge(known[name], value) if name in known else value
+    return whole

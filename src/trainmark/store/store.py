@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
-import json
 import os
 import re
 import secrets
@@ -13,19 +12,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from trainmark.spec import endings
 from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
-from trainmark.spec.labels import tag_words
 from trainmark.spec.whole_files import UNFINISHED, write_once, write_whole
+from trainmark.store.index import IndexEntry, StoreIndex, ask, delete
+from trainmark.store.row import StoreRow, Wanted, folder_row, newest_first, row_of
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.spec.record import Record
     from trainmark.spec.series import SeriesFile, StepSeries
-    from trainmark.store.newest import Newest
 
 SWEEP_AFTER_S = 24 * 3600
 LAST = "last"
@@ -37,39 +34,6 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
 
 
-class StoreRow(NamedTuple):
-    """What lists show of a run."""
-
-    run_id: str
-    created: str
-    status: str
-    """The record's word, or `no record` for a run folder whose run left none."""
-    workload: str = ""
-    recipe: str = ""
-    topology: str = ""
-    precision: str = ""
-    platform: str = ""
-    device: str = ""
-    p_core: float | None = None
-    unit: str = ""
-    quality_name: str = ""
-    quality: float | None = None
-    quality_unit: str = ""
-    doubts: int = 0
-    fingerprint: str = ""
-    group: str | None = None
-    tags: tuple[str, ...] = ()
-    """What the user said to find it by, each as `key=value`."""
-    reached: bool = False
-    """The target, by any evaluation."""
-    began: bool = False
-    """Every rank finished a step."""
-    interrupted: bool = False
-    """Somebody ended an incomplete run by a signal."""
-    host: str = ""
-    """Where it ran; several are joined by commas."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Damaged:
     """A file among the records that cannot be read as one."""
@@ -79,27 +43,6 @@ class Damaged:
 
     def __str__(self) -> str:
         return f"record file {self.path} is left out: it {self.reason}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Which runs are asked for; what is None is not asked."""
-
-    workload: str | None = None
-    group: str | None = None
-    """Its id, or how that begins."""
-    tags: tuple[str, ...] = ()
-    """A run has them all, each as `key=value`."""
-    since: datetime | None = None
-    """It was created then or later."""
-
-    def fits(self, row: StoreRow) -> bool:
-        return (
-            self.workload in (None, row.workload)
-            and (self.group is None or (row.group or "").startswith(self.group))
-            and (not self.tags or {*self.tags} <= {*row.tags})
-            and (self.since is None or instant(row.created) >= self.since.timestamp())
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +60,15 @@ class StoreContents:
     """By which a run of these can be told from all others in the store: the last part of its id, or all of it."""
 
 
-class _Entry(NamedTuple):
-    """What the index remembers of a file, and how the file looked when it was read."""
-
-    size: int
-    mtime_ns: int
-    row: StoreRow | None
-    problem: str | None = None
-    """Why the file is not a record."""
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    rows: list[StoreRow]
+    count: int
+    """Of all that fit."""
+    damaged: list[tuple[str, str]]
+    """Names and reasons."""
+    files: set[str]
+    """The names of all record files."""
 
 
 def default_folder() -> Path:
@@ -151,8 +95,7 @@ class Store:
         self.runs = folder / "runs"
         self.samples = folder / "samples"
         """What trained networks were asked to show later, in a folder a run."""
-        self.index = folder / "index.jsonl"
-        self.newest = folder / "newest.json"
+        self.index = folder / "index.sqlite"
 
     def path(self, run_id: str) -> Path:
         return self.records / f"{run_id}.json"
@@ -175,9 +118,9 @@ class Store:
             kind = WorkloadError if error.errno in _FULL else NotReadyError
             raise kind(f"record {path} could not be written: {error.strerror}") from error
         # the record is safe whatever happens here; the next listing finds what the index lacks
-        with contextlib.suppress(OSError, ValueError):
-            status = path.stat()
-            self._remember({path.name: _Entry(status.st_size, status.st_mtime_ns, row_of(record))})
+        with contextlib.suppress(Exception):
+            entry = IndexEntry(*self._look(path.name), row_of(record))
+            ask(self.index, lambda index: index.put([(path.name, entry)]))
         return path
 
     def _add_series(self, record: Record) -> None:
@@ -214,96 +157,51 @@ class Store:
                     if path.is_file() and time.time() - path.stat().st_mtime > SWEEP_AFTER_S:
                         path.unlink()
 
-    def rows(
-        self,
-        *,
-        limit: int | None = None,
-        workload: str | None = None,
-        platform: str | None = None,
-        status: str | None = None,
-        fingerprint: str | None = None,
-        group: str | None = None,
-    ) -> list[StoreRow]:
+    def rows(self, wanted: Wanted | None = None, *, limit: int | None = None) -> list[StoreRow]:
         """What lists show of each record, newest first; a damaged file is left out here and named in `contents`."""
-        wanted = {
-            "workload": workload,
-            "platform": platform,
-            "status": status,
-            "fingerprint": fingerprint,
-            "group": group,
-        }
-        asked = {name: value for name, value in wanted.items() if value is not None}
-        found = (entry.row for entry in self._entries().values() if entry.row)
-        return newest_first(row for row in found if all(getattr(row, name) == asked[name] for name in asked))[:limit]
+        return ask(self.index, lambda index: self._list(index, wanted or Wanted(), limit, count_all=False)).rows
 
     def contents(self, wanted: Wanted | None = None, *, limit: int | None = None) -> StoreContents:
         """All that the folder holds, or at most so many of the runs that are wanted."""
-        from trainmark.store import newest
-
-        kept = None
-        if may_be_kept := wanted in (None, Wanted()) and limit is not None and limit <= newest.KEPT_ROWS:
-            kept = newest.read(self.newest, self.records, self.runs)
-        if kept is None:
-            kept = self._newest(wanted or Wanted(), limit, keep=may_be_kept)
-        unrecorded = newest_first(folder_row(self.runs / name) for name in kept.unrecorded)
+        folders = self._folder_names()
+        found = ask(self.index, lambda index: self._list(index, wanted or Wanted(), limit))
+        left = [name for name in folders if f"{name}.json" not in found.files]
+        unrecorded = newest_first(folder_row(self.runs / name) for name in left)
+        shown = [*(row.run_id for row in found.rows), *left]
         return StoreContents(
-            rows=kept.rows[:limit],
-            count=kept.count,
-            damaged=[Damaged(path=self.records / name, reason=reason) for name, reason in kept.damaged],
+            rows=found.rows,
+            count=found.count,
+            damaged=[Damaged(path=self.records / name, reason=reason) for name, reason in found.damaged],
             unrecorded=[row for row in unrecorded if wanted is None or wanted.fits(row)],
-            names=kept.names,
+            names=_short_names(shown, {*left, *(name.removesuffix(".json") for name in found.files)}),
         )
-
-    def _newest(self, wanted: Wanted, limit: int | None, *, keep: bool) -> Newest:
-        """From the index and the records; of a large store it may be kept for the next time."""
-        from trainmark.store import newest
-
-        looks = newest.look(self.records), newest.look(self.runs)
-        entries, folders = self._entries(), self._folder_names()
-        rows = newest_first(entry.row for entry in entries.values() if entry.row and wanted.fits(entry.row))
-        run_ids = {name.removesuffix(".json") for name in entries}
-        left = [name for name in folders if name not in run_ids]
-        shown = rows if limit is None else rows[: max(limit, newest.KEPT_ROWS)]
-        damaged = sorted((name, entry.problem) for name, entry in entries.items() if entry.problem is not None)
-        named = [*(f"{row.run_id}.json" for row in shown), *(name for name, _ in damaged)]
-        found = newest.Newest(
-            fields=StoreRow._fields,
-            folders=looks,
-            files={name: (entries[name].size, entries[name].mtime_ns) for name in named},
-            rows=shown,
-            count=len(rows),
-            damaged=damaged,
-            unrecorded=left,
-            names=_short_names([*(row.run_id for row in shown), *left], run_ids.union(left)),
-        )
-        if keep and len(entries) >= newest.FEWEST_RECORDS and newest.settled(looks):
-            newest.write(self.newest, found)
-        return found
 
     def rebuild(self) -> int:
-        """Forgets the index and reads every record again; says how many there are."""
-        with contextlib.suppress(OSError):
-            self.newest.unlink(missing_ok=True)
-        return sum(entry.row is not None for entry in self._entries(anew=True).values())
+        """Deletes the index and reads every record again; says how many there are."""
+        delete(self.index)
+        return len(self.rows())
 
     def run_ids(self) -> list[str]:
         """Of every record file, in no order; the file may prove to be damaged."""
+        return [name.removesuffix(".json") for name in self._file_names()]
+
+    def _file_names(self) -> set[str]:
         names: list[str] = []
         with self._explaining_folder():
             names = os.listdir(self.records)  # noqa: PTH208 - a Path for each of many thousand names takes its time
-        return [name.removesuffix(".json") for name in names if _names_record(name)]
+        return {name for name in names if _names_record(name)}
 
     def find(self, word: str | None = None) -> Path:
         """The record file meant by a run id, the unique beginning or end of one, a path, `last-WORKLOAD` for the newest
         of a workload, or nothing for the newest of all."""
         if not word or _is_newest(word):
-            newest = self.rows(workload=_newest_of(word))
-            if not newest:
-                kind = f" of {_newest_of(word)}" if _newest_of(word) else ""
-                raise UsageError(f"the store {self.folder} holds no records{kind} yet; 'trainmark run' makes one")
+            workload = _newest_of(word)
             # a run that failed before its first step is named where it is asked for, and hides no result
-            measured = (row for row in newest if row.began or row.status == "valid")
-            return self.path(next(measured, newest[0]).run_id)
+            for wanted in (Wanted(workload=workload, measured=True), Wanted(workload=workload)):
+                if newest := self.rows(wanted, limit=1):
+                    return self.path(newest[0].run_id)
+            kind = f" of {workload}" if workload else ""
+            raise UsageError(f"the store {self.folder} holds no records{kind} yet; 'trainmark run' makes one")
         if os.sep not in word and not word.startswith(".") and _is_file(self.path(word)):
             return self.path(word)
         if _is_file(Path(word)):
@@ -396,78 +294,57 @@ class Store:
         except OSError:
             return []
 
-    def _entries(self, *, anew: bool = False) -> dict[str, _Entry]:
-        """Every record file: as the index remembers it, or read now where it has changed since."""
-        known = {} if anew else self._remembered()
-        found: dict[str, _Entry] = {}
-        fresh: dict[str, _Entry] = {}
-        for name, size, mtime_ns in self._listing():
-            entry = known.get(name)
-            if entry is None or (entry.size, entry.mtime_ns) != (size, mtime_ns):
-                entry = fresh[name] = self._read_entry(name, size, mtime_ns)
-            found[name] = entry
-        with contextlib.suppress(OSError):  # a store that is full or not ours is only slower to list
-            if anew or not known:
-                self._remember(found, anew=True)
-            elif fresh:
-                self._remember(fresh)
-        return found
+    def _list(self, index: StoreIndex, wanted: Wanted, limit: int | None, *, count_all: bool = True) -> _Listing:
+        """Reads the files that are new or were damaged, and checks each file whose row it gives.
 
-    def _listing(self) -> list[tuple[str, int, int]]:
-        """Every record file with its size, and when it was changed in nanoseconds."""
-        found: list[tuple[str, int, int]] = []
-        with self._explaining_folder(), os.scandir(self.records) as entries:
-            for entry in entries:
-                if _names_record(entry.name):
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:  # taken away while we look
-                        continue
-                    found.append((entry.name, status.st_size, status.st_mtime_ns))
-        return found
+        Records are never rewritten, so nobody looks at 50,000 files for the sake of twenty rows."""
+        files = self._file_names()
+        known = index.names()
+        index.forget(known - files)
+        index.put([(name, self._read_entry(name)) for name in files - known])
+        changed = {name: self._read_entry(name) for name, entry in index.damaged() if self._look(name) != entry[:2]}
+        index.put(changed.items())
+        rows: list[StoreRow] = []
+        changed, count = {}, 0
+        for name, entry in index.newest():
+            if limit is not None and len(rows) >= limit:
+                if wanted == Wanted() or not count_all:
+                    break
+                count += entry.row is not None and wanted.fits(entry.row)
+                continue
+            if entry.row is None or not wanted.fits(entry.row):
+                continue
+            if self._look(name) != entry[:2]:
+                entry = changed[name] = self._read_entry(name)
+            if entry.row is not None and wanted.fits(entry.row):
+                rows.append(entry.row)
+        index.put(changed.items())
+        return _Listing(
+            rows=newest_first(rows),
+            count=index.count() if wanted == Wanted() else len(rows) + count,
+            damaged=[(name, str(entry.problem)) for name, entry in index.damaged()],
+            files=files,
+        )
 
-    def _remembered(self) -> dict[str, _Entry]:
-        """The index, a line a file, of which the last counts; what cannot be read of it is read from the records."""
-        import msgspec
-
-        index_line = msgspec.json.Decoder(tuple[str, int, int, StoreRow | None, str | None])
-        found: dict[str, _Entry] = {}
-        with contextlib.suppress(OSError):
-            lines = self.index.read_bytes().splitlines()
-            for line in lines[1:] if lines[:1] == [_INDEX_HEAD] else []:
-                try:
-                    name, *entry = index_line.decode(line)
-                except (ValueError, RecursionError):
-                    continue
-                found[name] = _Entry._make(entry)
-        return found
-
-    def _remember(self, entries: Mapping[str, _Entry], *, anew: bool = False) -> None:
-        """Appends to the index in one write, so that several may do so at once; a line that is torn does no harm."""
-        lines = b"".join(json.dumps((name, *entry)).encode() + b"\n" for name, entry in entries.items())
-        if anew:
-            if self.records.is_dir():
-                write_whole(self.index, _INDEX_HEAD + b"\n" + lines)
-            return
-        with self.index.open("ab", buffering=0) as stream:
-            stream.write((b"\n" if stream.tell() else _INDEX_HEAD + b"\n") + lines)
-
-    def _read_entry(self, name: str, size: int, mtime_ns: int) -> _Entry:
-        path = self.records / name
+    def _look(self, name: str) -> tuple[int, int]:
+        """The size of a record file, and when it was changed in nanoseconds; of one that is gone, nothing like it."""
         try:
-            row = read_row(path)
+            status = (self.records / name).stat()
+        except OSError:
+            return -1, -1
+        return status.st_size, status.st_mtime_ns
+
+    def _read_entry(self, name: str) -> IndexEntry:
+        path, look = self.records / name, self._look(name)
+        try:
+            row = row_of(read_record(path))
         except UsageError as error:
-            return _Entry(size, mtime_ns, None, str(error).removeprefix(f"record file {path} "))
+            return IndexEntry(*look, None, str(error).removeprefix(f"record file {path} "))
         except Exception as error:  # whatever one file does to us, the others are listed
-            return _Entry(size, mtime_ns, None, f"cannot be read here: {type(error).__name__}: {error}")
+            return IndexEntry(*look, None, f"cannot be read here: {type(error).__name__}: {error}")
         if f"{row.run_id}.json" != name:
-            problem = f"holds run {row.run_id}, so it must be named {row.run_id}.json"
-            return _Entry(size, mtime_ns, None, problem)
-        return _Entry(size, mtime_ns, row)
-
-
-_INDEX_HEAD = json.dumps(StoreRow._fields).encode()
-"""The first line of an index of this version; another's is made anew."""
+            return IndexEntry(*look, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
+        return IndexEntry(*look, row)
 
 
 def read_record(path: Path) -> Record:
@@ -493,89 +370,6 @@ def series_beside(path: Path) -> Callable[[SeriesFile], StepSeries]:
         return series.read(path.parent / said.name, said)
 
     return read
-
-
-def read_row(path: Path) -> StoreRow:
-    """What lists show of the record in a file, of which nothing else is looked at; UsageError where it is damaged."""
-    from trainmark.store.skim import skim
-
-    try:
-        row = skim(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
-    return row or row_of(read_record(path))
-
-
-def newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
-    return sorted(rows, key=lambda row: (instant(row.created), row.run_id), reverse=True)
-
-
-def instant(created: str) -> float:
-    """Seconds by which moments are ordered, whatever zone they are written in; 0 for what is no moment."""
-    try:
-        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
-    except ValueError:
-        return 0.0
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-
-
-def row_of(record: Record) -> StoreRow:
-    p_core = record.metrics.get("p_core")
-    return StoreRow(
-        run_id=record.run_id,
-        created=record.created,
-        status=record.status,
-        workload=record.plan.workload,
-        recipe=record.plan.recipe_name,
-        topology=record.plan.topology,
-        precision=record.precision,
-        platform=record.plan.platform_word,
-        device=record.environment.device.name,
-        p_core=p_core.value if p_core else None,
-        unit=p_core.unit if p_core else "",
-        quality_name=record.quality.name,
-        quality=record.quality.value,
-        quality_unit=record.quality.unit,
-        doubts=len(record.doubts),
-        fingerprint=record.plan.fingerprint,
-        group=record.group,
-        tags=tag_words(record.tags),
-        reached=record.quality.reached,
-        began=record.timeline.steps > 0,
-        interrupted=record.status == "incomplete" and endings.by_signal(record.ended),
-        host=", ".join(record.hosts),
-    )
-
-
-def folder_row(folder: Path) -> StoreRow:
-    """What can be said of a run that left no record: when its folder was last touched, and what its plan asked for."""
-    try:
-        touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
-    except OSError:
-        touched = ""
-    asked, head = _document(folder / "plan.json"), _document(folder / "run.json")
-    tags = head.get("tags")
-    return StoreRow(
-        run_id=folder.name,
-        created=touched,
-        status="no record",
-        workload=str(asked.get("workload", "")),
-        recipe=str(asked.get("recipe_name", "")),
-        topology=str(asked.get("topology", "")),
-        precision=str(asked.get("precision", "")),
-        platform=str(asked.get("platform", "")),
-        fingerprint=str(asked.get("fingerprint", "")),
-        group=str(head.get("group") or "") or None,
-        tags=tag_words({str(key): str(value) for key, value in tags.items()}) if isinstance(tags, dict) else (),
-    )
-
-
-def _document(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is none."""
-    found: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}
 
 
 def _short_names(shown: list[str], run_ids: set[str]) -> dict[str, str]:

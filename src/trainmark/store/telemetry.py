@@ -21,8 +21,7 @@ from trainmark.spec.events import (
     Unknown,
 )
 from trainmark.spec.run_folder import RunFolder
-from trainmark.spec.sensed import Sensed
-from trainmark.spec.telemetry import DeviceTelemetry, MachineTelemetry, Series, Telemetry
+from trainmark.spec.telemetry import DeviceTelemetry, MachineTelemetry, Sensed, Series, Telemetry
 
 MOST_POINTS = 1000
 """A series longer than this is kept as means of equally many neighbours."""

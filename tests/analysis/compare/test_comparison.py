@@ -12,14 +12,14 @@ from records import a_vocoder_record, in_environment, make_quality, make_record,
 from simulated import repeats, run
 
 from trainmark.analysis.compare.comparison import ONE_RUN_EACH, compare, to_json
-from trainmark.analysis.subject import Subject
-from trainmark.published.lookup import of_records, subject
+from trainmark.published.lookup import subject
 from trainmark.report.compare_screen import render
 from trainmark.spec.errors import UsageError
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import DataChoice
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Doubt, Record
+from trainmark.store.lookup import Subject, of_records
 from trainmark.store.store import Store
 
 

@@ -14,7 +14,6 @@ import tiny
 from records import make_record
 from simulated import repeats
 
-from trainmark.published.lookup import of_records
 from trainmark.spec.errors import UsageError
 from trainmark.spec.event_files import EventTail
 from trainmark.spec.events import Steps
@@ -22,6 +21,7 @@ from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Record
 from trainmark.spec.statistics import binomial_interval, steady_start
 from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.store.lookup import of_records
 from trainmark.train import loop
 from trainmark.train.schedule import Position
 

@@ -18,7 +18,7 @@ from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice
 from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Doubt, Evaluation, Record
-from trainmark.spec.sensed import Sensed
+from trainmark.spec.telemetry import Sensed
 from trainmark.spec.timeline import RankTrace, Timeline
 
 MS = 1_000_000

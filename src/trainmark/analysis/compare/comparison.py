@@ -16,8 +16,8 @@ from trainmark.spec.format import number
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.quantities import Compared
-    from trainmark.analysis.subject import Subject
     from trainmark.spec.record import Record
+    from trainmark.store.lookup import Subject
 
 THRESHOLD = 0.03
 """A smaller difference is called the same, unless the user says otherwise."""

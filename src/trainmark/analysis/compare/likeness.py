@@ -12,9 +12,9 @@ from trainmark.spec.format import device_name
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.quantities import Compared
-    from trainmark.analysis.subject import Subject
     from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
+    from trainmark.store.lookup import Subject
 
 ANY_VALUE = ("seed",)
 """Recipe values that may differ: a run does not become another training by them."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.likeness import differences
-from trainmark.analysis.subject import Subject
 from trainmark.spec.errors import UsageError
 from trainmark.spec.record import Record
+from trainmark.store.lookup import Subject
 
 _MOST_SAID = 4
 """Differences named in a refusal."""

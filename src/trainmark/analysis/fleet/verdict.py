@@ -16,11 +16,11 @@ from trainmark.analysis.fleet import causes, outliers
 from trainmark.analysis.fleet.hosts import HostRuns, check_alike
 from trainmark.analysis.fleet.links import FEWEST_HOSTS, FleetLinks
 from trainmark.analysis.fleet.proofs import HostProof
-from trainmark.analysis.subject import Subject
 from trainmark.spec.format import device_name, number
 from trainmark.spec.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
 from trainmark.spec.record import Record
 from trainmark.spec.site import Expected
+from trainmark.store.lookup import Subject
 
 MOST_BLIND = 0.20
 """Where a host that is slower by this share would not be found, nothing is said of the fleet."""

@@ -16,7 +16,8 @@ from trainmark.spec.format import device_name
 from trainmark.spec.intervals import Bounds
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
-from trainmark.store.store import Store, StoreRow, read_record
+from trainmark.store.row import StoreRow
+from trainmark.store.store import Store, read_record
 
 MOST_OF_A_SIZE = 8
 """Earlier runs of a topology that are looked at, the newest: whole records are long."""
@@ -72,7 +73,11 @@ def outcome_of(record: Record, earlier: Sequence[Record], metric: str = "p_core"
 def outcomes(records: Iterable[Record], store: Store) -> dict[str, ForecastOutcome]:
     """Of each run for which earlier ones of the store allow it, by its id."""
     records = list(records)
-    rows = store.rows(status="valid") if any(record.status == "valid" for record in records) else []
+    rows = (
+        [row for row in store.rows() if row.status == "valid"]
+        if any(record.status == "valid" for record in records)
+        else []
+    )
     read: dict[str, Record | None] = {}
     found = {}
     for record in records:
