@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from trainmark.cli.options import add_plan_options, add_sweep_option, from_args
 from trainmark.cli.terminal import console, look, show
 from trainmark.spec.errors import UsageError
-from trainmark.spec.retold import told
 
 if TYPE_CHECKING:
     from trainmark.spec.plan import Plan
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         changed = {deviation.name: deviation.reference for deviation in plan.deviations}
         for name, value in plan.recipe.items():
             note = f"   (reference: {changed[name]})" if name in changed else ""
-            print(f"  {name:24} {value}{told(note)}")
+            print(f"  {name:24} {value}{note}")
     return 0
 
 

@@ -16,8 +16,7 @@ from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.machine import FlopsFacts, PrecisionProof, StepCheck
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.precision import said_of_inside, said_of_products
-from trainmark.spec.record import Record
-from trainmark.spec.retold import retold
+from trainmark.spec.record import Record, translate_coverage
 from trainmark.spec.telemetry import MachineTelemetry, Series
 from trainmark.spec.topology import Topology
 
@@ -110,7 +109,7 @@ def metrics(record: Record, say: Say) -> FactSection:
         rows.append((alias, number(quantity.value), quantity.unit, around, say(formula) + peak))
     return FactSection(
         title=say("Metrics"),
-        remark=say("throughputs cover {coverage}").format(coverage=retold(record.coverage, say)),
+        remark=say("throughputs cover {coverage}").format(coverage=translate_coverage(record, say)),
         heads=(say("Metric"), say("Value"), say("Unit"), say("95 % interval"), say("Formula, or why it is missing")),
         rows=rows,
         left=frozenset({0, 2, 4}),
@@ -202,8 +201,8 @@ def network(record: Record, say: Say) -> FactSection | None:
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
-    said = links.summary(measured, ranks=topology.devices, hosts=topology.nodes)
-    return replace(link_table(measured, say), sentence=retold(said, say), facts=sent)
+    said = links.summary(measured, ranks=topology.devices, hosts=topology.nodes, say=say)
+    return replace(link_table(measured, say), sentence=said, facts=sent)
 
 
 def _levels(record: Record, say: Say) -> Iterator[RecordFact]:

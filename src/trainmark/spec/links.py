@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from trainmark.spec.format import number
+from trainmark.spec.language import ENGLISH, Say
 from trainmark.spec.numbers import Count, Finite, Whole
 
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter"]
@@ -115,13 +116,17 @@ def cables(measured: Iterable[PairLink]) -> dict[int, float]:
     return {node: median(sorted(values)[len(values) // 2 :]) for node, values in sorted(of_node.items())}
 
 
-def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
+def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
     """Latency of the smallest message and bandwidth of the largest, in a sentence."""
     smallest, largest = measured[0], measured[-1]
-    where = f"{ranks} ranks on {hosts} host{'s' if hosts > 1 else ''}"
-    latency = f"{number(smallest.median_s * 1e3, 2)} ms for {size(smallest.size_bytes)}"
-    bandwidth = f"{number(largest.bus_gigabytes_per_s, 2)} GB/s for {size(largest.size_bytes)}"
-    return f"all-reduce among {where}: {latency}, {bandwidth}"
+    where = say("{ranks} ranks on {hosts} host") if hosts == 1 else say("{ranks} ranks on {hosts} hosts")
+    return say("all-reduce among {where}: {latency} ms for {smallest}, {bandwidth} GB/s for {largest}").format(
+        where=where.format(ranks=ranks, hosts=hosts),
+        latency=number(smallest.median_s * 1e3, 2),
+        smallest=size(smallest.size_bytes),
+        bandwidth=number(largest.bus_gigabytes_per_s, 2),
+        largest=size(largest.size_bytes),
+    )
 
 
 def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:

@@ -15,6 +15,7 @@ POWER = 0.8
 BETWEEN_RUNS = 0.01
 """What one run is taken to differ from the next, as a standard deviation, where neither side was repeated: one run of
 each says nothing about memory layout, clocks and neighbours, which change from process to process."""
+ONE_RUN_BASIS = "the steps of one run each, and 1 % a run for what changes between processes"
 
 MOST_STEPS = 20
 """A series is not asked to become more than so many times as long: repeats tell more."""
@@ -195,8 +196,7 @@ def _one_run_each(a: Spread | None, b: Spread | None) -> _Error | None:
     if a is None or b is None:
         return None
     parts = [(a.error**2, float(a.degrees)), (b.error**2, float(b.degrees)), (a.between + b.between, math.inf)]
-    said = f"the steps of one run each, and {100 * BETWEEN_RUNS:g} % a run for what changes between processes"
-    others = max(a.disturbed, b.disturbed)
+    said, others = ONE_RUN_BASIS, max(a.disturbed, b.disturbed)
     return _welch(parts, f"{said}, and the {100 * others:.0f} % of the machine that others used" if others else said)
 
 
