@@ -96,6 +96,7 @@ def test_a_doubt_is_said_in_either_language(code: str, values: dict[str, Any], e
         ("cpu-differs", {**STEP, "difference": None}),
         ("cpu-differs", {**STEP, "difference": "12"}),
         ("mfu-above-100", {"value": "130", "precision": "bf16", "peak": None}),
+        ("throttled", {"share": "12", "reasons": ["software power cap"]}),
         ("crowded-cores", {"ranks": 4, "cores": 1}),
         ("resumed", {"step": 5, "damaged": []}),
     ],

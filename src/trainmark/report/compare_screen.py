@@ -49,7 +49,7 @@ def headline(found: Comparison) -> str:
             verdict=verdict, ratio=ratio, times=_times(found), off=off
         )
     if judgement.interval is None:
-        return _("Inconclusive: {ratio}, and {basis}.").format(ratio=ratio, basis=_(judgement.basis))
+        return _("Inconclusive: {ratio}, and {basis}.").format(ratio=ratio, basis=judgement.basis_in(_))
     if judgement.too_noisy and found.inconclusive:
         return _(
             "Inconclusive: {ratio}, and the runs are too noisy to say: the ratio is not even known to ±50 %."
@@ -83,7 +83,7 @@ def sentences(found: Comparison) -> list[str]:
     judgement = found.judgement
     said = []
     if judgement.interval is not None:
-        said.append(_("The interval rests on {basis}.").format(basis=_(judgement.basis)))
+        said.append(_("The interval rests on {basis}.").format(basis=judgement.basis_in(_)))
         if judgement.smallest_difference is not None:
             said[-1] += _(
                 " These data would show a true difference of {percent} % or more at least four times in five."

@@ -36,7 +36,6 @@ TEMPLATES = {
     "foreign-load": "other programs, or other guests of the host, used {share} % of the machine meanwhile",
     "sampler-ended": "the sampler on {host} ended by itself {last_s} s after the launch: what devices and host did "
     "later is not known",
-    "throttled": "a device was slowed in {share} % of the samples: {reasons}",
     "ecc-errors": "device {device} of {host} counted {errors} memory errors it could not correct during the run",
     "skip-bad": "up to {files} unreadable data files were allowed to be left out",
     "torn-events": "the events of rank {ranks} end in the middle of a line, which was dropped",
@@ -187,6 +186,11 @@ def _power_sampling(v: Values, say: Say) -> str:
     return say("power does not keep to MLPerf's rule of 60 samples at 1 Hz: {missed}").format(missed=listed)
 
 
+def _throttled(v: Values, say: Say) -> str:
+    reasons = say(", ").join(say(reason) for reason in v["reasons"])
+    return say("a device was slowed in {share} % of the samples: {reasons}").format(share=v["share"], reasons=reasons)
+
+
 def _resumed(v: Values, say: Say) -> str:
     said = say("resumed at step {step}: times cover only the part after it").format(step=v["step"])
     return say("; ").join([said, *v["damaged"]])
@@ -215,6 +219,7 @@ COMPOSED: Mapping[str, Callable[[Values, Say], str]] = {
     "mfu-above-100": _mfu_above_100,
     "crowded-cores": _crowded_cores,
     "power-sampling": _power_sampling,
+    "throttled": _throttled,
     "resumed": _resumed,
     "restarted": _restarted,
 }

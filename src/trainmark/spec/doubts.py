@@ -372,8 +372,8 @@ def throttled(f: Facts) -> Found:
         for device in machine.devices
         for reason, count in device.throttled.items()
     ]
-    words = ", ".join(dict.fromkeys(reason for _, reason in sorted(reasons, reverse=True)))
-    yield "throttled", {"share": f"{share.value:.0f}", "reasons": words}
+    gravest = list(dict.fromkeys(reason for _, reason in sorted(reasons, reverse=True)))
+    yield "throttled", {"share": f"{share.value:.0f}", "reasons": gravest}
 
 
 def memory_errors(f: Facts) -> Found:

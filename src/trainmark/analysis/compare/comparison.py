@@ -158,7 +158,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "verdict": found.verdict,
         "ratio": judgement.ratio,
         "interval": list(judgement.interval) if judgement.interval else None,
-        "basis": judgement.basis,
+        "basis": judgement.basis_in(ENGLISH),
         "unless_off_by": found.unless_off_by,
         "too_noisy": judgement.too_noisy,
         "smallest_difference": judgement.smallest_difference,
