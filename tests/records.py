@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from trainmark.spec.doubt_text import doubt_text
+from trainmark.spec.language import ENGLISH
 from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Measured, measure
 from trainmark.spec.plan import DataChoice, Plan
@@ -18,6 +20,11 @@ from trainmark.spec.timeline import RankTrace, Timeline
 REFERENCE: dict[str, Value] = {"batch_per_device": 256, "learning_rate": 0.8, "epochs": 100, "target": 75.5, "seed": 0}
 
 MS = 1_000_000
+
+
+def doubt(code: str, **values: Any) -> Doubt:
+    """As a record keeps it that was made today."""
+    return Doubt(code=code, text=doubt_text(code, values, ENGLISH), values=values)
 
 
 def make_plan(**changes: Any) -> Plan:
@@ -113,7 +120,7 @@ def make_record(*, plan: dict[str, Any] | None = None, device: str = "AMD EPYC",
             "system": {"kernel": "6.1.0", "memory_gib": 16.0},
         },
         "doubts": (
-            Doubt(code="small-batch", text="global batch 32 is below the reference recipe's 256"),
+            doubt("small-batch", batch=32, all_data=False, reference=256),
             Doubt(code="generated-data", text="synthetic data, not the real set: no accuracy claim may rest on it"),
         ),
     }

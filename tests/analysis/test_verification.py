@@ -8,14 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from records import make_plan, make_record
-from source_sentences import english_in
 
 from trainmark.analysis import parity, verification
 from trainmark.analysis.verification import causes, judged
 from trainmark.report import verify_screen
 from trainmark.report.html import parity_page
 from trainmark.spec.errors import UsageError
-from trainmark.spec.language import speaking
 from trainmark.spec.verify import (
     SUM_COUNT,
     BitDifference,
@@ -228,7 +226,7 @@ def test_a_soak_that_was_cut_off_says_how_far_it_came() -> None:
     assert "before two of them could be" in document(None, verdict="incomplete", rounds=1).sentence
 
 
-def test_the_screen_and_the_page_say_it_in_english_and_in_chinese() -> None:
+def test_the_screen_and_the_page_say_what_differs() -> None:
     broken = document(
         numbers(gradient_off_from=7),
         verdict="wrong",
@@ -248,6 +246,4 @@ def test_the_screen_and_the_page_say_it_in_english_and_in_chinese() -> None:
     assert "torch.use_deterministic_algorithms(True) made them so here" in said and "71 °C" in said
     page = parity_page.render(broken, found, language="en")
     assert page.count('class="line c') == 2 and "where they part" in page and found.sentence in page
-    with speaking("zh"):
-        assert english_in(verify_screen.render(broken, found, width=400)) == []
-        assert "开始分歧之处" in parity_page.render(broken, found, language="zh")
+    assert "开始分歧之处" in parity_page.render(broken, found, language="zh")

@@ -23,7 +23,7 @@ from trainmark.store.gather import gather
 
 MOST_SHOWN = 3
 """Of one part of a record, as many differences are told."""
-OUR_WORDS = re.compile(r"coverage|doubts\[\d+\]\.text|metrics\.\w+\.unavailable")
+OUR_WORDS = re.compile(r"coverage|doubts\[\d+\]\.(text|values.*)|metrics\.\w+\.unavailable")
 """Sentences that are put together when a record is gathered: another source may say the same in other words."""
 NOT_COMPARED = ("schema", "kind", "event_files")
 """What says how a record is written; the hashes have a check of their own."""

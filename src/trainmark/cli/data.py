@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from trainmark import datasets
 from trainmark.cli.terminal import result_is_kept, say, show
 from trainmark.spec.errors import UsageError
-from trainmark.spec.retold import told
 
 if TYPE_CHECKING:
     from trainmark.datasets.archive_checks import ArchiveProgress
@@ -184,7 +183,7 @@ def _counting(things: str) -> Callable[[int, int], None]:
     def counted(done: int, total: int) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == total else ""
-            print(told(f"\rmaking {things}: {done} of {total}"), end=end, file=sys.stderr, flush=True)
+            print(f"\rmaking {things}: {done} of {total}", end=end, file=sys.stderr, flush=True)
 
     return counted
 
@@ -193,4 +192,4 @@ def _shown(at: ArchiveProgress) -> None:
     share = 100 * at.done_bytes / max(1, at.total_bytes)
     line = f"{at.phase}: {share:.0f} %"
     if sys.stderr.isatty():
-        print(told(f"\r{line}      "), end="", file=sys.stderr, flush=True)
+        print(f"\r{line}      ", end="", file=sys.stderr, flush=True)

@@ -22,7 +22,6 @@ from trainmark.platforms import device_errors
 from trainmark.spec import escape
 from trainmark.spec.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
 from trainmark.spec.language import LANGUAGES, by_locale, speaking
-from trainmark.spec.retold import told
 
 FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
 """Commands that the help lists before the others."""
@@ -220,7 +219,7 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
     except TrainmarkError as error:
         if debug:
             traceback.print_exc()
-        say("\n".join(map(escape.terminal, f"trainmark: {told(str(error))}".split("\n"))))
+        say("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
         return error.exit_code
     except BrokenPipeError:
         return 0  # whoever read our output has gone; what was to be kept is on disk by now

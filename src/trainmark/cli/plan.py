@@ -11,7 +11,6 @@ from trainmark.cli.options import add_options, from_args
 from trainmark.cli.terminal import console, look, show
 from trainmark.launch.options import PLAN, SWEEP
 from trainmark.spec.errors import UsageError
-from trainmark.spec.retold import told
 
 if TYPE_CHECKING:
     from trainmark.spec.plan import Plan
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         changed = {deviation.name: deviation.reference for deviation in plan.deviations}
         for name, value in plan.recipe.items():
             note = f"   (reference: {changed[name]})" if name in changed else ""
-            print(f"  {name:24} {value}{told(note)}")
+            print(f"  {name:24} {value}{note}")
     return 0
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.cli.liveness import goes_on, is_worked_on, last_change_s, seen
-from trainmark.spec.retold import told
 
 if TYPE_CHECKING:
     from trainmark.report.live_screen import Frame
@@ -149,7 +148,7 @@ def _tell_result(watched: Watched) -> int:
     from trainmark.store.store import read_record
 
     screen = console()
-    lines = [told(result(read_record(watched.record))), escape.terminal(told(f"record: {watched.record}"))]
+    lines = [result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
     screen.file.write(escape.fitted("\n".join(lines) + "\n", screen.encoding))
     return 0
 
@@ -193,5 +192,5 @@ class _Screen:
         news = (frame.live.phase, len(frame.live.first.evaluations), frame.live.failure, frame.gone)
         if news != self._seen or now - self._said_at_s >= LINE_EVERY_S:
             self._seen, self._said_at_s = news, now
-            screen.file.write(escape.fitted(told(line(frame)), screen.encoding) + "\n")
+            screen.file.write(escape.fitted(line(frame), screen.encoding) + "\n")
             screen.file.flush()

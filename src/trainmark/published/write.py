@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark.published.own_rows import own_row
 from trainmark.spec import escape
+from trainmark.spec.doubt_text import translate_doubt
+from trainmark.spec.endings import translate_ending
 from trainmark.spec.format import goal, links_summary
-from trainmark.spec.glossary import doubts_in
 from trainmark.spec.language import Say, speaker
-from trainmark.spec.retold import retold, told_doubt
+from trainmark.spec.record import translate_coverage
 from trainmark.workloads import facts_of, quality_word
 
 if TYPE_CHECKING:
@@ -84,10 +85,10 @@ def _cell(cell: str) -> str:
 
 def notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
     """What to know before trusting a row, numbered, with the rows it is about; why one of the shown is missing, too."""
-    say, meanings = speaker(lang), doubts_in(lang)
+    say = speaker(lang)
     about: dict[str, list[int]] = {}
     for index, record in enumerate(section.records, 1):
-        for sentence in _sentences(record, shown, say, meanings):
+        for sentence in _sentences(record, shown, say):
             about.setdefault(sentence, []).append(index)
     lines = []
     for number, (sentence, rows) in enumerate(about.items(), 1):
@@ -97,10 +98,9 @@ def notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]
     return lines
 
 
-def _sentences(record: Record, shown: Sequence[str], say: Say, meanings: Mapping[str, str]) -> list[str]:
+def _sentences(record: Record, shown: Sequence[str], say: Say) -> list[str]:
     statuses = {"invalid": say("invalid"), "incomplete": say("incomplete")}
-    ended = retold(record.ended, say)
-    found = [] if record.status == "valid" else [f"{statuses[record.status]}: {ended}"]
+    found = [] if record.status == "valid" else [f"{statuses[record.status]}: {translate_ending(record.ended, say)}"]
     if record.precision != record.plan.precision:
         found.append(say("{asked} was asked for, {ran} ran").format(asked=record.plan.precision, ran=record.precision))
     missing: dict[str, list[str]] = {}
@@ -108,12 +108,12 @@ def _sentences(record: Record, shown: Sequence[str], say: Say, meanings: Mapping
         quantity = record.metrics.get(alias)
         if quantity is None or quantity.value is None:
             reason = quantity.unavailable if quantity else None
-            missing.setdefault(retold(reason, say) if reason else say("not on the record"), []).append(alias)
+            missing.setdefault(say(reason) if reason else say("not on the record"), []).append(alias)
     found += [
         say("no {metrics}: {reason}").format(metrics=", ".join(aliases), reason=why) for why, aliases in missing.items()
     ]
-    found.append(say("throughputs cover {coverage}").format(coverage=retold(record.coverage, say)))
-    return [*found, *(told_doubt(doubt, say, meanings) for doubt in record.doubts)]
+    found.append(say("throughputs cover {coverage}").format(coverage=translate_coverage(record, say)))
+    return [*found, *(translate_doubt(doubt, say) for doubt in record.doubts)]
 
 
 def data_set(record: Record, say: Say) -> str:
@@ -157,7 +157,7 @@ def _network(record: Record, say: Say) -> str:
     if not (measured := record.environment.link):
         return ""
     hosts = len({trace.host for trace in record.timeline.ranks})
-    return retold(links_summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1)), say)
+    return links_summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1), say=say)
 
 
 def _sdk(environment: Environment) -> str:
@@ -174,7 +174,7 @@ def _machine(record: Record, row: PublishedRow, say: Say) -> Machine:
     return Machine(
         model=environment.machine,
         device=row.device,
-        cpu=environment.cpu.name + (retold(f", {cores} logical cores", say) if cores else ""),
+        cpu=environment.cpu.name + (say(", {cores} logical cores").format(cores=cores) if cores else ""),
         network="",
         distribution=environment.distribution,
         kernel=environment.os,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trainmark.report import headline, table
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec.labels import tag_words
+from trainmark.spec.language import _
 
 if TYPE_CHECKING:
     from trainmark.spec.published_row import PublishedRow
@@ -30,18 +31,19 @@ def brief(
     `path` is where the record lies."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     writer.put("")
-    writer.put_unbroken(f"Run: {record.run_id} ({record.status}, {record.created})")
+    said = {"run_id": record.run_id, "status": _(record.status), "created": record.created}
+    writer.put_unbroken(_("Run: {run_id} ({status}, {created})").format(**said))
     if record.group:
-        writer.put_unbroken(f"Repeats: {record.group}")
+        writer.put_unbroken(_("Repeats: {group}").format(group=record.group))
     if record.tags:
-        writer.put(f"Tags: {', '.join(tag_words(record.tags))}")
+        writer.put(_("Tags: {tags}").format(tags=", ".join(tag_words(record.tags))))
     if record.note:
-        writer.put(f"Note: {record.note}")
+        writer.put(_("Note: {note}").format(note=record.note))
     for line in _files(record, store, path):
         writer.put_unbroken(line)
     known_here = path in (store.path(record.run_id), store.runs / record.run_id)
     word = record.run_id.rpartition("-")[2] if known_here else path
-    writer.put_unbroken(f"Everything there is to know: trainmark show {word} --all")
+    writer.put_unbroken(_("Everything there is to know: trainmark show {word} --all").format(word=word))
     told = headline.sentences([record], rows)
     return table.render([record], sentences=told, width=width, color=color, encoding=encoding) + writer.drawn()
 
@@ -49,12 +51,12 @@ def brief(
 def _files(record: Record, store: Store, path: Path) -> Iterator[str]:
     folder = store.runs / record.run_id
     if path != folder:  # a run that was cut off left none
-        yield f"Record: {path}"
+        yield _("Record: {path}").format(path=path)
     if folder.is_dir():
-        yield f"Events and logs: {folder}"
+        yield _("Events and logs: {folder}").format(folder=folder)
     if (folder / "checkpoints").is_dir():
-        yield f"Checkpoints: {folder / 'checkpoints'}"
+        yield _("Checkpoints: {folder}").format(folder=folder / "checkpoints")
     for artifact in record.artifacts:
-        yield f"Sample: {folder / artifact.file}"
+        yield _("Sample: {file}").format(file=folder / artifact.file)
     if (page := store.folder / "reports" / f"{record.run_id}.html").is_file():
-        yield f"Page: {page}"
+        yield _("Page: {page}").format(page=page)

@@ -8,9 +8,11 @@ from trainmark.analysis.compare.judge import MOST_REPEATS
 from trainmark.report.headline import number_of_times
 from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
 from trainmark.spec.format import NOTHING, TOO_NOISY_WORDS, device_name, number
+from trainmark.spec.language import _
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.comparison import Comparison, Party
+    from trainmark.analysis.compare.likeness import Difference
 
 WORTH_TIMES = 1.5
 """Below that, a ratio says more than a number of times."""
@@ -23,32 +25,46 @@ def render(found: Comparison, *, width: int = 100, color: bool = False, encoding
     draw(writer, _table_model(found))
     writer.put("", writer.text(headline(found), STYLES.get(found.verdict, "bold yellow")))
     writer.put(*sentences(found))
-    for title, unlike in (("Not alike", True), ("Differs", False)):
-        if said := [str(difference) for difference in found.differences if difference.unlike is unlike]:
-            writer.put("", writer.text(f"{title}: {'; '.join(said)}.", "yellow" if unlike else ""))
-    if found.doubts:
-        writer.put("", writer.numbered(found.doubts))
+    for title, unlike in ((_("Not alike"), True), (_("Differs"), False)):
+        if said := [_difference(difference) for difference in found.differences if difference.unlike is unlike]:
+            listed = _("{title}: {said}.").format(title=title, said=_("; ").join(said))
+            writer.put("", writer.text(listed, "yellow" if unlike else ""))
+    if doubts := found.doubts_in(_):
+        writer.put("", writer.numbered(doubts))
     return writer.drawn()
+
+
+def _difference(found: Difference) -> str:
+    return _("{name} {a} and {b}").format(name=_(found.name), a=_(found.a), b=_(found.b))
 
 
 def headline(found: Comparison) -> str:
     """The verdict in one sentence."""
     judgement = found.judgement
-    ratio = f"B's {found.compared.name} is {_ratio(judgement.ratio)} times A's"
-    threshold = f"the threshold of {100 * found.threshold:g} %" if found.threshold else "1"
+    verdict = _(found.verdict).capitalize()
+    ratio = _("B's {name} is {ratio} times A's").format(name=found.compared.name, ratio=_ratio(judgement.ratio))
     if found.unless_off_by is not None:
         off = number(float(f"{found.unless_off_by:.1g}"), 2 if found.unless_off_by < 100 else 3)
-        return (
-            f"{found.verdict.capitalize()}: {ratio}{_times(found)}, unless the published figure is off by {off} times."
+        return _("{verdict}: {ratio}{times}, unless the published figure is off by {off} times.").format(
+            verdict=verdict, ratio=ratio, times=_times(found), off=off
         )
     if judgement.interval is None:
-        return f"Inconclusive: {ratio}, and {judgement.basis}."
+        return _("Inconclusive: {ratio}, and {basis}.").format(ratio=ratio, basis=judgement.basis_in(_))
     if judgement.too_noisy and found.inconclusive:
-        return f"Inconclusive: {ratio}, and the runs are {TOO_NOISY_WORDS}: the ratio is not even known to ±50 %."
+        return _(
+            "Inconclusive: {ratio}, and the runs are too noisy to say: the ratio is not even known to ±50 %."
+        ).format(ratio=ratio)
     low, high = judgement.interval
-    where = {"same": "within", "inconclusive": "across"}.get(found.verdict, "beyond")
-    beside = f"95 % interval {_ratio(low)} to {_ratio(high)}, {where} {threshold}"
-    return f"{found.verdict.capitalize()}: {ratio}{_times(found)} ({beside})."
+    where = {"same": _("within"), "inconclusive": _("across")}.get(found.verdict, _("beyond"))
+    threshold = (
+        _("the threshold of {percent} %").format(percent=f"{100 * found.threshold:g}") if found.threshold else "1"
+    )
+    beside = _("95 % interval {low} to {high}, {where} {threshold}").format(
+        low=_ratio(low), high=_ratio(high), where=where, threshold=threshold
+    )
+    return _("{verdict}: {ratio}{times} ({beside}).").format(
+        verdict=verdict, ratio=ratio, times=_times(found), beside=beside
+    )
 
 
 def _times(found: Comparison) -> str:
@@ -56,9 +72,10 @@ def _times(found: Comparison) -> str:
     ratio = found.judgement.ratio
     if 1 / WORTH_TIMES < ratio < WORTH_TIMES or found.verdict in ("same", "inconclusive"):
         return ""
+    times = number_of_times(ratio, 1.0)
     if found.verdict in ("faster", "slower"):
-        return f", {number_of_times(ratio, 1.0)} times {found.verdict}"
-    return "" if ratio > 1 else f", or A's is {number_of_times(ratio, 1.0)} times B's"
+        return _(", {times} times {verdict}").format(times=times, verdict=_(found.verdict))
+    return "" if ratio > 1 else _(", or A's is {times} times B's").format(times=times)
 
 
 def sentences(found: Comparison) -> list[str]:
@@ -66,34 +83,35 @@ def sentences(found: Comparison) -> list[str]:
     judgement = found.judgement
     said = []
     if judgement.interval is not None:
-        said.append(f"The interval rests on {judgement.basis}.")
+        said.append(_("The interval rests on {basis}.").format(basis=judgement.basis_in(_)))
         if judgement.smallest_difference is not None:
-            said[-1] += (
-                f" These data would show a true difference of {number(100 * judgement.smallest_difference, 2)} % or "
-                "more at least four times in five."
-            )
+            said[-1] += _(
+                " These data would show a true difference of {percent} % or more at least four times in five."
+            ).format(percent=number(100 * judgement.smallest_difference, 2))
         low, high = judgement.interval
         if found.threshold and not low <= 1 <= high and found.verdict in ("same", "inconclusive"):
-            more = "is less" if found.verdict == "same" else "may or may not be more"
-            said.append(f"That the two differ is significant, but it {more} than the threshold.")
+            more = _("is less") if found.verdict == "same" else _("may or may not be more")
+            said.append(_("That the two differ is significant, but it {more} than the threshold.").format(more=more))
     if found.a.side.published or found.b.side.published:
         return [*said, *_beside_published(found)]
     if not found.inconclusive:
         return said
     more_needed = judgement.more
     if more_needed is None and judgement.too_noisy:
-        said.append(
-            f"The runs vary so much that {MOST_REPEATS} repeats of each would not decide; a quieter machine would help."
-        )
+        text = _("The runs vary so much that {repeats} repeats of each would not decide; a quieter machine would help.")
+        said.append(text.format(repeats=MOST_REPEATS))
     elif more_needed is None:
-        said.append(
-            f"The ratio is so near the threshold that {MOST_REPEATS} repeats of each would not decide; "
-            "choose another --threshold."
+        text = _(
+            "The ratio is so near the threshold that {repeats} repeats of each would not decide; choose another "
+            "--threshold."
         )
+        said.append(text.format(repeats=MOST_REPEATS))
     elif more_needed.steps is not None:
-        said.append(f"About {more_needed.steps} more steps in each run would decide, or repeats of both.")
+        text = _("About {steps} more steps in each run would decide, or repeats of both.")
+        said.append(text.format(steps=more_needed.steps))
     else:
-        said.append(f"About {more_needed.repeats} repeats of each would decide: --repeat {more_needed.repeats}.")
+        text = _("About {repeats} repeats of each would decide: --repeat {repeats}.")
+        said.append(text.format(repeats=more_needed.repeats))
     return said
 
 
@@ -105,7 +123,8 @@ def _beside_published(found: Comparison) -> list[str]:
         high, low = (found.b.side.mean / bound for bound in found.a.interval)
     else:
         return []
-    return [f"Were the published figure exact, the ratio would lie between {_ratio(low)} and {_ratio(high)}."]
+    text = _("Were the published figure exact, the ratio would lie between {low} and {high}.")
+    return [text.format(low=_ratio(low), high=_ratio(high))]
 
 
 def _ratio(value: float) -> str:
@@ -115,10 +134,10 @@ def _ratio(value: float) -> str:
 def _table_model(found: Comparison) -> TableModel:
     columns = [
         Column(title="", right=False, label=True),
-        Column(title="result", right=False, label=True),
-        Column(title="configuration", right=False),
-        Column(title="runs"),
-        Column(title="steps"),
+        Column(title=_("result"), right=False, label=True),
+        Column(title=_("configuration"), right=False),
+        Column(title=_("runs")),
+        Column(title=_("steps")),
         Column(title=found.compared.name, unit=tuple(found.a.unit.split())),
     ]
     return TableModel(columns=columns, rows=[_row(letter, party) for letter, party in (("A", found.a), ("B", found.b))])
@@ -140,5 +159,5 @@ def _row(letter: str, party: Party) -> list[Cell]:
         Cell(pieces=configuration),
         Cell(pieces=(runs,)),
         Cell(pieces=(steps,)),
-        Cell(pieces=(number(party.side.mean, 4), *interval_pieces(party.interval)), style="bold"),
+        Cell(pieces=(number(party.side.mean, 4), *interval_pieces(party.interval, _(TOO_NOISY_WORDS))), style="bold"),
     ]

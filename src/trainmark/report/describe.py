@@ -11,6 +11,8 @@ from trainmark.report.breakdown import MOST_RANKS, evaluations, rank_times, rate
 from trainmark.report.facts import FactSection
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
+from trainmark.spec.doubt_text import translate_doubt
+from trainmark.spec.endings import translate_ending
 from trainmark.spec.format import (
     NOTHING,
     VERDICT_STYLES,
@@ -20,7 +22,7 @@ from trainmark.spec.format import (
     shown_quality,
     verdict,
 )
-from trainmark.spec.language import chosen, speaker
+from trainmark.spec.language import _
 from trainmark.spec.sample import documents
 from trainmark.workloads import quality_word
 
@@ -38,10 +40,6 @@ _MOST_EVALUATIONS = 12
 _MOST_MACHINES = 4
 
 
-def _say(sentence: str) -> str:
-    return speaker(chosen())(sentence)
-
-
 def describe(
     record: Record,
     *,
@@ -57,28 +55,28 @@ def describe(
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     _draw_identity(writer, record)
     for section in (facts.plan, facts.metrics, facts.precision, facts.fill):
-        draw_section(writer, section(record, _say))
-    draw_section(writer, facts.outcome(outcome, _say))
+        draw_section(writer, section(record, _))
+    draw_section(writer, facts.outcome(outcome, _))
     _draw_phases(writer, record)
-    draw_section(writer, profile_facts.profile(record, _say))
+    draw_section(writer, profile_facts.profile(record, _))
     _draw_steps(writer, record)
     _draw_telemetry(writer, record)
     _draw_quality(writer, record)
     _draw_artifacts(writer, record, run_folder)
     last = (facts.bands, facts.restarts, facts.checkpoints, facts.data, facts.network, facts.environment, facts.unknown)
     for section in last:
-        draw_section(writer, section(record, _say))
+        draw_section(writer, section(record, _))
     _draw_doubts(writer, record)
-    writer.put("", "What a word means: trainmark explain p_core")
+    writer.put("", _("What a word means: trainmark explain p_core"))
     if path is not None:
-        writer.put_unbroken(f"Record: {path}")
+        writer.put_unbroken(_("Record: {path}").format(path=path))
     return writer.drawn()
 
 
 def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
     """Where a step's time goes, alone; empty where no step was looked at."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    draw_section(writer, profile_facts.profile(record, _say))
+    draw_section(writer, profile_facts.profile(record, _))
     return writer.drawn()
 
 
@@ -109,14 +107,19 @@ def _draw_identity(writer: TerminalWriter, record: Record) -> None:
     plan = record.plan
     style = {"valid": "bold green", "incomplete": "bold yellow"}.get(record.status, "bold red")
     what = f"{plan.workload} · {plan.recipe_name} · {device_name(record)} {plan.topology} · {record.precision}"
-    writer.put(writer.text(what, "bold"), writer.text(f"{record.status}: {record.ended}", style))
+    writer.put(
+        writer.text(what, "bold"),
+        writer.text(
+            _("{status}: {ended}").format(status=_(record.status), ended=translate_ending(record.ended, _)), style
+        ),
+    )
     _draw_pairs(
         writer,
         [
-            ("run", record.run_id),
-            ("created", record.created),
+            (_("run"), record.run_id),
+            (_("created"), record.created),
             ("trainmark", f"{record.trainmark} ({record.revision})" if record.revision else record.trainmark),
-            *([("repeats", record.group)] if record.group else []),
+            *([(_("repeats"), record.group)] if record.group else []),
         ],
         indent=0,
     )
@@ -127,17 +130,17 @@ def _draw_phases(writer: TerminalWriter, record: Record) -> None:
     if not found:
         return
     whole, columns = found[0].ns or 1, max(6, min(_BAR_COLUMNS, writer.width - 58))
-    _title(writer, "Where the time went", "as the slowest rank saw it")
+    _title(writer, _("Where the time went"), _("as the slowest rank saw it"))
     drawn = writer.table(heads=False)
     drawn.add_column(no_wrap=True)
-    for _ in range(2):
+    for _column in range(2):
         drawn.add_column(no_wrap=True, justify="right")
     drawn.add_column(no_wrap=True)
     drawn.add_column(overflow="fold", style="dim")
     for step in found:
         before = " " * round(columns * step.start_ns / whole)
         bar = "█" * round(columns * step.ns / whole) or ("▏" if step.ns else "")
-        name = f"  {time_word(step, _say)}" if step.kind == "part" else time_word(step, _say)
+        name = f"  {time_word(step, _)}" if step.kind == "part" else time_word(step, _)
         cells = (name, f"{number(step.ns / 1e9)} s", f"{100 * step.ns / whole:.1f} %")
         style = "bold" if step.kind == "total" else ""
         drawn.add_row(
@@ -156,29 +159,38 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
 
     slowest, warmup = timeline.slowest, timeline.warmup_steps
     every_s = [(wait + compute) / 1e9 for wait, compute in zip(slowest.wait_ns, slowest.compute_ns, strict=False)]
-    _title(writer, "Steps", f"{len(every_s)} done, {max(0, timeline.steps - warmup)} counted")
+    counted_steps = max(0, timeline.steps - warmup)
+    remark = _("{steps} done, {counted} counted").format(steps=len(every_s), counted=counted_steps)
+    _title(writer, _("Steps"), remark)
     columns = min(_SPARK_COLUMNS, writer.width - 14)
     heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
     counted = timeline.step_s if timeline.step_s.size else np.asarray(every_s)
     lowest, fifth, middle, last, highest = (float(value) for value in np.percentile(counted, [0, 5, 50, 95, 100]))
     # at least a tenth around the median is shown, so that a steady series looks steady; warm-up may stick out
     low, high = min(lowest, 0.9 * middle), max(highest, 1.1 * middle)
-    pairs = [("step time", spark(every_s, columns, heights, low=low, high=high))]
+    pairs = [(_("step time"), spark(every_s, columns, heights, low=low, high=high))]
     if warmup:
         marked = max(1, round(min(columns, len(every_s)) * min(warmup, len(every_s)) / len(every_s)))
-        pairs.append(("", "^" * marked + f" warm-up, {warmup} steps"))
-    spread = f"5th percentile {number(fifth)} s, 95th {number(last)} s"
+        pairs.append(("", "^" * marked + " " + _("warm-up, {warmup} steps").format(warmup=warmup)))
     if record.means_only:
-        pairs.append(("", f"means of neighbouring steps: {record.means_only}"))
+        pairs.append(("", _("means of neighbouring steps: {reason}").format(reason=record.means_only)))
     else:
-        pairs.append(("", f"median {number(middle)} s, {spread}, from {number(lowest)} s to {number(highest)} s"))
+        spread = _("5th percentile {fifth} s, 95th {last} s").format(fifth=number(fifth), last=number(last))
+        told = _("median {middle} s, {spread}, from {lowest} s to {highest} s").format(
+            middle=number(middle), spread=spread, lowest=number(lowest), highest=number(highest)
+        )
+        pairs.append(("", told))
     if len(held := np.unique(timeline.step_items)) > 1:
-        median = number(float(np.median(timeline.step_items)), 4)
-        ends = f"from {number(float(held[0]), 4)} to {number(float(held[-1]), 4)}"
-        pairs.append(("items", f"median {median} {record.item} a step, {ends}"))
+        told = _("median {median} {item} a step, from {low} to {high}").format(
+            median=number(float(np.median(timeline.step_items)), 4),
+            item=record.item,
+            low=number(float(held[0]), 4),
+            high=number(float(held[-1]), 4),
+        )
+        pairs.append((_("items"), told))
     loss = [float(value) for value in record.loss if value is not None and value == value]
     if loss:
-        pairs += [("loss", spark(loss, columns, heights)), ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}")]
+        pairs += [(_("loss"), spark(loss, columns, heights)), ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}")]
     _draw_pairs(writer, pairs)
     if len(timeline.ranks) > 1:
         _draw_ranks(writer, record)
@@ -187,7 +199,7 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
 def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
     found = rank_times(record)
     known = found[0].exchange_ns is not None
-    _title(writer, "Ranks", "slowest first" + (", by their own computing" if known else ""))
+    _title(writer, _("Ranks"), _("slowest first") + (_(", by their own computing") if known else ""))
     rows = [
         (
             str(one.rank),
@@ -200,48 +212,62 @@ def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
         )
         for one in found[:MOST_RANKS]
     ]
-    heads = ("rank", "host", "computing s", "exchange s", "over the fastest", record.item, "mem GiB")
+    heads = (
+        "rank",
+        _("host"),
+        _("computing s"),
+        _("exchange s"),
+        _("over the fastest"),
+        record.item,
+        "mem GiB",
+    )
     drawn = writer.table()
-    for head in heads:
-        drawn.add_column(writer.text(head), justify="left" if head == "host" else "right", overflow="fold")
+    for index, head in enumerate(heads):
+        drawn.add_column(writer.text(head), justify="left" if index == 1 else "right", overflow="fold")
     for row in rows:
         drawn.add_row(*(writer.text(cell) for cell in row))
     writer.put(drawn, indent=2)
     if len(found) > MOST_RANKS:
-        writer.put(f"and {len(found) - MOST_RANKS} faster ones", indent=2)
+        writer.put(_("and {count} faster ones").format(count=len(found) - MOST_RANKS), indent=2)
 
 
 def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
     columns = min(_SPARK_COLUMNS, writer.width - 26)
     heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
     for machine in record.telemetry.machines[:_MOST_MACHINES]:
-        _title(writer, "Telemetry", facts.telemetry_remark(machine, _say))
+        _title(writer, _("Telemetry"), facts.telemetry_remark(machine, _))
         pairs = []
-        for curve in facts.telemetry_curves(machine, _say):
-            several = f", device {curve.device}" if curve.device is not None and len(machine.devices) > 1 else ""
+        for curve in facts.telemetry_curves(machine, _):
+            several = ""
+            if curve.device is not None and len(machine.devices) > 1:
+                several = _(", device {device}").format(device=curve.device)
             pairs.append((curve.word + several, spark(curve.values, columns, heights, low=0.0)))
-            pairs.append(("", facts.telemetry_summary(curve.values, curve.unit, _say)))
+            pairs.append(("", facts.telemetry_summary(curve.values, curve.unit, _)))
         if (more := len(machine.devices) - facts.MOST_DEVICES) > 0:
-            pairs.append(("", f"and {more} more devices"))
-        missing = facts.telemetry_missing(machine, _say)
-        _draw_pairs(writer, pairs + [("Unavailable", f"{', '.join(names)}: {why}") for why, names in missing.items()])
+            pairs.append(("", _("and {more} more devices").format(more=more)))
+        missing = facts.telemetry_missing(machine, _)
+        _draw_pairs(
+            writer, pairs + [(_("Unavailable"), f"{', '.join(names)}: {why}") for why, names in missing.items()]
+        )
     if (left := len(record.telemetry.machines) - _MOST_MACHINES) > 0:
-        writer.put(f"and {left} more machines", indent=2)
+        writer.put(_("and {left} more machines").format(left=left), indent=2)
 
 
 def _draw_quality(writer: TerminalWriter, record: Record) -> None:
     quality = record.quality
     said = verdict(record)
-    _title(writer, "Quality")
-    shown = f"{quality_word(quality.name)} {shown_quality(quality)}, target {goal(quality)}: {said}"
+    _title(writer, _("Quality"))
+    shown = _("{quality} {value}, target {goal}: {verdict}").format(
+        quality=quality_word(quality.name), value=shown_quality(quality), goal=goal(quality), verdict=_(said)
+    )
     writer.put(writer.text(shown, VERDICT_STYLES.get(said, "")), indent=2)
     if not quality.history:
         return
     writer.put("")
-    every = evaluations(record, _say)
+    every = evaluations(record, _)
     rows = list(every.rows)
     if (left_out := len(rows) - _MOST_EVALUATIONS) > 0:
-        middle = ("…", *[""] * (len(every.heads) - 2), f"{left_out} more")
+        middle = ("…", *[""] * (len(every.heads) - 2), _("{count} more").format(count=left_out))
         rows = [*rows[: _MOST_EVALUATIONS // 2], middle, *rows[-(_MOST_EVALUATIONS // 2) :]]
     writer.put(writer.grid(every.heads, rows), indent=2)
 
@@ -249,7 +275,7 @@ def _draw_quality(writer: TerminalWriter, record: Record) -> None:
 def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | None) -> None:
     if not record.artifacts:
         return
-    _title(writer, "Artifacts", "left by the trained model")
+    _title(writer, _("Artifacts"), _("left by the trained model"))
     for artifact in record.artifacts:
         writer.put(artifact.caption, indent=2)
         writer.put_unbroken(f"    {run_folder / artifact.file if run_folder else artifact.file}")
@@ -261,9 +287,9 @@ def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | N
 
 
 def _draw_doubts(writer: TerminalWriter, record: Record) -> None:
-    _title(writer, "Doubts", "" if record.doubts else "none")
+    _title(writer, _("Doubts"), "" if record.doubts else _("none"))
     if record.doubts:
-        writer.put(writer.numbered(doubt.text for doubt in record.doubts), indent=2)
+        writer.put(writer.numbered(translate_doubt(doubt, _) for doubt in record.doubts), indent=2)
 
 
 def draw_section(writer: TerminalWriter, section: FactSection | None, *, indent: int = 2) -> None:

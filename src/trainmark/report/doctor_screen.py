@@ -9,7 +9,7 @@ from trainmark.report import facts
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.language import chosen, speaker
+from trainmark.spec.language import ENGLISH
 
 STYLES = {"ok": "green", "doubt": "bold yellow", "failed": "bold red", "unknown": "cyan"}
 
@@ -37,10 +37,10 @@ def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
         writer.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
         if measured := result.facts.get("results"):
             writer.put("")
-            table = facts.link_table(measured, speaker(chosen()))
+            table = facts.link_table(measured, ENGLISH)
             writer.put(writer.grid(table.heads, table.rows), indent=_INDENT)
         if pairs := result.facts.get("pairs"):
-            table = facts.pair_table(pairs, speaker(chosen()))
+            table = facts.pair_table(pairs, ENGLISH)
             writer.put("", writer.grid(table.heads, table.rows), indent=_INDENT)
     return writer.drawn()
 

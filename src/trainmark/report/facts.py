@@ -16,8 +16,7 @@ from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.machine import FlopsFacts, PrecisionProof, StepCheck
 from trainmark.spec.metrics import METRICS
 from trainmark.spec.precision import said_of_inside, said_of_products
-from trainmark.spec.record import Record
-from trainmark.spec.retold import retold
+from trainmark.spec.record import Record, translate_coverage
 from trainmark.spec.telemetry import MachineTelemetry, Series
 from trainmark.spec.topology import Topology
 
@@ -110,7 +109,7 @@ def metrics(record: Record, say: Say) -> FactSection:
         rows.append((alias, number(quantity.value), quantity.unit, around, say(formula) + peak))
     return FactSection(
         title=say("Metrics"),
-        remark=say("throughputs cover {coverage}").format(coverage=retold(record.coverage, say)),
+        remark=say("throughputs cover {coverage}").format(coverage=translate_coverage(record, say)),
         heads=(say("Metric"), say("Value"), say("Unit"), say("95 % interval"), say("Formula, or why it is missing")),
         rows=rows,
         left=frozenset({0, 2, 4}),
@@ -139,19 +138,22 @@ def precision(record: Record, say: Say) -> FactSection | None:
     flags = [kind for kind, allowed in found.tf32.items() if allowed]
     total = sum(found.weights.values()) or 1
     held = [f"{100 * count / total:.1f} % {type_}" for type_, count in sorted(found.weights.items())]
+    asked = say("{ran}; {asked} was asked for").format(ran=found.ran, asked=found.asked)
+    allowed = say("allowed for {flags}").format(flags=say(" and ").join(flags))
     facts = [
-        RecordFact(say("ran"), found.ran if found.ran == found.asked else f"{found.ran}; {found.asked} was asked for"),
-        RecordFact(say("asked of the device"), said_of_products(found.computed) or "none seen"),
-        RecordFact(say("computed by it"), said_of_inside(found.inside) or "not tried"),
+        RecordFact(say("ran"), found.ran if found.ran == found.asked else asked),
+        RecordFact(say("asked of the device"), said_of_products(found.computed) or say("none seen")),
+        RecordFact(say("computed by it"), said_of_inside(found.inside) or say("not tried")),
         *_scaled(found, say),
         RecordFact(say("weights"), ", ".join(held)),
-        RecordFact(say("autocast"), found.autocast or "off"),
-        RecordFact(say("tf32"), f"allowed for {' and '.join(flags)}" if flags else "not allowed"),
+        RecordFact(say("autocast"), found.autocast or say("off")),
+        RecordFact(say("tf32"), allowed if flags else say("not allowed")),
     ]
     if (compared := record.environment.step_check) is not None:
-        facts.append(RecordFact(say("beside the CPU"), said_of_step(compared)))
+        facts.append(RecordFact(say("beside the CPU"), said_of_step(compared, say)))
     if found.loss_scale is not None:
-        facts.append(RecordFact(say("loss scale"), f"{number(found.loss_scale)}, {found.skipped_steps} steps skipped"))
+        scale = say("{scale}, {steps} steps skipped").format(scale=number(found.loss_scale), steps=found.skipped_steps)
+        facts.append(RecordFact(say("loss scale"), scale))
     return FactSection(
         title=say("Precision"),
         remark=say("types of the first step's products, and what the device makes of them"),
@@ -162,16 +164,19 @@ def precision(record: Record, say: Say) -> FactSection | None:
 def _scaled(found: PrecisionProof, say: Say) -> list[RecordFact]:
     if found.scaled_share is None:
         return []
-    return [RecordFact(say("in eight bits"), f"{100 * found.scaled_share:.1f} % of the multiplications")]
+    share = say("{share} % of the multiplications").format(share=f"{100 * found.scaled_share:.1f}")
+    return [RecordFact(say("in eight bits"), share)]
 
 
-def said_of_step(found: StepCheck) -> str:
+def said_of_step(found: StepCheck, say: Say) -> str:
     """How one step on the device compared with the CPU, before training."""
     if found.unavailable:
-        return f"not compared: {found.unavailable}"
+        return say("not compared: {reason}").format(reason=say(found.unavailable))
     if found.differing:
-        return f"{found.differing} of {found.quantities} quantities differ, first {found.first}"
-    return f"{found.quantities} quantities of one step and one evaluation agree"
+        return say("{differing} of {quantities} quantities differ, first {first}").format(
+            differing=found.differing, quantities=found.quantities, first=found.first
+        )
+    return say("{quantities} quantities of one step and one evaluation agree").format(quantities=found.quantities)
 
 
 def fill(record: Record, say: Say) -> FactSection | None:
@@ -202,8 +207,8 @@ def network(record: Record, say: Say) -> FactSection | None:
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
-    said = links_summary(measured, ranks=topology.devices, hosts=topology.nodes)
-    return replace(link_table(measured, say), sentence=retold(said, say), facts=sent)
+    said = links_summary(measured, ranks=topology.devices, hosts=topology.nodes, say=say)
+    return replace(link_table(measured, say), sentence=said, facts=sent)
 
 
 def _levels(record: Record, say: Say) -> Iterator[RecordFact]:
@@ -436,7 +441,7 @@ def telemetry_missing(machine: MachineTelemetry, say: Say) -> dict[str, list[str
     }
     missing: dict[str, list[str]] = {}
     for name, reason in machine.unavailable.items():
-        missing.setdefault(reason, []).append(words.get(name, name))
+        missing.setdefault(say(reason), []).append(words.get(name, name))
     return missing
 
 

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from trainmark.published import names
 from trainmark.published.beside import PublishedSpeed, nearest, own_rate, same_network, speeds
-from trainmark.spec import endings
+from trainmark.spec.endings import BY_SIGNAL, translate_ending
 from trainmark.spec.format import goal, number, shown_quality, verdict
 from trainmark.spec.intervals import share, too_noisy
 from trainmark.spec.language import Say, chosen, speaker
 from trainmark.spec.learning import loss_trend
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
-from trainmark.spec.retold import retold
 from trainmark.spec.topology import Topology
 from trainmark.workloads import facts_of, title_of
 
@@ -65,7 +64,7 @@ def opening(record: Record, say: Say, *, where: str) -> str:
     words = {"workload": trained(record), "where": where}
     p_core = record.metrics.get("p_core")
     rate = f"{number(p_core.value)} {p_core.unit}" if p_core is not None and p_core.value is not None else None
-    if record.ended in endings.BY_SIGNAL:
+    if record.ended in BY_SIGNAL:
         words["steps"] = str(record.timeline.steps)
         if rate is None:
             return say("{workload} was interrupted on {where} before its speed was known").format(**words)
@@ -74,10 +73,12 @@ def opening(record: Record, say: Say, *, where: str) -> str:
         )
     if record.status == "invalid":
         return say("{workload} gave no valid result on {where}: {ended}").format(
-            **words, ended=retold(record.ended, say)
+            **words, ended=translate_ending(record.ended, say)
         )
     if record.status != "valid":
-        return say("{workload} did not finish on {where}: {ended}").format(**words, ended=retold(record.ended, say))
+        return say("{workload} did not finish on {where}: {ended}").format(
+            **words, ended=translate_ending(record.ended, say)
+        )
     if p_core is None or rate is None:
         return say("{workload} was trained on {where}, but no step was counted").format(**words)
     if p_core.interval is None:

@@ -126,7 +126,7 @@ KEPT: Mapping[str, Any] = {
     "metrics": {ANY: {"value": _keep, "unit": _keep, "interval": _keep, "unavailable": _text}},
     "coverage": _text,
     "quality": {**dict.fromkeys(("name", "unit", "goal", "better", "value", "reached"), _keep), "history": _data},
-    "doubts": {"code": _keep, "text": _text},
+    "doubts": {"code": _keep, "text": _text, "values": _data},
     "phases": _data,
     "restarts": {"step": _keep, "lost_s": _keep, "reason": _first_part, "damaged": _text},
     "environment": {

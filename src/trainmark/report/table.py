@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
 from trainmark.spec import escape
+from trainmark.spec.doubt_text import translate_doubt
+from trainmark.spec.endings import translate_ending
 from trainmark.spec.format import (
     NOTHING,
+    TOO_NOISY_WORDS,
     VERDICT_STYLES,
     device_name,
     goal,
@@ -19,8 +22,10 @@ from trainmark.spec.format import (
     spread_percent,
     verdict,
 )
+from trainmark.spec.language import _
 from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.recipe import fix_hp
+from trainmark.spec.record import translate_coverage
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
@@ -88,27 +93,31 @@ def _told_once(texts: Mapping[str, Sequence[str]], rows: int) -> str:
     alike = [name for more in others for name in more[1]]
     if len(holds) == rows:
         return text
-    told = f"{_listed(holds)}: {text}"
-    return f"{told}; " + f"similar: {_listed(alike)}" if alike else told
+    told = _("{rows}: {text}").format(rows=_listed(holds), text=text)
+    return _("{told}; similar: {rows}").format(told=told, rows=_listed(alike)) if alike else told
 
 
 def _row_names(records: Sequence[Record]) -> list[str]:
     """By which a note says of which row it speaks."""
     names = [record.plan.workload for record in records]
-    return names if len(set(names)) == len(names) else [f"row {index}" for index, _ in enumerate(names, 1)]
+    return (
+        names
+        if len(set(names)) == len(names)
+        else [_("row {index}").format(index=index) for index in range(1, len(names) + 1)]
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    return _(" and ").join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> TableModel:
     several = len({record.plan.workload for record in records}) > 1
     labels: list[tuple[Column, Callable[[Record], Cell]]] = [
-        (Column(title="workload", right=False, label=True), _workload),
-        (Column(title="recipe", right=False, label=True), _recipe),
-        (Column(title="configuration", right=False, label=True), _configuration),
-        (Column(title="precision", right=False, label=True), _precision),
+        (Column(title=_("workload"), right=False, label=True), _workload),
+        (Column(title=_("recipe"), right=False, label=True), _recipe),
+        (Column(title=_("configuration"), right=False, label=True), _configuration),
+        (Column(title=_("precision"), right=False, label=True), _precision),
     ]
     # workloads in one table leave no room for what they have in common; of one, the configuration leads its row
     shared = [
@@ -116,10 +125,10 @@ def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> T
         for index, label in enumerate(labels)
         if len({str(label[1](record)) for record in records}) == 1 and (several or index < 2)
     ]
-    title = " · ".join(str(cell(records[0])) for _, cell in shared)
+    title = " · ".join(str(cell(records[0])) for _column, cell in shared)
     labels = [label for label in labels if label not in shared]
     one_item = len({record.item for record in records}) == 1
-    counted = Column(title="counts", right=False)
+    counted = Column(title=_("counts"), right=False)
     share = Column(title="mfu", unit=("%",), spare=True)
     parts: list[tuple[Column, Callable[[Record], Cell]]] = [
         *labels,
@@ -132,10 +141,10 @@ def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> T
         (Column(title="mem", unit=("GiB",)), _memory),
         *(_metric(title, alias, records) for title, alias in FURTHER if _any(records, alias)),
     ]
-    columns = [column for column, _ in parts]
-    rows = [[cell(record) for _, cell in parts] for record in records]
+    columns = [column for column, _cell in parts]
+    rows = [[cell(record) for _column, cell in parts] for record in records]
     if any(marks):
-        columns.append(Column(title="notes", right=False))
+        columns.append(Column(title=_("notes"), right=False))
         for row, mark in zip(rows, marks, strict=True):
             row.append(Cell(pieces=tuple(", ".join(str(index) for index in sorted(mark)).split())))
     return TableModel(title=title, columns=columns, rows=rows)
@@ -152,7 +161,7 @@ def render(
     """The table for a terminal of the given width, in signs its encoding has, and below it the first of its notes;
     `sentences` stand above."""
     if not records:
-        return "no records\n"
+        return _("no records") + "\n"
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     if sentences:
         writer.put(*(writer.text(sentence, "bold") for sentence in sentences), "")
@@ -163,7 +172,8 @@ def render(
     if notes:
         writer.put("", writer.numbered(notes[:MOST_NOTES]))
     if (more := len(notes) - MOST_NOTES) > 0:
-        writer.put(f"{more} more: trainmark show --all" + ("" if len(records) == 1 else " RUN"))
+        told = _("{more} more: trainmark show --all").format(more=more)
+        writer.put(told + ("" if len(records) == 1 else " RUN"))
     if remarks:
         writer.put("", *remarks)
     return writer.drawn()
@@ -172,7 +182,7 @@ def render(
 def markdown(records: Sequence[Record]) -> str:
     """The same as GitHub-flavoured Markdown, its notes as a numbered list."""
     if not records:
-        return "no records\n"
+        return _("no records") + "\n"
     shown = page(records)
     table = shown.table
     blocks = [[f"**{escape.markdown_cell(table.title)}**"]] if table.title else []
@@ -182,7 +192,7 @@ def markdown(records: Sequence[Record]) -> str:
     sides = "| " + " | ".join("---:" if column.right else "---" for column in table.columns) + " |"
     blocks.append([heads, sides, *(_line(str(cell) for cell in row) for row in table.rows)])
     if shown.notes:
-        blocks.append(["Notes"])
+        blocks.append([_("Notes")])
         blocks.append([f"{index}. {escape.markdown_cell(note)}" for index, note in enumerate(shown.notes, 1)])
     blocks += [[escape.markdown_cell(remark)] for remark in shown.remarks]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
@@ -201,7 +211,7 @@ def _recipe(record: Record) -> Cell:
 
 
 def _configuration(record: Record) -> Cell:
-    status = () if record.status == "valid" else (f"({record.status})",)
+    status = () if record.status == "valid" else (f"({_(record.status)})",)
     return Cell(
         pieces=(*device_name(record).split(), record.plan.topology, *status),
         style={"valid": "", "incomplete": "yellow"}.get(record.status, "red"),
@@ -211,7 +221,8 @@ def _configuration(record: Record) -> Cell:
 def _precision(record: Record) -> Cell:
     if record.precision == record.plan.precision:
         return Cell(pieces=(record.precision,))
-    return Cell(pieces=(*record.precision.split(), f"({record.plan.precision}", "asked)"), style="yellow")
+    asked = _("({precision} asked)").format(precision=record.plan.precision)
+    return Cell(pieces=(*record.precision.split(), *asked.split()), style="yellow")
 
 
 def _fix_hp(record: Record) -> Cell:
@@ -224,7 +235,7 @@ def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]
         return Cell(
             pieces=(
                 _shown(record, alias),
-                *interval_pieces(quantity.interval if quantity and alias == "p_core" else None),
+                *interval_pieces(quantity.interval if quantity and alias == "p_core" else None, _(TOO_NOISY_WORDS)),
             ),
             style="bold" if alias == "p_core" else "",
         )
@@ -245,13 +256,13 @@ def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell
         return Cell(
             pieces=(
                 shown_quality(quality) if one_word else f"{quality_word(quality.name)} {shown_quality(quality)}",
-                verdict(record),
+                _(verdict(record)),
                 *(() if one_goal else (goal(quality),)),
             ),
             style=VERDICT_STYLES.get(verdict(record), ""),
         )
 
-    return Column(title=words[0] if one_word else "quality", unit=(goals[0],) if one_goal else ()), cell
+    return Column(title=words[0] if one_word else _("quality"), unit=(goals[0],) if one_goal else ()), cell
 
 
 def _memory(record: Record) -> Cell:
@@ -261,7 +272,7 @@ def _memory(record: Record) -> Cell:
 
 def _metric(title: str, alias: str, records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
     unit = next(record.metrics[alias].unit for record in records if _shown(record, alias) != NOTHING)
-    return Column(title=title, unit=(unit,) if unit else (), spare=True), lambda record: Cell(
+    return Column(title=_(title), unit=(unit,) if unit else (), spare=True), lambda record: Cell(
         pieces=(_shown(record, alias),)
     )
 
@@ -280,27 +291,44 @@ def _notes(record: Record, records: Sequence[Record]) -> list[Note]:
     """What to know before trusting a row: how the run ended, why a number is missing, its doubts, what it covers."""
     found: list[Note] = []
     if record.status != "valid":
-        found.append(Note(kind="status", text=f"{record.status}: {record.ended}"))
+        found.append(
+            Note(
+                kind="status",
+                text=_("{status}: {ended}").format(status=_(record.status), ended=translate_ending(record.ended, _)),
+            )
+        )
     missing: dict[str, list[str]] = {}
     for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _any(records, "mfu") else []), "mem", "mem_total"):
         quantity = record.metrics.get(alias)
         if quantity is None or quantity.value is None:
             reason = (quantity.unavailable if quantity else None) or "not on the record"
             missing.setdefault(reason, []).append(alias)
-    found += [Note(kind=reason, text=f"no {', '.join(aliases)}: {reason}") for reason, aliases in missing.items()]
+    without = _("no {metrics}: {reason}")
+    found += [
+        Note(kind=reason, text=without.format(metrics=", ".join(aliases), reason=_(reason)))
+        for reason, aliases in missing.items()
+    ]
     # how the run ended is said already
-    found += [Note(kind=doubt.code, text=doubt.text) for doubt in record.doubts if doubt.code != "incomplete"]
+    found += [
+        Note(kind=doubt.code, text=translate_doubt(doubt, _)) for doubt in record.doubts if doubt.code != "incomplete"
+    ]
     if record.quality.value is None:
-        reason = "its last evaluation gave no finite value" if record.quality.history else "the model was not evaluated"
-        found.append(Note(kind="not-evaluated", text=f"no {quality_word(record.quality.name)}: {reason}"))
+        not_finite = _("its last evaluation gave no finite value")
+        reason = not_finite if record.quality.history else _("the model was not evaluated")
+        text = without.format(metrics=quality_word(record.quality.name), reason=reason)
+        found.append(Note(kind="not-evaluated", text=text))
     if len({other.coverage for other in records}) > 1:
-        found.append(Note(kind="coverage", text=f"throughputs cover {record.coverage}"))
+        found.append(
+            Note(kind="coverage", text=_("throughputs cover {coverage}").format(coverage=translate_coverage(record, _)))
+        )
     return found
 
 
 def _remarks(records: Sequence[Record]) -> list[str]:
-    coverages = {record.coverage for record in records}
-    remarks = [f"Throughputs cover {coverages.pop()}."] if len(coverages) == 1 else []
+    coverages = {translate_coverage(record, _) for record in records}
+    remarks = []
+    if len(coverages) == 1:
+        remarks.append(_("Throughputs cover {coverage}.").format(coverage=coverages.pop()))
     groups: dict[str, list[Record]] = {}
     for record in records:
         if record.group is not None:
@@ -318,8 +346,12 @@ def _repeats(name: str, members: Sequence[Record]) -> str:
     found = [record.metrics["p_core"] for record in completed if "p_core" in record.metrics]
     values = [quantity.value for quantity in found if quantity.value is not None]
     spread = spread_percent(values)
-    said = f"Repeats of {name}: {len(completed)} of {len(members)} completed"
+    said = _("Repeats of {name}: {completed} of {members} completed").format(
+        name=name, completed=len(completed), members=len(members)
+    )
     if spread is None:
-        return said + "; " + f"spread {NOTHING}: fewer than two have a p_core."
-    ends = f"p_core {number(min(values))} to {number(max(values))} {found[0].unit}, median {number(median(values))}"
-    return said + "; " + f"spread {number(spread, 2)} % ({ends})."
+        return said + _("; ") + _("spread {nothing}: fewer than two have a p_core.").format(nothing=NOTHING)
+    ends = _("p_core {low} to {high} {unit}, median {median}").format(
+        low=number(min(values)), high=number(max(values)), unit=found[0].unit, median=number(median(values))
+    )
+    return said + _("; ") + _("spread {spread} % ({ends}).").format(spread=number(spread, 2), ends=ends)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.spec import escape
-from trainmark.spec.format import plus_minus
-from trainmark.spec.retold import told
+from trainmark.spec.format import TOO_NOISY_WORDS, plus_minus
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +46,7 @@ class TerminalWriter:
         """Text as it stands: nothing in it is read as markup or obeyed by the terminal."""
         from rich.text import Text
 
-        lines = (escape.fitted(escape.terminal(line), self.encoding) for line in told(value).split("\n"))
+        lines = (escape.fitted(escape.terminal(line), self.encoding) for line in value.split("\n"))
         return Text("\n".join(lines), style=style)
 
     def length(self, value: str) -> int:
@@ -134,9 +133,9 @@ class Cell:
         return " ".join(self.pieces)
 
 
-def interval_pieces(interval: Bounds | None) -> tuple[str, ...]:
+def interval_pieces(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> tuple[str, ...]:
     """What stands beside a value in its cell."""
-    shown = told(plus_minus(interval))
+    shown = plus_minus(interval, noisy)
     return (shown,) if shown.startswith("±") else tuple(shown.split())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from trainmark.spec.language import Say
+
 TARGET = "the target is reached"
 CAP = "the recipe's cap of epochs is reached"
 CAP_OF_STEPS = "the recipe's cap of steps is reached"
@@ -21,6 +23,7 @@ CLOCKS_APART = "the device counts time unlike the host, so its throughput means 
 CUT_OFF = "the run was cut off"
 LINKS_MEASURED = "the links are measured"
 VERIFIED = "the arithmetic is verified"
+BY_LAUNCHER = "the run was ended by {name}"
 
 COMPLETE = (TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS, STEPS, ITEMS, SETTLED, SECONDS, BUDGET)
 """Why a run ends whose result is valid."""
@@ -38,7 +41,15 @@ not ready, a loss that is not finite."""
 
 def ended_by(name: str) -> str:
     """The words of a launcher whose ranks could not say themselves which signal it was."""
-    return f"the run was ended by {name}"
+    return BY_LAUNCHER.format(name=name)
+
+
+def translate_ending(ended: str, say: Say) -> str:
+    """Why a run ended, in the reader's language; what another program said of it stays as it is."""
+    before = ended_by("")
+    if ended.startswith(before):
+        return say(BY_LAUNCHER).format(name=ended.removeprefix(before))
+    return say(ended)
 
 
 def by_signal(ended: str) -> bool:

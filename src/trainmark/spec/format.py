@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.spec import endings
 from trainmark.spec.intervals import Bounds, share, too_noisy
+from trainmark.spec.language import ENGLISH, Say
 from trainmark.spec.links import AllReduce, PairLink, best_pairs, size
 from trainmark.spec.target import telling_digits
 
@@ -93,13 +94,17 @@ def spread_percent(values: Sequence[float]) -> float | None:
     return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None
 
 
-def links_summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
+def links_summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
     """Latency of the smallest message and bandwidth of the largest, in a sentence."""
     smallest, largest = measured[0], measured[-1]
-    where = f"{ranks} ranks on {hosts} host{'s' if hosts > 1 else ''}"
-    latency = f"{number(smallest.median_s * 1e3, 2)} ms for {size(smallest.size_bytes)}"
-    bandwidth = f"{number(largest.bus_gigabytes_per_s, 2)} GB/s for {size(largest.size_bytes)}"
-    return f"all-reduce among {where}: {latency}, {bandwidth}"
+    where = say("{ranks} ranks on {hosts} host") if hosts == 1 else say("{ranks} ranks on {hosts} hosts")
+    return say("all-reduce among {where}: {latency} ms for {smallest}, {bandwidth} GB/s for {largest}").format(
+        where=where.format(ranks=ranks, hosts=hosts),
+        latency=number(smallest.median_s * 1e3, 2),
+        smallest=size(smallest.size_bytes),
+        bandwidth=number(largest.bus_gigabytes_per_s, 2),
+        largest=size(largest.size_bytes),
+    )
 
 
 def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:

@@ -218,15 +218,6 @@ def meanings(language: str = "en") -> Iterator[Meaning]:
             yield _in(language, Meaning(kind, word, definition))
 
 
-def doubts_in(language: str) -> dict[str, str]:
-    """What the codes of doubts mean, for readers of another language than the records'."""
-    return (
-        {}
-        if language == "en"
-        else {entry.word: entry.definition for entry in meanings(language) if entry.kind == "doubt"}
-    )
-
-
 def _in(language: str, entry: Meaning) -> Meaning:
     """The same in another language; what is younger than its translation stays English."""
     say = speaker(language)

@@ -1,7 +1,8 @@
-"""English or Chinese: which one a reader wants, and how a sentence of ours is said in it."""
+"""English or Chinese: which one a reader wants, and gettext's translation of what we write into it."""
 
 from __future__ import annotations
 
+import gettext
 import json
 import os
 import re
@@ -10,17 +11,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 LANGUAGES = ("en", "zh")
 LOCALE = Path(__file__).parent.parent / "locale"
-"""A gettext catalogue for each language but English; translators edit them as they are, nothing is compiled."""
+"""One gettext catalogue for each language but English; `scripts/translations` lists what one lacks."""
 
 Say = Callable[[str], str]
-"""Gives an English sentence of ours in the reader's language; placeholders such as `{count}` stay in it."""
+"""Translates an English sentence of ours, but for placeholders such as `{count}`; what has no entry stays English."""
 
 _LINE = re.compile(r'(?:(msgctxt|msgid|msgstr) )?(".*")')
-_BETWEEN = "\x04"
-"""Stands between a context and a sentence, as in gettext's own files."""
 
 
 def by_locale(environment: Mapping[str, str] | None = None) -> str:
@@ -35,7 +35,7 @@ _chosen: ContextVar[str] = ContextVar("language", default=LANGUAGES[0])
 
 @contextmanager
 def speaking(language: str) -> Iterator[None]:
-    """Chooses the language of what this process shows on a terminal meanwhile; records and documents stay English."""
+    """Chooses the language of the views this process shows on a terminal meanwhile; records stay English."""
     before = _chosen.set(language)
     try:
         yield
@@ -47,19 +47,23 @@ def chosen() -> str:
     return _chosen.get()
 
 
+def _(sentence: str) -> str:
+    """The sentence in the language that was chosen for this process."""
+    return speaker(chosen())(sentence)
+
+
 @cache
 def speaker(language: str, context: str = "") -> Say:
-    """English is its own key, so that code reads as the page does; what has no translation yet stays English.
-
-    A word that a `context` has another translation for is taken from there.
-    """
-    if language == "en":
-        return _as_it_is
-    words = catalogue(language)
+    """What translates into a language; a `context`, such as a table's form, may have its own word for something."""
+    if language == LANGUAGES[0]:
+        return _unchanged
+    found = translations(language)
 
     def say(sentence: str) -> str:
         plain = unwrapped(sentence)
-        return words.get(f"{context}{_BETWEEN}{plain}") or words.get(plain) or sentence
+        in_context = found.pgettext(context, plain) if context else plain
+        translated = in_context if in_context != plain else found.gettext(plain)
+        return sentence if translated == plain else translated
 
     return say
 
@@ -69,10 +73,25 @@ def unwrapped(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) if "\n" in part else part for part in text.split("\n\n"))
 
 
+class PoTranslations(gettext.GNUTranslations):
+    """Translations read from the .po file that translators edit, so that nothing has to be compiled."""
+
+    messages: Mapping[str, str]
+
+    def _parse(self, fp: Any) -> None:  # where gettext lets a class read a format of its own
+        self._catalog = self.messages = read_po(fp.read().decode("utf-8"))
+        self.plural = lambda n: int(n != 1)
+
+
 @cache
+def translations(language: str) -> PoTranslations:
+    with (LOCALE / language / "LC_MESSAGES" / "trainmark.po").open("rb") as stream:
+        return PoTranslations(stream)
+
+
 def catalogue(language: str) -> Mapping[str, str]:
     """Every sentence of a language by its English, behind its context where it has one."""
-    return read_po((LOCALE / language / "LC_MESSAGES" / "trainmark.po").read_text(encoding="utf-8"))
+    return translations(language).messages
 
 
 def read_po(text: str) -> dict[str, str]:
@@ -86,10 +105,13 @@ def read_po(text: str) -> dict[str, str]:
                 field = match.group(1) or field
                 parts[field] = parts.get(field, "") + json.loads(match.group(2))
         if parts.get("msgid") and parts.get("msgstr"):
-            context = f"{parts['msgctxt']}{_BETWEEN}" if "msgctxt" in parts else ""
+            context = f"{parts['msgctxt']}\x04" if "msgctxt" in parts else ""
             found[context + parts["msgid"]] = parts["msgstr"]
     return found
 
 
-def _as_it_is(sentence: str) -> str:
+def _unchanged(sentence: str) -> str:
     return sentence
+
+
+ENGLISH = speaker(LANGUAGES[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from trainmark.spec import series
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import UsageError, misfit
 from trainmark.spec.intervals import around
+from trainmark.spec.language import ENGLISH, Say
 from trainmark.spec.machine import Environment
 from trainmark.spec.metrics import Quantity, quantity_to_json
 from trainmark.spec.numbers import Count, Finite, Whole
@@ -35,7 +37,6 @@ RECORD_SCHEMA = 2
 KIND = "trainmark record"
 REPEATS = "trainmark repeats"
 """The kind of the document that `run --repeat K --json` prints: records, and what their groups have in common."""
-ALL_STEPS = "all training steps"
 
 Status = Literal["valid", "invalid", "incomplete"]
 
@@ -46,6 +47,9 @@ class Doubt:
 
     code: str
     text: str
+    """In English."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What the text says, by name, so that it can be said in another language; records of before have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +193,7 @@ class Record:
             "metrics": {alias: quantity_to_json(quantity) for alias, quantity in self.metrics.items()},
             "coverage": self.coverage,
             "quality": asdict(self.quality),
-            "doubts": [asdict(doubt) for doubt in self.doubts],
+            "doubts": [_doubt_to_json(doubt) for doubt in self.doubts],
             "phases": {phase: ns / 1e9 for phase, ns in self.timeline.phases_ns.items()},
             "restarts": [asdict(restart) for restart in self.restarts],
             "environment": self.environment.to_json(),
@@ -304,9 +308,25 @@ def _on_the_logarithm(quantity: Any) -> Any:
         return quantity
 
 
-def coverage(*, full: bool, steps: int, warmup: int) -> str:
+def coverage(*, full: bool, steps: int, warmup: int, say: Say = ENGLISH) -> str:
     """Which of a run's steps its throughputs cover."""
-    return ALL_STEPS if full else f"the steady part: {steps - warmup} steps after {warmup} of warm-up"
+    if full:
+        return say("all training steps")
+    return say("the steady part: {steps} steps after {warmup} of warm-up").format(steps=steps - warmup, warmup=warmup)
+
+
+def translate_coverage(record: Record, say: Say) -> str:
+    """A record's coverage in the reader's language; as it stands where its numbers give another."""
+    limits, timeline = record.plan.limits, record.timeline
+    if not timeline.ranks:
+        return say(record.coverage)
+    covers = partial(coverage, full=limits.full, steps=timeline.steps, warmup=timeline.warmup_steps)
+    return covers(say=say) if covers() == record.coverage else record.coverage
+
+
+def _doubt_to_json(doubt: Doubt) -> dict[str, Any]:
+    values = {"values": dict(doubt.values)} if doubt.values else {}
+    return {"code": doubt.code, "text": doubt.text, **values}
 
 
 def _trace_to_json(trace: RankTrace) -> dict[str, Any]:

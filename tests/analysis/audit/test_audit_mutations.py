@@ -31,6 +31,7 @@ ONLY_EVENTS_TELL = {
     r"metrics\.(throttled|time_to_target|power|energy)\.value": "bounded by what the record kept, not computed",
     r"quality\.history\[\d+\]\.(values\..*|samples)": "a score is made of nothing else on the record",
     r"doubts\[\d+\]\.text|coverage": "the words around figures are for people",
+    r"doubts\[\d+\]\.values.*": "shown only where they make the text",
     r"restarts\[\d+\]\.(reason|damaged.*|step)": "what a rank that failed said",
     r"environment\..*": "facts of a machine that are told once, and what was measured beside the training",
     r"skipped_files.*|artifacts.*|data_facts.*": "what was found beside the numbers",

@@ -181,14 +181,14 @@ def test_one_run_each_never_claims_less_than_what_changes_between_processes() ->
     found = judge(single(100, error=0.0), single(101.5, error=0.0), threshold=0)
     assert found.outcome == "inconclusive"
     assert found.interval == pytest.approx((0.9873, 1.0435), abs=0.001)
-    assert "changes between processes" in found.basis
+    assert "changes between processes" in found.basis_in(str)
 
 
 def test_a_run_beside_which_others_used_the_machine_may_be_off_by_as_much() -> None:
     assert judge(single(100), single(150), threshold=0.03).outcome == "above"
     found = judge(single(100), single(150, disturbed=0.4), threshold=0.03)
     assert found.outcome == "inconclusive"
-    assert "the 40 % of the machine that others used" in found.basis
+    assert "the 40 % of the machine that others used" in found.basis_in(str)
     assert judge(group(100, 101, 99), single(150), threshold=0.03).outcome == "above"
     assert judge(group(100, 101, 99), single(150, disturbed=0.4), threshold=0.03).outcome == "inconclusive"
 

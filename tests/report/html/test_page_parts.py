@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import shown
 from hypothesis import given, strategies as st
-from records import make_record, make_timeline
+from records import doubt, make_record, make_timeline
 
 from trainmark.published import library
 from trainmark.report import breakdown
@@ -24,7 +24,7 @@ from trainmark.spec.artifact import Artifact
 from trainmark.spec.audit import concluded, doubtful
 from trainmark.spec.language import speaker
 from trainmark.spec.published_row import Source
-from trainmark.spec.record import Doubt, Evaluation, Quality
+from trainmark.spec.record import Evaluation, Quality
 from trainmark.spec.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
 
 PACKAGE = Path(str(files("trainmark.report.html")))
@@ -218,8 +218,8 @@ def test_on_paper_headings_stay_with_what_they_head_and_sources_are_printed() ->
 
 
 def test_a_chinese_page_tells_a_doubt_once_and_why_a_run_ended_in_chinese() -> None:
-    doubt = Doubt(code="small-batch", text="global batch 32 is below the reference recipe's 256")
-    record = make_record(doubts=(doubt,), ended="the time asked for is over")
+    found = doubt("small-batch", batch=32, all_data=False, reference=256)
+    record = make_record(doubts=(found,), ended="the time asked for is over")
     html = render(ReportInputs(records=(record,), language="zh"))
     card = html.partition("结果可信吗")[2].partition("</section>")[0]
     assert "<li>全局批量 32，小于参考训练配置的 256</li>" in card and "要求的时间已到" in card

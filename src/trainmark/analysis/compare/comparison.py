@@ -11,8 +11,10 @@ from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.judge import Judgement, RunValues, Spread, judge, own_interval
 from trainmark.analysis.compare.likeness import Difference, differences
 from trainmark.spec import escape, metrics
+from trainmark.spec.doubt_text import translate_doubt
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import number
+from trainmark.spec.language import ENGLISH, Say
 
 if TYPE_CHECKING:
     from trainmark.analysis.compare.quantities import Compared
@@ -57,8 +59,8 @@ class Comparison:
     unless_off_by: float | None
     """Times by which a published figure would have to be off for the verdict to be wrong; None where none decided."""
     differences: tuple[Difference, ...]
-    doubts: tuple[str, ...]
-    """Of either side, said once where both share them."""
+    faults: tuple[str, ...]
+    """Why a side should not be compared at all."""
 
     @property
     def regressed(self) -> bool:
@@ -67,6 +69,16 @@ class Comparison:
     @property
     def inconclusive(self) -> bool:
         return self.verdict == "inconclusive"
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Of either side, said once where both share them."""
+        return self.doubts_in(ENGLISH)
+
+    def doubts_in(self, say: Say) -> tuple[str, ...]:
+        a, b = self.a.subject, self.b.subject
+        alone = [say(ONE_RUN_EACH)] if len(a.records) == len(b.records) == 1 else []
+        return (*self.faults, *alone, *_doubts(a, b, say))
 
 
 def compare(
@@ -100,7 +112,7 @@ def compare(
         verdict=verdict(judgement, compared),
         unless_off_by=off,
         differences=differing,
-        doubts=(*faults, *([ONE_RUN_EACH] if len(a.records) == len(b.records) == 1 else []), *_doubts(a, b)),
+        faults=tuple(faults),
     )
 
 
@@ -146,7 +158,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "verdict": found.verdict,
         "ratio": judgement.ratio,
         "interval": list(judgement.interval) if judgement.interval else None,
-        "basis": judgement.basis,
+        "basis": judgement.basis_in(ENGLISH),
         "unless_off_by": found.unless_off_by,
         "too_noisy": judgement.too_noisy,
         "smallest_difference": judgement.smallest_difference,
@@ -200,9 +212,6 @@ def _measured(record: Record) -> metrics.Measured:
     return metrics.Measured(item=record.item, timeline=record.timeline, peak_error=peak_error)
 
 
-MEANS = "means of neighbouring steps"
-
-
 def _faults(record: Record, compared: Compared) -> list[str]:
     """Why a record should not be compared at all."""
     if record.status != "valid":
@@ -223,24 +232,25 @@ def _faults(record: Record, compared: Compared) -> list[str]:
     ]
 
 
-def _doubts(a: Subject, b: Subject) -> list[str]:
+def _doubts(a: Subject, b: Subject, say: Say) -> list[str]:
     """Each doubt once: with its side unless both share it, of repeats with other numbers in it only the first."""
     about: dict[str, list[str]] = {}
     for letter, subject in (("A", a), ("B", b)):
         texts: dict[str, list[str]] = {}
         for record in subject.records:
             for doubt in record.doubts:
-                texts.setdefault(doubt.code, []).append(doubt.text)
+                texts.setdefault(doubt.code, []).append(translate_doubt(doubt, say))
             if record.means_only:
-                texts.setdefault("means-only", []).append(f"the interval rests on {MEANS}: {record.means_only}")
-        said = [_first_of(alike, len(subject.records)) for alike in texts.values()]
+                rests = say("the interval rests on means of neighbouring steps: {reason}")
+                texts.setdefault("means-only", []).append(rests.format(reason=record.means_only))
+        said = [_first_of(alike, len(subject.records), say) for alike in texts.values()]
         said += [subject.row.remark] if subject.row and subject.row.remark else []
         for text in said:
             about.setdefault(text, []).append(letter)
     return [text if len(letters) == 2 else f"{letters[0]}: {text}" for text, letters in about.items()]
 
 
-def _first_of(texts: Sequence[str], runs: int) -> str:
+def _first_of(texts: Sequence[str], runs: int, say: Say) -> str:
     if runs == len(texts) and len(set(texts)) == 1:
         return texts[0]
-    return f"{texts[0]} ({len(texts)} of {runs} runs say so)"
+    return say("{doubt} ({count} of {runs} runs say so)").format(doubt=texts[0], count=len(texts), runs=runs)

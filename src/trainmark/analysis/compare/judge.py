@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trainmark.spec.intervals import CONFIDENCE, WIDEST, Bounds, around, log_variance, of_repeats, quantile, too_noisy
+from trainmark.spec.language import Say
 
 POWER = 0.8
 """How often a difference of the size called the smallest would be found."""
@@ -15,6 +16,7 @@ POWER = 0.8
 BETWEEN_RUNS = 0.01
 """What one run is taken to differ from the next, as a standard deviation, where neither side was repeated: one run of
 each says nothing about memory layout, clocks and neighbours, which change from process to process."""
+ONE_RUN_BASIS = "the steps of one run each, and 1 % a run for what changes between processes"
 
 MOST_STEPS = 20
 """A series is not asked to become more than so many times as long: repeats tell more."""
@@ -77,10 +79,20 @@ class Judgement:
     """Where the ratio lies beside 1 and the threshold."""
     basis: str
     """Which spread the interval rests on, in words."""
+    others: float = 0.0
+    """What others used of the machine meanwhile, where the interval allows for it."""
     smallest_difference: float | None
     """What these data would show four times in five, as a part of A's value; None where they are too noisy to say."""
     more: More | None
     """None where nothing more is needed, or nothing sensible would help."""
+
+    def basis_in(self, say: Say) -> str:
+        """All that the interval rests on, in the reader's language."""
+        if not self.others:
+            return say(self.basis)
+        return say("{basis}, and the {percent} % of the machine that others used").format(
+            basis=say(self.basis), percent=f"{100 * self.others:.0f}"
+        )
 
     @property
     def too_noisy(self) -> bool:
@@ -95,6 +107,7 @@ class _Error:
     variance: float
     degrees: float
     basis: str
+    others: float = 0.0
 
     def half_width(self) -> float:
         return quantile(0.5 + CONFIDENCE / 2, self.degrees) * math.sqrt(self.variance)
@@ -134,6 +147,7 @@ def judge(a: RunValues, b: RunValues, *, threshold: float) -> Judgement:
         interval=interval,
         outcome=outcome,
         basis=error.basis,
+        others=error.others,
         smallest_difference=None if too_noisy(interval) else smallest,
         more=_more(a, b, difference, threshold, error.degrees) if outcome == "inconclusive" else None,
     )
@@ -195,9 +209,7 @@ def _one_run_each(a: Spread | None, b: Spread | None) -> _Error | None:
     if a is None or b is None:
         return None
     parts = [(a.error**2, float(a.degrees)), (b.error**2, float(b.degrees)), (a.between + b.between, math.inf)]
-    said = f"the steps of one run each, and {100 * BETWEEN_RUNS:g} % a run for what changes between processes"
-    others = max(a.disturbed, b.disturbed)
-    return _welch(parts, f"{said}, and the {100 * others:.0f} % of the machine that others used" if others else said)
+    return replace(_welch(parts, ONE_RUN_BASIS), others=max(a.disturbed, b.disturbed))
 
 
 def _welch(parts: Sequence[Bounds], basis: str) -> _Error:

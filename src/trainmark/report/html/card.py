@@ -18,7 +18,7 @@ def card(record: Record) -> str:
         el("h2", header.sentence(record, say)),
         header.facts(record, say),
         header.figures(record, say),
-        el("div", waterfall.draw(record, say), validity.card(record, audit_record(record), say, {}), class_="pair"),
+        el("div", waterfall.draw(record, say), validity.card(record, audit_record(record), say), class_="pair"),
         class_="run",
     )
     return el("div", el("style", raw(_style())), el("main", section), class_="trainmark-card")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainmark.published import beside
 from trainmark.published.beside import PublishedSpeed
@@ -25,7 +25,6 @@ from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.frame import whole_page
 from trainmark.report.html.inputs import Detail, ReportInputs, detail
 from trainmark.spec.format import device_name
-from trainmark.spec.glossary import doubts_in
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.record import Record
 from trainmark.workloads import title_of
@@ -38,10 +37,9 @@ def render(contents: ReportInputs) -> str:
     # records from elsewhere may share an id, so runs are numbered
     anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
     room = artifacts.Room()
-    meanings = doubts_in(contents.language)
     published = beside.speeds(contents.beside)
     runs = [
-        _run(record, anchor, contents, drawn, room, meanings, published, say)
+        _run(record, anchor, contents, drawn, room, published, say)
         for record, anchor in zip(contents.records, anchors, strict=True)
     ]
     title = _title(contents, say)
@@ -100,7 +98,6 @@ def _run(
     contents: ReportInputs,
     drawn: Detail,
     room: artifacts.Room,
-    meanings: Mapping[str, str],
     published: Sequence[PublishedSpeed],
     say: Say,
 ) -> Markup:
@@ -112,7 +109,7 @@ def _run(
         el(
             "div",
             waterfall.draw(record, say),
-            validity.card(record, contents.checks.get(record.run_id, ()), say, meanings),
+            validity.card(record, contents.checks.get(record.run_id, ()), say),
             class_="pair",
         ),
         el(

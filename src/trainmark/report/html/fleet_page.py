@@ -13,7 +13,6 @@ from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.frame import STYLE, whole_page
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.language import Say, speaker
-from trainmark.spec.retold import retold
 
 FLEET_STYLE = ("trainmark.report.html", "fleet.css")
 CELL = 22
@@ -73,8 +72,8 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
         "section",
         el(
             "div",
-            el("h2", retold(fleet_text.headline(fleet), say)),
-            el("ul", [el("li", retold(sentence, say)) for sentence in sentences], class_="findings"),
+            el("h2", fleet_text.headline(fleet)),
+            el("ul", [el("li", sentence) for sentence in sentences], class_="findings"),
             class_=f"card validity {TONES[fleet.outcome]}",
         ),
     )
@@ -246,7 +245,7 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
         _number(expected, NOTHING if expected is None else f"{expected:.1f} %") if fleet.expected else None,
         _cable(cables.get(one.host), say) if fleet.links else None,
         _arithmetic(one, fleet, say) if fleet.proofs else None,
-        el("td", retold("; ".join((*one.reasons, *one.remarks)), say)),
+        el("td", "; ".join((*one.reasons, *one.remarks))),
     )
 
 

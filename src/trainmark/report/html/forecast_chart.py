@@ -13,7 +13,6 @@ from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.intervals import Bounds, around
 from trainmark.spec.language import Say
-from trainmark.spec.retold import retold
 from trainmark.workloads import title
 
 _WIDE = (1000, 300)
@@ -41,7 +40,7 @@ def draw(found: WholeForecast, say: Say, *, wide: bool = False) -> Markup | None
         low=number(interval[0]),
         high=number(interval[1]),
     )
-    notes: list[Child] = [said, " ", el("span", retold(found.basis, say))]
+    notes: list[Child] = [said, " ", el("span", found.basis)]
     return line_chart.draw(
         line_chart.Chart(
             title=say("Forecast: {subject}").format(subject=title(known.subject[0])),

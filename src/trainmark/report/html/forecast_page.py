@@ -13,7 +13,6 @@ from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.frame import whole_page
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.language import Say, speaker
-from trainmark.spec.retold import retold
 
 
 def render(found: Sequence[WholeForecast], *, language: str, made: str, trainmark: str) -> str:
@@ -136,6 +135,6 @@ def _time(span: ForecastRange | None, say: Say) -> Markup:
 def _basis(one: WholeForecast, say: Say) -> list[Child]:
     held = say("Ranges are to hold nine of ten outcomes; 'trainmark forecast --backtest' shows whether they do.")
     return [
-        el("p", f"{retold(one.basis, say)} {held}", class_="note"),
-        el("ul", [el("li", retold(note, say)) for note in one.notes], class_="doubts") if one.notes else None,
+        el("p", f"{one.basis} {held}", class_="note"),
+        el("ul", [el("li", note) for note in one.notes], class_="doubts") if one.notes else None,
     ]

@@ -13,7 +13,6 @@ from trainmark.report.html.element import Markup, el
 from trainmark.report.html.frame import whole_page
 from trainmark.spec.format import number
 from trainmark.spec.language import Say, speaker
-from trainmark.spec.retold import told
 from trainmark.spec.verify import VerifyDocument
 
 
@@ -29,10 +28,10 @@ def render(document: VerifyDocument, parity: Parity, *, language: str) -> str:
             "main",
             el(
                 "section",
-                el("h2", told(parity.sentence)),
+                el("h2", parity.sentence),
                 el("p", [el("span", name) for name in (parity.own, parity.other)], class_="facts"),
                 el("div", _losses(parity, say), class_="charts"),
-                el("ul", [el("li", told(line)) for line in lines]),
+                el("ul", [el("li", line) for line in lines]),
                 class_="run",
             ),
         ),

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.header import shown_status
 from trainmark.spec.audit import SEVERITIES, by_gravity
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.doubt_text import translate_doubt
+from trainmark.spec.endings import translate_ending
 from trainmark.spec.language import Say
 from trainmark.spec.record import Doubt, Record
-from trainmark.spec.retold import retold, told_doubt
 
 MOST_FINDINGS = 3
 
 
-def card(record: Record, checks: Sequence[CheckResult], say: Say, meanings: Mapping[str, str]) -> Markup:
-    """`meanings` gives doubts in the reader's language, by their code, where it is not the record's own."""
+def card(record: Record, checks: Sequence[CheckResult], say: Say) -> Markup:
     failed = [check for check in checks if check.findings]
     unseen = [check for check in checks if check.verdict == "unknown"]
     passed = [check for check in checks if check.verdict == "ok"]
@@ -27,12 +27,12 @@ def card(record: Record, checks: Sequence[CheckResult], say: Say, meanings: Mapp
         el(
             "p",
             el("span", shown_status(record.status, say), class_=f"status {record.status}"),
-            retold(record.ended, say),
+            translate_ending(record.ended, say),
             class_="ended",
         ),
         _counts(len(passed), len(failed), len(unseen), say) if checks else el("p", say("Nothing was checked.")),
         _findings([finding for check in failed for finding in check.findings], say),
-        _doubts(record.doubts, say, meanings),
+        _doubts(record.doubts, say),
         _listed(say("Could not be checked"), [f"{say(check.claim)}: {check.sentence}" for check in unseen]),
         _listed(say("Checked and held"), [say(check.claim) for check in passed]),
         class_=f"card validity {kind}",
@@ -83,14 +83,14 @@ def _finding(finding: CheckResult, say: Say) -> Markup:
     )
 
 
-def _doubts(doubts: Sequence[Doubt], say: Say, meanings: Mapping[str, str]) -> list[Child]:
+def _doubts(doubts: Sequence[Doubt], say: Say) -> list[Child]:
     if not doubts:
         return [el("p", say("The run itself has no doubts."), class_="note")]
     return [
         el("h4", say("Doubts")),
         el(
             "ul",
-            [el("li", told_doubt(doubt, say, meanings)) for doubt in doubts],
+            [el("li", translate_doubt(doubt, say)) for doubt in doubts],
             class_="doubts",
         ),
     ]

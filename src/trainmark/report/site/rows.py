@@ -13,6 +13,7 @@ from trainmark.report.html.header import shown_verdict
 from trainmark.report.site.contents import SiteRow, SiteRun
 from trainmark.spec.audit import SEVERITIES
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.doubt_text import translate_doubt
 from trainmark.spec.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
 from trainmark.spec.language import Say
 from trainmark.spec.published_row import PREFIX
@@ -106,7 +107,7 @@ def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
         reached=shown_verdict(record, say) if quality.value is not None else "",
         reached_class=verdict(record).replace(" ", "-"),
         e2e_s=e2e.value if e2e else None,
-        doubts=tuple(doubt.text for doubt in record.doubts),
+        doubts=tuple(translate_doubt(doubt, say) for doubt in record.doubts),
         findings=run.findings,
         sound=own and record.status == "valid" and not any(one.verdict == "failed" for one in run.findings),
         remark="" if own else say("another network than the published one"),
