@@ -14,7 +14,6 @@ from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
 from trainmark.launch import (
     cluster_env,
-    early_worker,
     fill,
     launcher,
     lifeline_stdin,
@@ -196,10 +195,7 @@ class _Session:
             for number in range(self._done, self._options.repeat):
                 if self._options.repeat > 1:
                     self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                share_s = self._share_s(left)
-                if share_s is not None:  # it counts from when the run's worker was started
-                    share_s += early_worker.waited_s()
-                result = self._run_once(planning.with_share(plan, share_s), found, group)
+                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, group)
                 left -= 1
                 records += result.records
                 if result.exit_code:

@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import psutil
 
-from trainmark.launch import early_worker, rank_environment
+from trainmark.launch import rank_environment
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.platforms import files
 from trainmark.spec import endings
@@ -254,10 +254,6 @@ class WorkerProcesses:
                 if self._launch.connect:
                     connections.append(handed_over.enter_context(self._launch.connect()).fileno())
                     environment[CONNECTION] = f"{connections[0]}:{self._launch.prefix}{self.restarts}/"
-                if early := early_worker.taken(environment, words):
-                    self._launch = replace(self._launch, launched_ns=early.launched_ns)
-                    self._processes[rank] = early.process
-                    continue
                 self._processes[rank] = subprocess.Popen(
                     [sys.executable, "-m", "trainmark.train.worker", *words],
                     env=environment,
