@@ -52,7 +52,7 @@ NOT_SHOWN = {
     "spec/(statistics|events|metrics|series|record|checks|event_files|telemetry).py": "faults of our own calls",
     "spec/(glossary|retold|language).py": "looked for by its own names",
     "cli/(options|speak|watch|launch|platform|data|main|run|import_).py": "words of --help stand among them",
-    "train/(global_batch_norm|collectives|rank_store|store_client).py": "faults of our own calls",
+    "train/(global_batch_norm|collectives|rendezvous_store).py": "faults of our own calls",
 }
 """Modules of which not every sentence reaches people, and why; those that do are in the catalogue as well."""
 ALL_OF_IT = ("spec/errors.py", "report/table.py", "report/describe.py", "report/headline.py",

@@ -49,6 +49,26 @@ class HangError(TrainmarkError):
     exit_code = 124
 
 
+class SignalError(TrainmarkError):
+    """A signal ended it."""
+
+    def __init__(self, sentence: str, number: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = 128 + number
+
+
+def of_exit_code(code: int, sentence: str) -> TrainmarkError:
+    """The error that another process told by its exit code."""
+    for kind in (UsageError, NotReadyError, WorkloadError, InvalidResultError, HangError):
+        if code == kind.exit_code:
+            return kind(sentence)
+    if code > 128:
+        return SignalError(sentence, code - 128)
+    error = TrainmarkError(sentence)
+    error.exit_code = code
+    return error
+
+
 NEAR = 0.65
 """From so like on, one word may be a slip for another; `cost` and `compute` are 0.55."""
 NO_PROCESSES = (
