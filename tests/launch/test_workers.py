@@ -71,6 +71,27 @@ def test_the_rank_that_died_first_is_blamed_with_its_signal(start: Start) -> Non
     assert "rank 1 was killed by SIGKILL in startup at step 0" in str(fault.error)
 
 
+@pytest.mark.parametrize(("said_after", "blamed"), [(True, "rank 1 was killed by SIGKILL"), (False, "rank 0 failed")])
+def test_a_rank_killed_before_another_fails_is_the_cause_however_the_other_words_it(
+    start: Start, said_after: bool, blamed: str
+) -> None:
+    ranks = start(FOREVER, FOREVER)
+    before_ns = time.perf_counter_ns()
+    ranks._processes[1].kill()
+    while not ranks.deaths:
+        ranks.wait(1)
+        ranks.read()
+    log = EventWriter(ranks.folder / "rank0.jsonl")
+    log.write(events.Begin(rank=0, host="here", pid=1, startup_ns=0))
+    at_ns = time.perf_counter_ns() if said_after else before_ns
+    log.write(events.Failed(rank=0, exit_code=1, sentence="unhandled system error", at_ns=at_ns))
+    log.close()
+    ranks.read()
+    fault = of_workers(ranks)
+    assert fault
+    assert str(fault.error).startswith(blamed)
+
+
 def test_a_rank_that_crashes_after_it_was_done_is_noticed(start: Start) -> None:
     ranks = start("import os; os.abort()", "pass")
     for rank in (0, 1):

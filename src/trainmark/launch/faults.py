@@ -35,13 +35,15 @@ class Fault:
 
 def of_workers(workers: WorkerProcesses) -> Fault | None:
     """What went wrong under this launcher, if anything did: a rank that said so before one that ended without a word,
-    and that before those that only noticed it."""
+    and that before those that only noticed it. One that a signal killed before another said anything comes first."""
     told = workers.failures
     causes = [pair for pair in told if not pair[1].consequence]
-    if causes:
+    deaths = workers.deaths
+    killed = [death for death in deaths if death.code < 0 and causes and death.at_ns < causes[0][1].at_ns]
+    if causes and not killed:
         return _reported_fault(workers, *causes[0])
-    if workers.deaths:
-        death = workers.deaths[0]
+    if deaths:
+        death = (killed or deaths)[0]
         log = next(log for log in workers.ranks if log.rank == death.rank)
         sentence = f"{_name(workers, log)} {death.how} {_at(log)}"
         return Fault(error=WorkloadError(_with_lines(workers, log, sentence)))

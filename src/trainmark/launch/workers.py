@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -53,6 +53,8 @@ class Death:
     rank: int
     code: int
     """Its exit code, or minus the signal that killed it."""
+    at_ns: int = field(default=0, compare=False)
+    """When it was noticed, on the clock by which ranks say when they failed."""
 
     @property
     def how(self) -> str:
@@ -274,7 +276,7 @@ class WorkerProcesses:
                 yield {RENDEZVOUS: f"connection:{number}:{prefix}"}, [number]
 
     def _note_end(self, rank: int, process: subprocess.Popen[bytes], ended: list[Death]) -> None:
-        ended.append(Death(rank=rank, code=process.wait()))
+        ended.append(Death(rank=rank, code=process.wait(), at_ns=time.perf_counter_ns()))
         self._end_noticed.set()
 
     def _end_ranks(self) -> None:
