@@ -15,6 +15,7 @@ import trainmark
 from trainmark import api
 from trainmark.launch import session
 from trainmark.launch.options import PlanKeywords, RunKeywords, RunOptions
+from trainmark.spec.errors import SignalError
 from trainmark.spec.record import Doubt, Record
 from trainmark.store.store import Store
 
@@ -113,7 +114,8 @@ def test_a_run_that_fails_raises_its_sentence_with_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, code: int, kind: type[trainmark.TrainmarkError]
 ) -> None:
     record = make_record(status="incomplete", ended="rank 1 was killed by SIGKILL")
-    a_result(monkeypatch, records=(record,), exit_code=code, complaints=("rank 1 was killed by SIGKILL",))
+    error = kind("rank 1 was killed by SIGKILL")
+    a_result(monkeypatch, records=(record,), error=error, complaints=(str(error),))
     with pytest.raises(kind, match="rank 1 was killed by SIGKILL") as caught:
         trainmark.run("resnet50")
     assert caught.value.record is not None
@@ -122,7 +124,7 @@ def test_a_run_that_fails_raises_its_sentence_with_what_was_measured(
 
 
 def test_an_interrupted_run_says_where_its_record_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_result(monkeypatch, records=(make_record(run_id="cut"),), exit_code=130)
+    a_result(monkeypatch, records=(make_record(run_id="cut"),), error=SignalError("ended by SIGINT", 2))
     with pytest.raises(KeyboardInterrupt, match=r"trainmark\.load\('cut'\)"):
         trainmark.run("resnet50")
 

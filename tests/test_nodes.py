@@ -149,12 +149,12 @@ def test_a_node_without_the_secret_of_the_others_is_not_let_in(machines: Hosts, 
         [machines[0], machines[1]], tmp_path, *words, environ={1: other}
     ).end()
     assert (code, follower_code) == (3, 3)
-    assert f"from {machines[1].address} somebody came without the secret of this node" in " ".join(err.split())
+    assert f"rejected {machines[1].address}: TRAINMARK_SECRET does not match" in " ".join(err.split())
     said = " ".join(follower_err.split())
-    assert f"the leader at {machines[0].name}:29400 has another secret than this node" in said
+    assert f"rejected by the leader at {machines[0].name}:29400: TRAINMARK_SECRET does not match" in said
 
 
-@pytest.mark.parametrize(("secret", "sentence"), [("", "is not set"), ("short", "has fewer than 16 letters")])
+@pytest.mark.parametrize(("secret", "sentence"), [("", "is not set"), ("short", "is shorter than 16 characters")])
 def test_nodes_that_have_no_secret_say_how_to_give_them_one(
     machines: Hosts, tmp_path: Path, pictures: Path, secret: str, sentence: str
 ) -> None:

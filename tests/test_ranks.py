@@ -65,8 +65,11 @@ def test_a_run_on_one_machine_listens_on_loopback_only_and_leaves_no_file_elsewh
         for port in {port for _, port in listening}:
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((address, port), timeout=10)
+    [folder] = (run.store / "runs").iterdir()
+    assert [path.stat().st_mode & 0o777 for path in folder.glob("rendezvous*")] == [0o600]
     run.process.send_signal(signal.SIGINT)
     assert run.end()[0] == 130
+    assert not list(folder.glob("rendezvous*"))
     assert not [path for path in scratch.iterdir() if not path.name.startswith("torchinductor_")], "torch's own cache"
 
 

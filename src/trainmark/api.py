@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
 from trainmark.report import NEWEST
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
+from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
 from trainmark.store.lookup import Subject, of_records
@@ -167,9 +167,12 @@ def run_all(
     found, error = Records(map(PrintableRecord.of, result.records)), result.error
     if error is None:
         return found
-    if isinstance(error, TrainmarkError) and found:
+    if found:
         error.record = found[-1]
-    raise error
+    if error.exit_code == 130:
+        kept = f"; trainmark.load({found[-1].run_id!r}) is what was measured" if found else ""
+        raise KeyboardInterrupt(f"{error}{kept}")
+    raise SystemExit(143) if error.exit_code == 143 else error
 
 
 def plan(workload: str, **options: Unpack[PlanKeywords]) -> Plan:

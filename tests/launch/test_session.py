@@ -32,7 +32,7 @@ class Hours:
     def _run(self, plan: Plan, store: Any, **_: Any) -> launcher.Outcome:
         self.plans.append(plan)
         self.now_s += self.takes_s
-        return launcher.Outcome(exit_code=0, folder=store.folder, record=make_record())
+        return launcher.Outcome(folder=store.folder, record=make_record())
 
     @property
     def shares_s(self) -> list[float | None]:

@@ -46,14 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.launch import early_worker
+    from trainmark.launch import session
 
     options = from_args(args)
     this_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-    with early_worker.started(options):  # which imports torch while the session does
-        from trainmark.launch import session
-
-        result = session.run(options, own_command=this_command, say=say, watching=watching)
+    result = session.run(options, own_command=this_command, say=say, watching=watching)
     result_is_kept()
     for complaint in result.complaints:
         say(f"trainmark: {complaint}")

@@ -15,10 +15,9 @@ from trainmark.launch import (
     planning,
     preflight,
     reproduction,
-    settlement,
     without_training,
 )
-from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
+from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
@@ -88,19 +87,13 @@ def run(
     if here.launchers == 1:
         _get_ready(plan, store, say)
         return without_training.verify_steps(plan, store.folder, watch=watch, interface=network.interface)
-    wait_s = options.run.join_timeout_s
-    together = Coordinator(
-        here,
-        secret=secret,
-        interface=network.interface,
-        join_limit_s=JOIN_LIMIT_S if wait_s is None else wait_s,
-    )
+    together = Coordinator(here, secret=secret, interface=network.interface, join_timeout_s=options.run.join_timeout_s)
     try:
         if not here.first_local_rank:
             try:
                 _get_ready(plan, store, say if here.leads else lambda sentence: None)
             except TrainmarkError as error:
-                settlement.refuse(together, error)
+                together.refuse_run(error)
                 raise
         outcome = without_training.verify_steps(
             plan,

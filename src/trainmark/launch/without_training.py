@@ -10,10 +10,10 @@ from pathlib import Path
 
 from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.launcher import Outcome, execute, new_folder
-from trainmark.launch.settlement import settle
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerTask
 from trainmark.spec import endings
+from trainmark.spec.errors import SignalError
 from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.plan import Plan
 from trainmark.spec.run_folder import RunFolder
@@ -41,18 +41,18 @@ def probe_links(
     interface: str | None = None,
 ) -> Probed:
     """Starts the ranks of a plan only to measure the links: among all of them, or so many rounds of pairs of nodes."""
-    settled = settle(plan, store, coordinator, partial(new_folder, plan, store / "probes"))
+    folder = _begin(plan, store, "probes", coordinator)
     with catching_signals() as signals:
         task: WorkerTask = "probe" if pair_rounds is None else "pairs"
         outcome = execute(
-            plan, settled, lambda ranks: None, coordinator, interface, signals, task=task, pair_rounds=pair_rounds
+            plan, folder, lambda ranks: None, coordinator, interface, signals, task=task, pair_rounds=pair_rounds
         )
     probed = Probed(exit_code=outcome.exit_code, sentence=outcome.sentence)
     if coordinator and not coordinator.env.leads:
         return probed
-    folder = RunFolder(settled.folder, only_ranks=[0])
-    folder.update()
-    first = folder.ranks[0]
+    written = RunFolder(folder, only_ranks=[0])
+    written.update()
+    first = written.ranks[0]
     return replace(probed, results=first.link, pairs=tuple(first.pairs), hosts=first.pair_hosts)
 
 
@@ -68,13 +68,15 @@ def verify_steps(
 
     `watch` is told which folder whenever something new is in it.
     """
-    settled = settle(plan, store, coordinator, partial(new_folder, plan, store / "verify"))
+    folder = _begin(plan, store, "verify", coordinator)
     with catching_signals() as signals:
-        outcome = execute(
-            plan, settled, lambda ranks: watch(settled.folder), coordinator, interface, signals, task="verify"
-        )
-        if signals and not outcome.exit_code:
-            return replace(
-                outcome, exit_code=128 + signals[0], sentence=endings.ended_by(signal.Signals(signals[0]).name)
-            )
+        outcome = execute(plan, folder, lambda ranks: watch(folder), coordinator, interface, signals, task="verify")
+        if signals and not outcome.error:
+            error = SignalError(endings.ended_by(signal.Signals(signals[0]).name), signals[0])
+            return replace(outcome, error=error)
         return outcome
+
+
+def _begin(plan: Plan, store: Path, kind: str, coordinator: Coordinator | None) -> Path:
+    make_folder = partial(new_folder, plan, store / kind)
+    return coordinator.begin_run(plan, store, make_folder) if coordinator else make_folder("")

@@ -26,7 +26,7 @@ from trainmark.spec.precision import Precision
 from trainmark.spec.recipe import Recipe, from_values
 from trainmark.spec.record import Evaluation
 from trainmark.spec.topology import Topology
-from trainmark.train import checkpoint, environment, link_levels, link_probe, loop, rank_store, step_check
+from trainmark.train import checkpoint, environment, link_levels, link_probe, loop, rendezvous_store, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.global_batch_norm import over_all_ranks
@@ -136,8 +136,9 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
 def join(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
         return SingleRank()
+    store = rendezvous_store.open_store(ranks.world)
     distributed.init_process_group(
-        device.platform.file.collectives, store=rank_store.inherited(), rank=ranks.rank, world_size=ranks.world
+        device.platform.file.collectives, store=store, rank=ranks.rank, world_size=ranks.world
     )
     return RankGroup()
 

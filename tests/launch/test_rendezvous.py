@@ -1,4 +1,4 @@
-"""The store at which processes meet: it answers as torch's do, and hears nobody who has not proven the secret."""
+"""The rendezvous of nodes: it answers as stores of torch do, and reads nothing of peers without the secret."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from torch.distributed import (  # type: ignore[attr-defined]
     TCPStore,
 )
 
-from trainmark.launch import store_server
-from trainmark.launch.store_server import StoreServer, WrongSecretError, prove
-from trainmark.train import store_client
-from trainmark.train.rank_store import RankStore
-from trainmark.train.store_client import LostStoreError, StoreClient
+from trainmark.launch import rendezvous
+from trainmark.launch.rendezvous import Address, StoreServer, WrongSecretError, shake_hands
+from trainmark.spec.errors import NotReadyError, WorkloadError
+from trainmark.train import rendezvous_store
+from trainmark.train.rendezvous_store import RendezvousStore, Request, encode, receive
 
-Join = Callable[[], StoreClient]
+Join = Callable[[], RendezvousStore]
 SECRET = b"what all launchers of a run know"
 
 
@@ -41,27 +41,28 @@ def listener() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def server(listener: socket.socket) -> Iterator[StoreServer]:
-    opened = StoreServer(listener, SECRET)
-    yield opened
-    opened.close()
+    with closing(StoreServer(listener, SECRET)) as opened:
+        yield opened
 
 
 @pytest.fixture
-def join(server: StoreServer) -> Iterator[Join]:
-    """Connects as a rank does, whose launcher did it for it."""
+def connect(server: StoreServer, listener: socket.socket) -> Callable[[], socket.socket]:
+    """Connects as a launcher does, for itself or a rank."""
+    host, port = listener.getsockname()
+    return lambda: rendezvous.connect(Address(host, port, SECRET.decode()), 10)
+
+
+@pytest.fixture
+def join(connect: Callable[[], socket.socket]) -> Iterator[Join]:
     with ExitStack() as opened:
-
-        def connect() -> StoreClient:
-            return opened.enter_context(closing(StoreClient(server.connect())))
-
-        yield connect
+        yield lambda: opened.enter_context(closing(RendezvousStore(connect())))
 
 
 @contextmanager
-def dialled(listener: socket.socket, secret: bytes = SECRET) -> Iterator[StoreClient]:
+def dialled(listener: socket.socket, secret: bytes = SECRET) -> Iterator[RendezvousStore]:
     with socket.create_connection(listener.getsockname(), timeout=10) as connection:
-        prove(connection, secret)
-        yield StoreClient(connection)
+        shake_hands(connection, secret)
+        yield RendezvousStore(connection)
 
 
 def ended(connection: socket.socket) -> bool:
@@ -73,33 +74,25 @@ def ended(connection: socket.socket) -> bool:
     return True
 
 
-def say(store: Any) -> list[Any]:
-    """Everything torch may ask of a store."""
+def use(store: Any) -> list[Any]:
+    """What torch asks of a store."""
     store.set("a", "1")
-    store.multi_set(["b", "c"], ["2", "3"])
-    store.append("a", "0")
-    answers = [store.get("a"), store.multi_get(["b", "c"]), store.add("n", 2), store.add("n", -5), store.get("n")]
-    answers += [store.check(["a", "b"]), store.check(["a", "nowhere"]), store.num_keys()]
-    answers += [
-        store.compare_set("new", "", "x"),
-        store.compare_set("new", "y", "z"),
-        store.compare_set("new", "x", "z"),
-    ]
-    answers += [store.compare_set("other", "expected", "z"), store.delete_key("a"), store.delete_key("a")]
-    store.wait(["b"], timedelta(seconds=1))
-    return [*answers, store.check(["a"]), store.num_keys()]
+    answers = [store.get("a"), store.add("n", 2), store.add("n", -5), store.get("n")]
+    answers += [store.check(["a", "n"]), store.check(["a", "nowhere"])]
+    for key, expected, desired in (("new", "", "x"), ("new", "y", "z"), ("new", "x", "z"), ("other", "expected", "z")):
+        answers.append(store.compare_set(key, expected, desired))
+    answers += [store.delete_key("a"), store.delete_key("a")]
+    store.wait(["n"], timedelta(seconds=1))
+    return [*answers, store.check(["a"])]
 
 
 def test_ranks_get_the_answers_that_a_store_of_torch_s_own_gives(join: Join) -> None:
-    ours = RankStore(join(), "run1/")
-    assert say(ours) == say(HashStore())
-    # through C++, as the collectives ask; the prefix keeps them apart from what was said above
-    assert say(PrefixStore("inner", RankStore(join(), "run2/"))) == say(HashStore())
+    assert use(PrefixStore("run1", join())) == use(HashStore()), "through C++, as the collectives ask"
+    assert use(join()) == use(HashStore())
 
 
 def test_a_store_waits_for_a_key_and_says_in_torch_s_words_that_nobody_set_it(join: Join) -> None:
-    store = RankStore(join())
-    other = join()
+    store, other = join(), join()
     later = threading.Timer(0.05, other.set, ["late", b"\x00\xff"])
     later.start()
     assert store.get("late") == b"\x00\xff"
@@ -110,27 +103,26 @@ def test_a_store_waits_for_a_key_and_says_in_torch_s_words_that_nobody_set_it(jo
         store.get("never")
 
 
-def test_threads_share_a_connection_while_one_of_them_waits(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_client, "SLICE_S", 0.02)
-    client = join()
-    waiting = threading.Thread(target=client.wait, args=(["end"], 20))
+def test_threads_share_a_connection_while_one_of_them_waits(join: Join) -> None:
+    store = join()
+    waiting = threading.Thread(target=store.wait, args=(["end"], timedelta(seconds=20)))
     waiting.start()
-    assert client.add("n", 1) == 1
-    client.set("end", "")
+    assert store.add("n", 1) == 1
+    store.set("end", "")
     waiting.join(timeout=10)
     assert not waiting.is_alive()
 
 
 def test_a_store_that_is_gone_is_a_lost_connection_to_everybody(server: StoreServer, join: Join) -> None:
-    client, store = join(), RankStore(join())
+    first, second = join(), join()
     server.close()
-    with pytest.raises(LostStoreError, match="connection closed"):
-        client.set("a", "1")
-    with pytest.raises(DistNetworkError, match="connection closed"):  # what a rank takes for another one's end
-        store.get("a")
+    with pytest.raises(WorkloadError, match="connection closed"):  # to a launcher
+        first.set("a", "1")
+    with pytest.raises(DistNetworkError, match="connection closed"):  # to a rank, which takes it for another one's end
+        PrefixStore("run1", second).get("a")
 
 
-# Who is not heard
+# Unauthenticated peers
 
 
 def pickled(connection: socket.socket) -> None:
@@ -143,24 +135,24 @@ def a_huge_length(connection: socket.socket) -> None:
 
 
 def requests_without_a_proof(connection: socket.socket) -> None:
-    request = store_client.frame(store_client.Request("set", ["here/1"], [b"a stranger"]))
+    request = encode(Request("set", "here/1", b"a stranger"))
     connection.sendall(request * 50)
 
 
 def an_old_proof(connection: socket.socket) -> None:
     """What another connection was answered with: each is asked anew."""
     ours, theirs = bytes(32), bytes(32)
-    connection.sendall(ours + store_server._proof(SECRET, b"asker", theirs, ours))
+    connection.sendall(ours + rendezvous.prove(SECRET, b"client", theirs, ours))
 
 
-def the_store_s_own_proof(connection: socket.socket) -> None:
-    """A proof of the other side's, sent back to it, as one who listens to another meeting could."""
-    said = store_client.receive(connection, len(store_server.GREETING) + 32)
+def the_server_s_own_proof(connection: socket.socket) -> None:
+    """A proof of the other side's, sent back to it, as one who listens to another handshake could."""
+    said = receive(connection, len(rendezvous.GREETING) + 32, 10)
     theirs, ours = said[-32:], bytes(32)
-    connection.sendall(ours + store_server._proof(SECRET, b"store", theirs, ours))
+    connection.sendall(ours + rendezvous.prove(SECRET, b"server", theirs, ours))
 
 
-ATTACKS = [pickled, a_huge_length, requests_without_a_proof, an_old_proof, the_store_s_own_proof]
+ATTACKS = [pickled, a_huge_length, requests_without_a_proof, an_old_proof, the_server_s_own_proof]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -171,20 +163,19 @@ def test_what_comes_without_the_proof_is_not_read(
     attack: Callable[[socket.socket], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def decode(*words: Any, **named: Any) -> Any:
-        raise AssertionError("a stranger's words were read")
+    def receive_message(*words: Any) -> Any:
+        raise AssertionError("an unauthenticated message was read")
 
     inside = join()
     inside.set("here/1", "a friend")
-    monkeypatch.setattr(store_server, "STRANGER_LIMIT_S", 0.2)
+    monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT_S", 0.2)
     with monkeypatch.context() as patch, socket.create_connection(listener.getsockname()) as stranger:
-        patch.setattr(store_server.msgspec.msgpack, "decode", decode)
+        patch.setattr(rendezvous, "receive_message", receive_message)
         with suppress(ConnectionError):
             attack(stranger)
         assert ended(stranger)
     assert inside.get("here/1") == b"a friend"
-    assert inside.keys() == ["here/1"]
-    assert server.refused == ["127.0.0.1"]
+    assert server.rejected == ["127.0.0.1"]
 
 
 @pytest.mark.slow
@@ -193,25 +184,28 @@ def test_a_store_of_torch_s_finds_nobody_to_talk_to(join: Join, listener: socket
     host, port = listener.getsockname()
     with pytest.raises(DistError):
         TCPStore(host, port, is_master=False, timeout=timedelta(seconds=1)).set("torch.rendezvous.none", "x")
-    assert inside.keys() == []
+    assert not inside.check(["torch.rendezvous.none"])
 
 
 def test_a_wrong_secret_is_told_from_a_leader_that_is_not_there(server: StoreServer, listener: socket.socket) -> None:
-    with pytest.raises(WrongSecretError), dialled(listener, b"what others know"):
-        pass
+    host, port = listener.getsockname()
+    with pytest.raises(
+        NotReadyError, match=f"rejected by the leader at {host}:{port}: TRAINMARK_SECRET does not match"
+    ):
+        rendezvous.connect(Address(host, port, "what others know"), 10)
     with dialled(listener) as client:
         assert client.add("n", 1) == 1, "who knows it still comes in"
 
 
 def test_a_leader_that_cannot_prove_the_secret_is_told_nothing(listener: socket.socket) -> None:
-    """Somebody else took the port: what it hears is a random number and a proof that fits no other meeting."""
+    """Somebody else took the port: what it hears is a random number and a proof that fits no other handshake."""
     heard = bytearray()
 
     def pretend() -> None:
         connection, _ = listener.accept()
         with connection:
-            connection.sendall(store_server.GREETING + bytes(32))
-            heard.extend(store_client.receive(connection, 64))
+            connection.sendall(rendezvous.GREETING + bytes(32))
+            heard.extend(receive(connection, 64, 10))
             connection.sendall(bytes(32))
 
     pretender = threading.Thread(target=pretend)
@@ -238,10 +232,10 @@ def test_something_else_at_the_port_is_not_taken_for_a_leader(listener: socket.s
 def test_who_says_nothing_is_not_waited_for_and_only_so_many_may_try_at_once(
     server: StoreServer, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_server, "STRANGER_LIMIT_S", 0.05)
+    monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT_S", 0.05)
     with socket.create_connection(listener.getsockname()) as silent:
         assert ended(silent)
-    monkeypatch.setattr(store_server, "MOST_STRANGERS", 0)
+    monkeypatch.setattr(rendezvous, "MAX_PENDING_HANDSHAKES", 0)
     with socket.create_connection(listener.getsockname()) as one_too_many:
         assert one_too_many.recv(1) == b""
 
@@ -249,18 +243,18 @@ def test_who_says_nothing_is_not_waited_for_and_only_so_many_may_try_at_once(
 @pytest.mark.parametrize(
     "words",
     [
-        struct.pack(">I", store_client.MOST_BYTES + 1),
+        struct.pack(">I", rendezvous_store.MAX_MESSAGE_BYTES + 1),
         struct.pack(">I", 5) + b"junk!",
-        store_client.frame(store_client.Request("add", [])),
-        store_client.frame(store_client.Request("set", ["a", "b"], [b"1"])),
+        encode(Request("add", "text", number=1)),
     ],
-    ids=["too long", "no request", "no key", "a value too few"],
+    ids=["too long", "no request", "no number"],
 )
 def test_what_is_no_request_ends_its_connection_and_no_other(
-    server: StoreServer, join: Join, words: bytes, caplog: pytest.LogCaptureFixture
+    join: Join, connect: Callable[[], socket.socket], words: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     inside = join()
-    with server.connect() as confused:
+    inside.set("text", "one")
+    with connect() as confused:
         confused.sendall(words)
         assert ended(confused)
     assert inside.add("n", 1) == 1
@@ -271,8 +265,8 @@ def test_what_is_no_request_ends_its_connection_and_no_other(
 def test_a_message_longer_than_is_read_is_not_sent(join: Join) -> None:
     client = join()
     with pytest.raises(ValueError, match="longer than"):
-        client.set("a", bytes(store_client.MOST_BYTES))
-    assert client.keys() == []
+        client.set("a", bytes(rendezvous_store.MAX_MESSAGE_BYTES))
+    assert not client.check(["a"])
 
 
 # What the code may not do
@@ -280,7 +274,7 @@ def test_a_message_longer_than_is_read_is_not_sent(join: Join) -> None:
 
 def test_nothing_that_comes_from_another_process_is_unpickled() -> None:
     """Collectives of objects, and loading without `weights_only`, would run what another process sends."""
-    source = Path(store_server.__file__).parent.parent
+    source = Path(rendezvous.__file__).parent.parent
     for path in source.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         for word in ("object_list(", "gather_object(", "pickle.load", "Unpickler(", "weights_only=False"):
