@@ -1,6 +1,6 @@
 """Hashes the bits of tensors where they lie, exactly and cheaply: equal hashes, equal tensors, as good as surely.
 
-Each number's bits, read as an integer, are multiplied with an odd number of their place and added up, modulo 2**64.
+Each number's bits, read as an integer, are multiplied by an odd number of their place and added up, modulo 2**64.
 An odd factor loses nothing, so a change of any single number, be it one bit or all, always changes the sum. Numbers
 that change places, or several that change at once, leave it as it was about once in 2**32 times.
 """
@@ -18,16 +18,16 @@ from trainmark.platforms import device_errors
 ROW = 1 << 16
 """Numbers that have factors of their own; a longer tensor is cut into rows, whose sums are hashed once more."""
 ROWS_AT_A_TIME = 256
-"""Whose products are in memory at once; on a CPU one, which stays in its cache and takes a tenth of the time."""
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Hashed at once; on a CPU one, which stays in its cache and takes a tenth of the time."""
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class BitHash:
     """Hashes tensors on the device they are on; on the host where a device lacks an operator for it."""
 
     def __init__(self) -> None:
-        lot = torch.Generator().manual_seed(20)
-        self._factors = torch.randint(-(1 << 63), (1 << 63) - 1, (ROW,), generator=lot, dtype=torch.int64) | 1
+        generator = torch.Generator().manual_seed(20)
+        self._factors = torch.randint(-(1 << 63), (1 << 63) - 1, (ROW,), generator=generator, dtype=torch.int64) | 1
         self._on: dict[torch.device, Tensor] = {}
         self.on_host = ""
         """Why hashes are made on the host, where they are."""
@@ -69,7 +69,7 @@ def _bits(tensor: Tensor) -> Tensor:
         tensor = tensor.to_dense()
     if not tensor.is_contiguous() and tensor.dim() == 4:
         tensor = tensor.permute(0, 2, 3, 1)
-    return tensor.contiguous().view(_INTEGERS[tensor.itemsize]).view(-1)
+    return tensor.contiguous().view(INTEGERS[tensor.itemsize]).view(-1)
 
 
 def bring(hashes: Iterable[Tensor]) -> list[int]:
