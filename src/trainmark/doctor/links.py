@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import cluster_env, coordinator, lifeline_stdin, planning, ssh_run, without_training
+from trainmark.launch import planning, ssh_run, without_training
 from trainmark.launch.options import RunOptions
 from trainmark.launch.without_training import Probed
 from trainmark.spec import links, site
@@ -112,24 +111,15 @@ def _probe(
 def _probe_here(
     plan: Plan, topology: Topology, store: Path, pair_rounds: int | None, say: Callable[[str], None]
 ) -> Probed:
-    """On this machine, together with the others of its job if there are any; the first of them tells the results."""
-    network = site.load().network
-    here = cluster_env.find(topology, os.environ, network.port)
-    if here.kind == "slurm-batch":
-        cluster_env.start_by_srun(topology, [sys.executable, "-m", "trainmark", *sys.argv[1:]])
-    secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
-    if here.launchers == 1:
-        return without_training.probe_links(plan, store, pair_rounds=pair_rounds, interface=network.interface)
-    together = coordinator.Coordinator(here, secret=secret, interface=network.interface)
-    try:
-        found = without_training.probe_links(
-            plan, store, pair_rounds=pair_rounds, coordinator=together, interface=network.interface
-        )
-        if here.leads:
+    """On this machine, together with the others of its job if there are any; the first of them reports the results."""
+    own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
+    with without_training.join_launchers(topology, own_command) as together:
+        found = without_training.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
+        leads = together is None or together.env.leads
+        if together and leads:
             together.finish(found.exit_code)
-            return found
-    finally:
-        together.leave()
+    if leads:
+        return found
     if found.sentence:
         say(f"trainmark: {found.sentence}")
     return Probed(exit_code=found.exit_code)

@@ -1,4 +1,4 @@
-"""From what a user said to a verify: plans it, finds its place among launchers, and has its ranks compute."""
+"""Plans a verify from its options, and starts its ranks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from pathlib import Path
 
 from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
-from trainmark.launch import (
-    cluster_env,
-    lifeline_stdin,
-    planning,
-    preflight,
-    reproduction,
-    settlement,
-    without_training,
-)
-from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
+from trainmark.launch import planning, preflight, reproduction, settlement, without_training
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
-from trainmark.spec import site
 from trainmark.spec.errors import TrainmarkError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
@@ -77,46 +67,29 @@ def run(
 ) -> Outcome | None:
     """Starts the ranks here, together with the other launchers of the job if there are any, and waits for their end.
 
-    None on a launcher that does not lead, which has nothing to tell.
+    None on a launcher that does not lead, which has nothing to report.
     """
-    network, topology = site.load().network, Topology.parse(plan.topology)
-    here = cluster_env.find(topology, os.environ, options.run.port or network.port)
-    if here.kind == "slurm-batch":
-        cluster_env.start_by_srun(topology, list(own_command))
-    store.check_writable()
-    secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
-    if here.launchers == 1:
-        _get_ready(plan, store, say)
-        return without_training.verify_steps(plan, store.folder, watch=watch, interface=network.interface)
-    wait_s = options.run.join_timeout_s
-    together = Coordinator(
-        here,
-        secret=secret,
-        interface=network.interface,
-        join_limit_s=JOIN_LIMIT_S if wait_s is None else wait_s,
-    )
-    try:
-        if not here.first_local_rank:
+    said, topology = options.run, Topology.parse(plan.topology)
+    joined = without_training.join_launchers(topology, own_command, port=said.port, wait_s=said.join_timeout_s)
+    with joined as together:
+        store.check_writable()
+        leads = together is None or together.env.leads
+        if together is None or not together.env.first_local_rank:
             try:
-                _get_ready(plan, store, say if here.leads else lambda sentence: None)
+                _get_ready(plan, store, say if leads else lambda sentence: None)
             except TrainmarkError as error:
-                settlement.refuse(together, error)
+                if together:
+                    settlement.refuse(together, error)
                 raise
-        outcome = without_training.verify_steps(
-            plan,
-            store.folder,
-            watch=watch if here.leads else lambda folder: None,
-            coordinator=together,
-            interface=network.interface,
-        )
-        if here.leads:
+        shown = watch if leads else lambda folder: None
+        outcome = without_training.verify_steps(plan, store.folder, watch=shown, together=together)
+        if together and leads:
             together.finish(outcome.exit_code)
-            return outcome
-        if outcome.sentence:
-            say(f"trainmark: {outcome.sentence}")
-        return None
-    finally:
-        together.leave()
+    if leads:
+        return outcome
+    if outcome.sentence:
+        say(f"trainmark: {outcome.sentence}")
+    return None
 
 
 def _get_ready(plan: Plan, store: Store, say: Say) -> None:
