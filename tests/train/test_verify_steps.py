@@ -21,8 +21,8 @@ from trainmark.train.collectives import SingleRank
 from trainmark.train.hashed_steps import HashedSteps
 from trainmark.train.loop import Job
 from trainmark.train.round_ledger import RoundLedger
-from trainmark.train.step_numbers import SignedSums
 from trainmark.train.stepper import Stepper
+from trainmark.train.tensor_digests import SignedSums
 from trainmark.train.verify import Verification
 
 STEPS = 4

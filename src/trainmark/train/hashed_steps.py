@@ -17,11 +17,10 @@ from trainmark.spec.compare_numbers import Sums
 from trainmark.spec.errors import WorkloadError
 from trainmark.spec.verify import STAGES, Numbers, StepNumbers
 from trainmark.train import transfers
-from trainmark.train.bit_hash import BitHash, bring
 from trainmark.train.loop import Job
 from trainmark.train.round_ledger import Hashes
 from trainmark.train.step_modes import Rounding, fixed_random
-from trainmark.train.step_numbers import SignedSums, tensors_in
+from trainmark.train.tensor_digests import BitHash, SignedSums, bring, tensors_in
 from trainmark.train.walker import Walker
 from trainmark.workloads.workload import Progress
 

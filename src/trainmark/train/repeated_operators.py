@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from trainmark.train.bit_hash import INTEGERS
+from trainmark.train.tensor_digests import INTEGERS
 from trainmark.train.walker import copy_arguments, is_random, is_uninitialized, is_view, name_of
 
 LINE_BYTES = 64
