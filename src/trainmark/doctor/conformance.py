@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark import workloads
-from trainmark.doctor import collective_check, operators
+from trainmark.doctor import collective_check, device_checks, operators
 from trainmark.platforms import files, number_types, sensors
 from trainmark.platforms.matmul_rate import seconds
 from trainmark.platforms.platform import Device, Platform
@@ -238,16 +238,9 @@ def sensors_parse(device: Device) -> CheckResult:
     file = device.platform.file
     if file.sensors is None:
         return unknown("the file names no sensors")
-    reader = sensors.open_reader(file)
-    try:
-        readings = reader.read()
-        unavailable = dict(reader.unavailable)
-    finally:
-        reader.close()
+    readings, unavailable = device_checks.read_sensors(file)
     given = [name for name in FIELDS if name not in unavailable]
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in unavailable.items():
-        by_reason.setdefault(reason, []).append(name)
+    by_reason = device_checks.group_by_reason(unavailable)
     reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
     if not readings or not given:
         said = f"nothing could be read: {_telling(unavailable)}"
