@@ -172,7 +172,7 @@ def _by_rounding(told: Numbers, steps: int) -> float:
 
 
 def _held_apart(plan: Plan) -> float:
-    """By how much the weights a precision holds may be off from the drawn ones."""
+    """By how much the weights a precision holds may differ from the initial ones."""
     held = Precision.parse(plan.precision).weights
     return FLOOR if held == "float32" else float(2.0 ** (1 - significand_bits(held)))
 

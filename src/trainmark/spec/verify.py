@@ -34,7 +34,7 @@ class BitDifference(Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: Whole | None = None
     """Counted from 1."""
     stage: str = ""
-    """One of `STAGES`; of a product its type, of a link what was exchanged."""
+    """One of `STAGES`; of a matmul its type, of a link what was exchanged."""
     layers: Sequence[str] = ()
     """The first of those that differ."""
     count: Whole = 1
@@ -114,7 +114,7 @@ class VerifyDocument(Struct, frozen=True, kw_only=True):
     hashed_on_host: str = ""
     """Why, where the device could not do it."""
     draws: bool = False
-    """The step draws random numbers, which were left out so that every chip can make the same step."""
+    """The step makes random numbers, which were fixed so that every chip can make the same step."""
     verdict: Verdict
     sentence: str
     differences: Sequence[BitDifference] = ()

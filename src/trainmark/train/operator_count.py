@@ -156,30 +156,12 @@ class _How(NamedTuple):
 
 
 _FRESH = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
-_SHAPES = {
-    "_unsafe_view",
-    "_reshape_alias",
-    "lift_fresh",
-    "lift",
-    "alias",
-    "detach",
-    "is_same_size",
-    "_has_same_storage_numel",
-}
+_SHAPES = {"_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "alias", "detach"}
+_SHAPES |= {"is_same_size", "_has_same_storage_numel"}
 _WAITS = {"_local_scalar_dense", "item", "equal", "is_nonzero", "nonzero", "masked_select", "unique", "_unique2"}
 _COPIES = {"_to_copy", "copy_"}
-_OVERWRITES = {
-    "copy_",
-    "fill_",
-    "zero_",
-    "normal_",
-    "uniform_",
-    "bernoulli_",
-    "random_",
-    "exponential_",
-    "_foreach_copy_",
-}
-_OVERWRITES |= {"_foreach_zero_"}
+_OVERWRITES = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"}
+_OVERWRITES |= {"_foreach_copy_", "_foreach_zero_"}
 _PICKING = {"embedding", "index", "index_select", "gather"}
 _ADDING_ROWS = {"scatter_add_", "scatter_", "index_add_", "index_put_", "_index_put_impl_"}
 
@@ -232,7 +214,7 @@ def _attention(query: Tensor, key: Tensor, *args: Any, out_val: Any, **kwargs: A
 
 
 def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Two products for each of the way forward; that kernels compute the scores again is not the network's."""
+    """Two matmuls for each of the forward pass; that kernels compute the scores again is not the network's."""
     return 2 * _attention(query, key, out_val=None)
 
 
