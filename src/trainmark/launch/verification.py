@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainmark import datasets, workloads
@@ -25,32 +25,20 @@ STEPS = 30
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyOptions:
-    """What a user may say about a verify."""
-
-    run: RunOptions
-    """Of which the fields are taken that a plan is made of."""
-    steps: int | None = None
-    soak_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 1:
-            raise UsageError(f"--steps must be more than 0, not {self.steps}")
-
-
-def plan(options: VerifyOptions, against: Plan | None = None) -> Plan:
-    """The plan of a verify: what was asked for, or the very steps that another verify made."""
+def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) -> Plan:
+    """The plan of a verify: what the options say, or the very steps that another verify made."""
+    if options.steps is not None and options.steps < 1:
+        raise UsageError(f"--steps must be more than 0, not {options.steps}")
     if against is None:
-        name = (options.run.workloads or (workloads.names()[0],))[0]
-        decided = planning.decide(name, options.run)
+        name = (options.workloads or (workloads.names()[0],))[0]
+        decided = planning.decide(name, options)
         steps = options.steps or STEPS
     else:
         decided = _as_the_other(against, options)
         steps = options.steps or against.limits.steps or STEPS
     return replace(
         decided,
-        limits=Limits(steps=steps, wall_s=options.soak_s or None),
+        limits=Limits(steps=steps, wall_s=soak_s or None),
         max_restarts=0,
         resume_from=None,
     )
@@ -58,7 +46,7 @@ def plan(options: VerifyOptions, against: Plan | None = None) -> Plan:
 
 def run(
     plan: Plan,
-    options: VerifyOptions,
+    options: RunOptions,
     store: Store,
     *,
     own_command: Sequence[str],
@@ -69,8 +57,8 @@ def run(
 
     None on a launcher that does not lead, which has nothing to report.
     """
-    said, topology = options.run, Topology.parse(plan.topology)
-    joined = without_training.join_launchers(topology, own_command, port=said.port, wait_s=said.join_timeout_s)
+    topology = Topology.parse(plan.topology)
+    joined = without_training.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
     with joined as together:
         store.check_writable()
         leads = together is None or together.env.leads
@@ -98,9 +86,8 @@ def _get_ready(plan: Plan, store: Store, say: Say) -> None:
     preflight.machine(plan, store.folder)
 
 
-def _as_the_other(other: Plan, options: VerifyOptions) -> Plan:
+def _as_the_other(other: Plan, said: RunOptions) -> Plan:
     """Another verify's plan on this machine: only the chip, its precision and how many share the batch may differ."""
-    said = options.run
     if said.workloads and workloads.find(said.workloads[0])[0].name != other.workload:
         raise UsageError(
             f"--against is a verify of {other.workload}, not of {said.workloads[0]}; leave the workload's name out"
