@@ -116,6 +116,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Launchers:
         def __init__(self, place: ClusterEnv, **more: object) -> None:
+            self.env = place
             log.append(f"launcher {place.launcher} of {place.launchers} joined")
 
         def finish(self, exit_code: int) -> None:

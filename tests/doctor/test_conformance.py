@@ -74,7 +74,7 @@ def test_events_in_another_unit_fail(device: Device, monkeypatch: pytest.MonkeyP
 
 
 def test_memory_that_is_not_counted_fails(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conformance, "MOST_TENSORS", 2)
+    monkeypatch.setattr(conformance, "MAX_TENSORS", 2)
     monkeypatch.setattr(device, "peak_memory_bytes", lambda: 5 << 20)
     assert "the peak stayed at 5 MiB while 2 tensors of 64 MiB were made" in conformance.memory_counted(device).sentence
     monkeypatch.setattr(device, "memory_capacity_bytes", lambda: None)

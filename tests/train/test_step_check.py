@@ -151,7 +151,7 @@ def test_on_a_cpu_there_is_nothing_to_compare(tmp_path: Path) -> None:
 def test_a_network_the_cpu_cannot_train_or_that_is_too_large_is_not_compared(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_check, "MOST_WEIGHTS", 1000)
+    monkeypatch.setattr(step_check, "MAX_WEIGHTS", 1000)
     assert "weights, more than 1,000" in (checked("vit", tmp_path).unavailable or "")
 
 

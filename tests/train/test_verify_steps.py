@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from trainmark.analysis import verification as judgement
 from trainmark.platforms import standin
 from trainmark.spec import events
+from trainmark.spec.compare_numbers import relative_moves, relative_sums
 from trainmark.spec.event_files import EventTail, EventWriter
-from trainmark.spec.verify import BitDifference, apart, moved_apart
+from trainmark.spec.verify import BitDifference
 from trainmark.train.collectives import SingleRank
 from trainmark.train.hashed_steps import HashedSteps
 from trainmark.train.loop import Job
 from trainmark.train.round_ledger import RoundLedger
-from trainmark.train.step_numbers import SignedSums
 from trainmark.train.stepper import Stepper
+from trainmark.train.tensor_digests import SignedSums
 from trainmark.train.verify import Verification
 
 STEPS = 4
@@ -189,7 +190,7 @@ def test_the_numbers_of_a_chip_are_another_chips_and_say_what_rounding_does(
     last, rounded = here.steps[-1], here.rounded[-1]
     assert last.loss is not None and rounded.loss is not None
     assert 0 < abs(last.loss - rounded.loss) / last.loss < 1e-4
-    assert 0 < apart(rounded.gradients["first.weight"], last.gradients["first.weight"]) < 1e-4
+    assert 0 < relative_sums(rounded.gradients["first.weight"], last.gradients["first.weight"]) < 1e-4
     assert sorted(last.weights) == sorted(here.initial)
 
 
@@ -197,11 +198,11 @@ def test_sums_with_signs_tell_how_far_two_tensors_lie_apart() -> None:
     lot = torch.Generator().manual_seed(3)
     one, other, start = (torch.randn(100_000, generator=lot) for _ in range(3))
     sums = SignedSums()
-    found_share = apart(sums(one + 1e-3 * other), sums(one))
+    found_share = relative_sums(sums(one + 1e-3 * other), sums(one))
     assert 5e-4 < found_share < 2e-3
-    moved = moved_apart(sums(start + 1.1e-4 * one), sums(start), sums(start + 1e-4 * one), sums(start))
+    moved = relative_moves(sums(start + 1.1e-4 * one), sums(start), sums(start + 1e-4 * one), sums(start))
     assert math.isclose(moved, 0.1, rel_tol=1e-2)
-    assert sums(one * math.nan) == [] and apart([], sums(one)) == math.inf
+    assert sums(one * math.nan) == [] and relative_sums([], sums(one)) == math.inf
 
 
 class Ranks:

@@ -10,16 +10,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainmark.analysis.verification import plan_of
+from trainmark.spec.compare_numbers import (
+    FLOOR,
+    ROUNDINGS,
+    Compared,
+    judge,
+    relative_loss,
+    relative_moves,
+    relative_sums,
+)
 from trainmark.spec.errors import UsageError
 from trainmark.spec.plan import Plan
-from trainmark.spec.precision import FLOOR, ROUNDINGS, Precision, rounding, significand_bits
+from trainmark.spec.precision import Precision, rounding, significand_bits
 from trainmark.spec.topology import Topology
-from trainmark.spec.verify import Numbers, StepNumbers, VerifyDocument, apart, moved_apart
+from trainmark.spec.verify import Numbers, StepNumbers, VerifyDocument
 
-MOST_DATA_APART = 1e-3
-"""Of the samples: pictures and sounds are decoded by other processors."""
+MAX_DATA_APART = 1e-3
+"""Of the samples: images and sounds are decoded by other processors."""
 LEFT_OUT_STEPS = 20
-MOST_LOSS_APART = 0.02
+MAX_LOSS_APART = 0.02
 """The published rule for losses of one training on two chips: their mean relative difference after the first steps."""
 
 _GRADIENT, _WEIGHT = "gradient of ", "weight "
@@ -78,21 +87,27 @@ def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
     if reason := _not_the_same_training(own.numbers, other.numbers, looked_at, held):
         return replace(found, sentence=f"nothing can be compared: {reason}")
     floor = max(FLOOR, ROUNDINGS * max(rounding(Precision.parse(plan.precision)) for plan in (mine, theirs)))
+    compared = list(_compare_steps(own.numbers, other.numbers, steps, floor))
     partings = [
-        Parting(step=step + 1, quantity=name, difference=off if math.isfinite(off) else None, allowed=allowed)
-        for step in range(steps)
-        for name, off, allowed in _compared(own.numbers, other.numbers, step, floor)
-        if not off <= allowed
+        Parting(
+            step=step,
+            quantity=each.name,
+            difference=each.difference if math.isfinite(each.difference) else None,
+            allowed=each.allowed,
+        )
+        for step, quantities in enumerate(compared, 1)
+        for each in quantities
+        if not each.is_explained
     ]
     loss_apart = losses_apart(own_loss, other_loss)
     first = partings[0] if partings else None
     by_rounding = max(_by_rounding(told, steps) for told in (own.numbers, other.numbers))
-    breaks_rule = loss_apart is not None and loss_apart >= max(MOST_LOSS_APART, ROUNDINGS * by_rounding)
+    breaks_rule = loss_apart is not None and loss_apart >= max(MAX_LOSS_APART, ROUNDINGS * by_rounding)
     return replace(
         found,
         verdict="differs" if first or breaks_rule else "agrees",
         sentence=_sentence(steps, first, loss_apart, by_rounding),
-        quantities=sum(1 for _ in _compared(own.numbers, other.numbers, 0, floor)) if steps else 0,
+        quantities=len(compared[0]) if compared else 0,
         first=first,
         partings=len(partings),
         loss_apart=loss_apart,
@@ -101,51 +116,52 @@ def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
 
 def losses_apart(own: Sequence[float | None], other: Sequence[float | None]) -> float | None:
     """By the published rule; infinite where a loss is not finite on one chip alone."""
-    pairs = list(zip(own, other, strict=True))[LEFT_OUT_STEPS:]
-    if not pairs:
-        return None
-    shares = []
-    for mine, theirs in pairs:
-        if mine is None or theirs is None:
-            shares.append(0.0 if mine is theirs else math.inf)
-        else:
-            shares.append(abs(mine - theirs) / abs(theirs) if theirs else (0.0 if mine == 0 else math.inf))
-    return sum(shares) / len(shares)
+    shares = [relative_loss(mine, theirs) for mine, theirs in zip(own, other, strict=True)][LEFT_OUT_STEPS:]
+    return sum(shares) / len(shares) if shares else None
 
 
-def _compared(own: Numbers, other: Numbers, step: int, floor: float) -> Iterator[tuple[str, float, float]]:
-    """Every quantity of a step in the order in which a step makes it, how far it is off and how far it may be.
+def _compare_steps(own: Numbers, other: Numbers, steps: int, floor: float) -> Iterator[list[Compared]]:
+    """Every quantity of each step in the order in which a step makes it.
 
-    In the first step that is what rounding does to it there. Later a unit may switch by rounding alone, and when it
-    does is chance: from then on it is the most that rounding does to the quantity in any step.
+    In the first step it may differ by what rounding does to it there. Later a unit may switch by rounding alone, and
+    when it does is chance: from then on it is the most that rounding does to the quantity in any step.
 
     An optimizer that divides by a gradient's size moves a number by a full step, up or down, however near to zero its
     gradient is. The share of a gradient's numbers whose sign rounding can turn is about what rounding changes the
     gradient by, and how far the weights then lie apart is its root. In float32 next to none turn. In a narrower
     precision which of a small layer's few numbers do is chance, that one round of rounding need not have shown.
     """
-    narrow = floor > FLOOR
-    looked_at = slice(0, 1) if step == 0 else slice(None)
-    rounded: dict[str, float] = {}
+    rounded = _differences_by_rounding(own, other, slice(0, 1))
+    for step in range(steps):
+        if step == 1:
+            rounded = _differences_by_rounding(own, other, slice(None))
+        compared = []
+        for name, share in _differences(own.steps[step], other.steps[step], own, other):
+            by_rounding = rounded.get(name, 0.0)
+            if floor > FLOOR and name.startswith(_WEIGHT):
+                by_rounding = max(by_rounding, math.sqrt(rounded.get(f"{_GRADIENT}{name.removeprefix(_WEIGHT)}", 0.0)))
+            compared.append(judge(name, share, by_rounding, floor))
+        yield compared
+
+
+def _differences_by_rounding(own: Numbers, other: Numbers, steps: slice) -> dict[str, float]:
+    """The most that rounding alone does to each quantity in some steps."""
+    found: dict[str, float] = {}
     for numbers in (own, other):
-        for changed, plain in zip(numbers.rounded[looked_at], numbers.steps[looked_at], strict=False):
-            for name, share in _apart(changed, plain, numbers, numbers):
-                rounded[name] = max(share, rounded.get(name, 0.0))
-    for name, share in _apart(own.steps[step], other.steps[step], own, other):
-        allowed = rounded.get(name, 0.0)
-        if narrow and name.startswith(_WEIGHT):
-            allowed = max(allowed, math.sqrt(rounded.get(f"{_GRADIENT}{name.removeprefix(_WEIGHT)}", 0.0)))
-        yield name, share, max(floor, ROUNDINGS * allowed)
+        for changed, plain in zip(numbers.rounded[steps], numbers.steps[steps], strict=False):
+            for name, share in _differences(changed, plain, numbers, numbers):
+                found[name] = max(share, found.get(name, 0.0))
+    return found
 
 
-def _apart(mine: StepNumbers, theirs: StepNumbers, own: Numbers, other: Numbers) -> Iterator[tuple[str, float]]:
-    yield "loss", _loss_apart(mine, theirs)
+def _differences(mine: StepNumbers, theirs: StepNumbers, own: Numbers, other: Numbers) -> Iterator[tuple[str, float]]:
+    yield "loss", relative_loss(mine.loss, theirs.loss)
     for name in reversed(list(theirs.gradients)):
         if name in mine.gradients:
-            yield f"{_GRADIENT}{name}", apart(mine.gradients[name], theirs.gradients[name])
+            yield f"{_GRADIENT}{name}", relative_sums(mine.gradients[name], theirs.gradients[name])
     for name in theirs.weights:
         if name in mine.weights:
-            moved = moved_apart(mine.weights[name], own.initial[name], theirs.weights[name], other.initial[name])
+            moved = relative_moves(mine.weights[name], own.initial[name], theirs.weights[name], other.initial[name])
             yield f"{_WEIGHT}{name}", moved
 
 
@@ -155,14 +171,8 @@ def _by_rounding(told: Numbers, steps: int) -> float:
     return losses_apart(rounded, plain) or 0.0 if len(rounded) == len(plain) else 0.0
 
 
-def _loss_apart(mine: StepNumbers, theirs: StepNumbers) -> float:
-    if mine.loss is None or theirs.loss is None:
-        return 0.0 if mine.loss is theirs.loss else math.inf
-    return abs(mine.loss - theirs.loss) / abs(theirs.loss) if theirs.loss else abs(mine.loss)
-
-
 def _held_apart(plan: Plan) -> float:
-    """By how much the weights a precision holds may be off from the drawn ones."""
+    """By how much the weights a precision holds may differ from the initial ones."""
     held = Precision.parse(plan.precision).weights
     return FLOOR if held == "float32" else float(2.0 ** (1 - significand_bits(held)))
 
@@ -173,11 +183,11 @@ def _not_the_same_training(own: Numbers, other: Numbers, steps: int, held: float
     Weights may begin `held` apart.
     """
     for name, sums in other.initial.items():
-        if name in own.initial and apart(own.initial[name], sums) > held:
+        if name in own.initial and relative_sums(own.initial[name], sums) > held:
             return f"the networks do not begin alike: weight {name}"
     for step in range(steps):
         for name, sums in other.steps[step].data.items():
-            if name in own.steps[step].data and apart(own.steps[step].data[name], sums) > MOST_DATA_APART:
+            if name in own.steps[step].data and relative_sums(own.steps[step].data[name], sums) > MAX_DATA_APART:
                 return f"the samples of step {step + 1} are not the same: {name}"
     return ""
 
@@ -221,7 +231,7 @@ def _rule(loss_apart: float | None, by_rounding: float) -> str:
     if loss_apart is None:
         return f"the rule for losses needs more than {LEFT_OUT_STEPS} steps"
     mean, rounding_mean = f"{100 * loss_apart:.2g} %", f"{100 * by_rounding:.2g} %"
-    if loss_apart < MOST_LOSS_APART:
+    if loss_apart < MAX_LOSS_APART:
         return f"the losses keep within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps)"
     return (
         f"the losses do not keep within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps, where "

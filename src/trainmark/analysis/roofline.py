@@ -1,4 +1,4 @@
-"""The least time a card could take for a counted step: no operator is faster than its products or its memory allow."""
+"""The least time a card could take for a counted step: no operator is faster than its FLOPs or its memory allow."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Bound:
     """In the step's precision."""
     memory_gb_s: float | None
     products_s: float
-    """All products at the card's peaks, and nothing else."""
+    """All matmuls at the card's peaks, and nothing else."""
     least_s: float | None
-    """Each operator as long as its products or its memory take, whichever is longer, one after the other; None where
+    """Each operator as long as its FLOPs or its memory take, whichever is longer, one after the other; None where
     no memory bandwidth is known."""
     memory_percent: float | None
     """Of that time, in operators that wait for memory."""
@@ -37,7 +37,7 @@ class Bound:
 def bounds(step: CountedStep, precision: Precision, platform: str, card: str | None = None) -> list[Bound]:
     """Of every card whose data sheet has the precision, fastest first; or of those that `card` may mean.
 
-    A sheet that lacks the type of some products lends them its highest peak: what is found is still a bound.
+    A sheet that lacks the type of some matmuls lends them its highest peak: what is found is still a bound.
     """
     sheets = list(_sheets(platform))
     if card is not None:
@@ -93,7 +93,7 @@ def _name(sheet: Peak) -> str:
 
 
 def _rate(sheet: Peak, factors: str, precision: Precision) -> float:
-    """TFLOP/s for products of a type."""
+    """TFLOP/s for matmuls of a type."""
     if factors == "float32" and precision.allows_tf32:
         factors = "tf32"
     family = FAMILIES_OF_TYPES.get(E4M3 if factors == E5M2 else factors, "")

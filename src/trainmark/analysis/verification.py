@@ -30,7 +30,9 @@ from trainmark.spec.verify import (
 from trainmark.spec.whole_files import write_whole
 from trainmark.store.store import LAST, Store
 
-MOST_KEPT = 200
+FOLDER = "verify"
+"""Of a store, where verifies lie."""
+MAX_KEPT = 200
 """Differences of a document; a device that is wrong all the time says no more by more of them."""
 EXIT_CODES: dict[Verdict, int] = {"equal": 0, "wrong": 5, "unsettled": 7, "incomplete": 4}
 
@@ -65,7 +67,7 @@ def document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
         draws=any(event.draws for event in rounds),
         verdict=verdict,
         sentence="",
-        differences=differences[:MOST_KEPT],
+        differences=differences[:MAX_KEPT],
         operators=operators,
         switches=switches,
         telemetry=sensed(opened),
@@ -123,32 +125,25 @@ def merged_operators(logs: Iterable[RankLog]) -> Operators:
 
 def sensed(folder: RunFolder) -> VerifyTelemetry:
     """The extremes of all that was sampled."""
-    temperatures: list[float] = []
-    powers: list[float] = []
-    clocks: list[float] = []
+    values: dict[str, list[float]] = {"temperature_c": [], "power_w": [], "clock_mhz": []}
     throttled: set[str] = set()
     errors: dict[tuple[int, int], list[float]] = {}
     for launcher in folder.samplers_found():
         for event in folder.sampler_events(launcher):
             for reading in event.readings if isinstance(event, events.DeviceSamples) else ():
-                _keep(temperatures, reading.temperature_c)
-                _keep(powers, reading.power_w)
-                _keep(clocks, reading.clock_mhz)
+                for name, known in values.items():
+                    if (value := getattr(reading, name)) is not None:
+                        known.append(value)
                 throttled |= set(reading.throttled or ())
-                _keep(errors.setdefault((launcher, reading.device), []), reading.ecc_errors)
-    counted = [values[-1] - values[0] for values in errors.values() if values]
+                if reading.ecc_errors is not None:
+                    errors.setdefault((launcher, reading.device), []).append(reading.ecc_errors)
     return VerifyTelemetry(
-        temperature_c=max(temperatures, default=None),
-        power_w=max(powers, default=None),
-        least_clock_mhz=min(clocks, default=None),
+        temperature_c=max(values["temperature_c"], default=None),
+        power_w=max(values["power_w"], default=None),
+        least_clock_mhz=min(values["clock_mhz"], default=None),
         throttled=sorted(throttled),
-        ecc_errors=max(counted, default=None),
+        ecc_errors=max((counted[-1] - counted[0] for counted in errors.values()), default=None),
     )
-
-
-def _keep(values: list[float], value: float | None) -> None:
-    if value is not None:
-        values.append(value)
 
 
 def _settled(log: RankLog) -> bool:
@@ -231,7 +226,7 @@ def plan_of(told: VerifyDocument) -> Plan:
 
 def keep(told: VerifyDocument, store: Store) -> Path:
     """Writes it down beside the folder it came from."""
-    path = _folder(store) / f"{told.verify_id}.json"
+    path = store.folder / FOLDER / f"{told.verify_id}.json"
     try:
         write_whole(path, msgspec.json.encode(told), synced=True)
     except OSError as error:
@@ -241,10 +236,8 @@ def keep(told: VerifyDocument, store: Store) -> Path:
 
 def find(word: str, store: Store) -> VerifyDocument:
     """The verify meant by `last`, an id, its unique beginning or end, or a file's path; else a run of that name."""
-    if Path(word).is_file():
-        return read(Path(word))
-    if (path := _matching(word, store)) is not None:
-        return _at(path)
+    if (kept := _kept(word, store)) is not None:
+        return kept
     try:
         record = store.record(word)
     except UsageError as error:
@@ -255,14 +248,16 @@ def find(word: str, store: Store) -> VerifyDocument:
 
 def named(word: str, store: Store) -> VerifyDocument:
     """The same without runs; of a verify that was cut off, what its ranks had written down by then."""
-    path = Path(word) if Path(word).is_file() else _matching(word, store)
-    if path is None:
+    if (kept := _kept(word, store)) is None:
         hint = _newest(store)
         raise UsageError(f"there is no verify or file {word!r}; {hint}")
-    return _at(path)
+    return kept
 
 
-def _at(path: Path) -> VerifyDocument:
+def _kept(word: str, store: Store) -> VerifyDocument | None:
+    path = Path(word) if Path(word).is_file() else _matching(word, store)
+    if path is None:
+        return None
     return document(path, {}) if path.is_dir() else read(path)
 
 
@@ -278,7 +273,7 @@ def _matching(word: str, store: Store) -> Path | None:
 
 def _all(store: Store) -> dict[str, Path]:
     """Every verify by its id, the newest last: its document, or its folder where it did not come to one."""
-    folder = _folder(store)
+    folder = store.folder / FOLDER
     found = {path.name: path for path in folder.glob("*/") if (path / HEAD_FILE).is_file()}
     found |= {path.stem: path for path in folder.glob("*.json")}
     return dict(sorted(found.items(), key=lambda item: item[1].stat().st_mtime))
@@ -305,10 +300,6 @@ def of_record(record: Record) -> VerifyDocument:
         sentence=record.ended,
         numbers=Numbers(initial={}, steps=steps) if steps else None,
     )
-
-
-def _folder(store: Store) -> Path:
-    return store.folder / "verify"
 
 
 def read(path: Path) -> VerifyDocument:

@@ -82,12 +82,11 @@ def _tell_links(args: argparse.Namespace, store: Path) -> int:
     from trainmark.spec.tournament import all_rounds, usual_rounds
 
     topology = Topology.parse(args.topology)
-    asked = {"hosts": args.hosts, "platform": args.platform, "trust": args.trust}
+    rounds = None
     if args.pairs:
         rounds = min(args.rounds or usual_rounds(topology.nodes), all_rounds(topology.nodes))
-        results = [links.measure_pairs(topology, rounds, store=store, say=say, **asked)]
-    else:
-        results = [links.measure(topology, store=store, say=say, **asked)]
+    asked = {"hosts": args.hosts, "platform": args.platform, "trust": args.trust}
+    results = [links.measure(topology, pair_rounds=rounds, store=store, say=say, **asked)]
     if results[0].sentence and not args.hosts:
         results.append(_network())
     told = [result for result in results if result.sentence]

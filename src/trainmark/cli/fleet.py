@@ -170,9 +170,9 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, log: FleetLog)
     rounds = min(args.rounds or usual_rounds(len(hosts)), all_rounds(len(hosts)))
     say(f"measuring the links of {len(hosts)} hosts in {rounds} rounds")
     try:
-        result = links.measure_pairs(
+        result = links.measure(
             topology,
-            rounds,
+            pair_rounds=rounds,
             hosts=",".join(good),
             platform=options.platform,
             store=default_folder(),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.cli.options import from_args
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 from trainmark.spec.duration import parse_seconds
 from trainmark.spec.errors import UsageError
@@ -15,7 +16,7 @@ from trainmark.spec.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from trainmark.analysis.parity import Parity
-    from trainmark.launch.verification import VerifyOptions
+    from trainmark.launch.options import RunOptions
     from trainmark.spec.run_folder import RunFolder
     from trainmark.spec.verify import VerifyDocument
     from trainmark.store.store import Store
@@ -38,7 +39,14 @@ deterministic or the two did not make the same steps; 3 the machine is not ready
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("workloads", nargs="?", metavar="WORKLOAD", help="what to compute: a name, or a .py file (default: the first)")
+    add(
+        "workloads",
+        nargs="?",
+        type=lambda word: (word,),
+        default=(),
+        metavar="WORKLOAD",
+        help="what to compute: a name, or a .py file (default: the first)",
+    )
     add("--steps", type=int, metavar="N", help="steps of a round (default: 30, or as many as --against has)")
     add(
         "--soak",
@@ -78,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.launch import session, verification
     from trainmark.report import verify_screen
 
-    options = _options(args)
-    store = session.store_of(options.run)
+    options = from_args(args)
+    store = session.store_of(options)
     other = judgement.find(args.against, store) if args.against else None
     if args.show:
         document, code = judgement.named(args.show, store), 0
@@ -88,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--against reads what lies here: run it on the first host, not with --hosts")
         document, code = _ask_hosts(args, options)
     else:
-        plan = verification.plan(options, judgement.plan_of(other) if other else None)
+        plan = verification.plan(options, args.soak_s, judgement.plan_of(other) if other else None)
         watch = _Lines(quiet=args.quiet)
         own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
         outcome = verification.run(plan, options, store, own_command=own_command, say=say, watch=watch)
@@ -115,19 +123,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _options(args: argparse.Namespace) -> VerifyOptions:
-    from trainmark.launch.options import RunOptions
-    from trainmark.launch.verification import VerifyOptions
-
-    names = ("recipe", "topology", "precision", "platform", "data", "seed", "init_from", "hosts", "port", "trust")
-    said = {name: getattr(args, name) for name in (*names, "hang_timeout_s", "store", "quiet")}
-    named = (args.workloads,) if args.workloads else ()
-    return VerifyOptions(
-        run=RunOptions(workloads=named, settings=tuple(args.settings), **said), steps=args.steps, soak_s=args.soak_s
-    )
-
-
-def _ask_hosts(args: argparse.Namespace, options: VerifyOptions) -> tuple[VerifyDocument, int]:
+def _ask_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[VerifyDocument, int]:
     """What the first of several hosts left, once all of them are done."""
     from dataclasses import replace
 
@@ -139,9 +135,8 @@ def _ask_hosts(args: argparse.Namespace, options: VerifyOptions) -> tuple[Verify
     from trainmark.spec.topology import Topology
     from trainmark.spec.verify import VerifyDocument
 
-    over_there = replace(options.run, hosts=None, store=None, trust=False, quiet=False)
+    over_there = replace(options, hosts=None, store=None, trust=False, quiet=False)
     words = [word for group in over_there.to_argv() for word in group]
-    words += ["--steps", str(args.steps)] if args.steps else []
     words += ["--soak", f"{args.soak_s:g}s"] if args.soak_s else []
     known = site.load().entering_hosts(trust=args.trust)
     topology = Topology.parse(args.topology or "1x1")

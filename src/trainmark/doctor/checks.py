@@ -43,10 +43,12 @@ def examine(asked: Asked, tell: Callable[[str], None] = lambda sentence: None) -
     if torch_result.verdict == "failed":
         yield torch_result
     else:
+        from trainmark.doctor import device_checks
+
         device_results, devices = _devices(asked)
         yield from device_results
         yield torch_result
-        yield _versions()
+        yield device_checks.versions()
     yield site_checks.programs()
     yield from _host(asked, accelerators=0 if any(device.is_cpu for device in devices) else len(devices))
     yield from _site(asked)
@@ -64,22 +66,13 @@ def summary(results: Sequence[CheckResult]) -> str:
     return "; ".join(filter(None, ("not ready" if numbers["failed"] else "ready", ", ".join(parts))))
 
 
+@check("torch", "Software")
 def _torch() -> CheckResult:
-    @check("torch", "Software")
-    def look() -> CheckResult:
-        try:
-            from trainmark.doctor import device_checks
-        except (ImportError, OSError) as error:  # a build for another system fails to find its libraries
-            return failed(f"torch cannot be imported: {error}", "python -m pip install --force-reinstall torch")
-        return device_checks.torch_build()
-
-    return look()
-
-
-def _versions() -> CheckResult:
-    from trainmark.doctor import device_checks
-
-    return device_checks.versions()
+    try:
+        from trainmark.doctor import device_checks
+    except (ImportError, OSError) as error:  # a build for another system fails to find its libraries
+        return failed(f"torch cannot be imported: {error}", "python -m pip install --force-reinstall torch")
+    return device_checks.torch_build()
 
 
 def _devices(asked: Asked) -> tuple[list[CheckResult], Sequence[Device]]:
@@ -129,17 +122,15 @@ def _opened(file: PlatformFile) -> tuple[Sequence[Device], CheckResult | None]:
 
 def _host(asked: Asked, *, accelerators: int) -> Iterator[CheckResult]:
     root = asked.root
-    yield host_checks.cores(root, os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(_cores()))
+    yield host_checks.cores(
+        root, os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
     yield host_checks.governor(root)
     yield host_checks.load(root)
     yield host_checks.memory(root)
     yield host_checks.shared_memory(root / "dev/shm", accelerators=accelerators)
     yield host_checks.limits(root, shell_limits())
     yield host_checks.clock(root)
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
 
 
 def shell_limits() -> Mapping[str, tuple[int, int]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark import workloads
-from trainmark.doctor import collective_check, operators
+from trainmark.doctor import collective_check, device_checks, operators
 from trainmark.platforms import files, number_types, sensors
 from trainmark.platforms.matmul_rate import seconds
 from trainmark.platforms.platform import Device, Platform
@@ -27,14 +27,14 @@ from trainmark.spec.precision import PRECISIONS, Precision
 
 WORK_S = 0.05
 """How long the work is at least that waits and events are tried on."""
-MOST_PRODUCTS = 1 << 16
+MAX_MATMULS = 1 << 16
 TRIES = 3
 """A machine that does something else meanwhile may spoil a time, hardly three in a row."""
 EVENT_TRIES = 12
 EVENT_TOLERANCE = 0.15
 SIDE = 256
 TENSOR_BYTES = 64 << 20
-MOST_TENSORS = 24
+MAX_TENSORS = 24
 """One of so many must raise the peak; the first may hide below what the process once had."""
 STARTS_S = 60.0
 NO_PROGRAM = "/nowhere/trainmark-has-no-such-program"
@@ -145,7 +145,7 @@ def memory_counted(device: Device) -> CheckResult:
         return failed("its memory is not known", f"torch's module for the device must have {missing}")
     size = min(TENSOR_BYTES, capacity // 8)
     held: list[Tensor] = []
-    while len(held) < MOST_TENSORS and (len(held) + 1) * size < capacity / 4:
+    while len(held) < MAX_TENSORS and (len(held) + 1) * size < capacity / 4:
         with device.arithmetic(FP32):
             held.append(torch.ones(size // 4, device=device.torch))
         device.synchronize()
@@ -161,7 +161,7 @@ def memory_counted(device: Device) -> CheckResult:
 
 
 def precision_is_real(device: Device, precision: Precision) -> CheckResult:
-    """It trains, and products come out with the bits the precision has, no more and no fewer."""
+    """It trains, and matmuls come out with the bits the precision has, no more and no fewer."""
     if reason := device.refuses(precision):
         return failed(f"one layer could not be trained: {reason}", "take it from the file's precisions, or mend it")
     device.set_precision(precision)
@@ -238,16 +238,9 @@ def sensors_parse(device: Device) -> CheckResult:
     file = device.platform.file
     if file.sensors is None:
         return unknown("the file names no sensors")
-    reader = sensors.open_reader(file)
-    try:
-        readings = reader.read()
-        unavailable = dict(reader.unavailable)
-    finally:
-        reader.close()
+    readings, unavailable = device_checks.read_sensors(file)
     given = [name for name in FIELDS if name not in unavailable]
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in unavailable.items():
-        by_reason.setdefault(reason, []).append(name)
+    by_reason = device_checks.group_by_reason(unavailable)
     reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
     if not readings or not given:
         said = f"nothing could be read: {_telling(unavailable)}"
@@ -335,22 +328,22 @@ def unopened(word: str, error: NotReadyError) -> CheckResult:
 
 
 def _work(device: Device) -> Callable[[], Tensor]:
-    """Launches matrix products, enough of them for their time to be told from their launch."""
+    """Launches matmuls, enough of them for their time to be told from their launch."""
     numbers = torch.full((SIDE, SIDE), 1 / SIDE, device=device.torch)
-    products = 4
+    matmuls = 4
 
     def work() -> Tensor:
         result = numbers
         with device.arithmetic(FP32):
-            for _ in range(products):
+            for _ in range(matmuls):
                 result = result @ numbers
         return result
 
     work()  # the first one also wakes threads, takes memory, loads libraries
-    while products < MOST_PRODUCTS:
+    while matmuls < MAX_MATMULS:
         if seconds(device, work) >= WORK_S:
             break
-        products *= 2
+        matmuls *= 2
     return work
 
 

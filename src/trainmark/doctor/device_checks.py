@@ -7,14 +7,14 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import trainmark
-from trainmark.platforms import files
+from trainmark.platforms import files, sensors as sensor_readers
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.platform import Device
+from trainmark.platforms.reading import FIELDS, Reading
 from trainmark.spec.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
 from trainmark.spec.precision import PRECISIONS, Precision
 
@@ -160,23 +160,24 @@ def precision(device: Device) -> CheckResult:
 @check("sensors", "Device")
 def sensors(file: PlatformFile) -> CheckResult:
     """Which of the values beside a run can be read, and why not the others."""
-    from trainmark.platforms.sensors import open_reader
-
-    reader = open_reader(file)
-    try:
-        readings = reader.read()
-        missing = dict(reader.unavailable)
-    finally:
-        reader.close()
-    names = [field.name for field in fields(readings[0]) if field.name != "device"] if readings else []
-    there = [name for name in names if any(getattr(reading, name) is not None for reading in readings)]
+    readings, missing = read_sensors(file)
+    there = [name for name in FIELDS if any(getattr(reading, name) is not None for reading in readings)]
     facts: dict[str, Any] = {"read": there, "unavailable": missing, "devices": len(readings)}
-    reasons = _by_reason({name: reason for name, reason in missing.items() if name not in there})
+    reasons = group_by_reason({name: reason for name, reason in missing.items() if name not in there})
     lacking = "; ".join(f"no {', '.join(_worded(lacked))}: {reason}" for reason, lacked in reasons.items())
     if not there:
         return unknown("; ".join(["nothing can be read", *reasons]), **facts)
     sentence = "; ".join(filter(None, (", ".join(_worded(there)), lacking)))
     return ok(sentence, **facts) if {"power_w", "energy_j"} & set(there) else unknown(sentence, **facts)
+
+
+def read_sensors(file: PlatformFile) -> tuple[Sequence[Reading], dict[str, str]]:
+    """One reading of every device, and why fields are missing."""
+    reader = sensor_readers.open_reader(file)
+    try:
+        return reader.read(), dict(reader.unavailable)
+    finally:
+        reader.close()
 
 
 def chosen(file: PlatformFile, word: str | None, environ: Mapping[str, str]) -> str:
@@ -199,7 +200,7 @@ def _worded(names: Iterable[str]) -> list[str]:
     return [SENSOR_WORDS.get(name, name) for name in names]
 
 
-def _by_reason(missing: Mapping[str, str]) -> dict[str, list[str]]:
+def group_by_reason(missing: Mapping[str, str]) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
     for name, reason in missing.items():
         reasons.setdefault(reason, []).append(name)

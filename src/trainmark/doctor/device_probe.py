@@ -1,4 +1,4 @@
-"""Measures what the devices really reach: matrix products in each arithmetic, and copies within their memory."""
+"""Measures what the devices really reach: matmuls in each arithmetic, and copies within their memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainmark.spec.precision import PRECISIONS, Precision
 
 BUDGET_S = 20.0
 QUICK_S = 2.0
-LEAST_REPEATS = 5
+MIN_REPEATS = 5
 REPEAT_S = 0.02
 """Shorter work is done several times over for one reading of the clock."""
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
@@ -28,8 +28,8 @@ COPY_BYTES = 512 << 20
 """Beyond what caches hold; less where the memory is small."""
 MEMORY_SHARE = 16
 UNSTEADY = 0.10
-WANTED_OF_PEAK, MOST_OF_PEAK = 0.5, 1.05
-"""Large products reach 60 to 95 % of a data sheet. More than all of it means that another arithmetic ran."""
+WANTED_OF_PEAK, MAX_OF_PEAK = 0.5, 1.05
+"""Large matmuls reach 60 to 95 % of a data sheet. More than all of it means that another arithmetic ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Rate:
 
 
 def matmul_check(devices: Sequence[Device], precision: Precision, *, budget_s: float) -> CheckResult:
-    """Products of large matrices on every device; `budget_s` is for all of them."""
+    """Matmuls of large matrices on every device; `budget_s` is for all of them."""
 
     @check(f"matmul {precision.family}", "Speed")
     def look() -> CheckResult:
@@ -87,18 +87,18 @@ def copy_check(devices: Sequence[Device], *, budget_s: float) -> CheckResult:
 
 
 def matmul(device: Device, precision: Precision, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
-    """TFLOP/s of the largest product that can be repeated within the budget."""
+    """TFLOP/s of the largest matmul that can be repeated within the budget."""
     device.set_precision(precision)
     with device.arithmetic(precision):
-        return _largest_product(device, precision, budget_s, now_s)
+        return _largest_matmul(device, precision, budget_s, now_s)
 
 
-def _largest_product(device: Device, precision: Precision, budget_s: float, now_s: Now) -> Rate:
+def _largest_matmul(device: Device, precision: Precision, budget_s: float, now_s: Now) -> Rate:
     dtype = torch.float32 if precision.allows_tf32 else getattr(torch, precision.computes_in)
     for side in SIDES:
         multiply = matmul_rate.product(device, dtype, side)
         once_s = min(matmul_rate.seconds(device, multiply, now_s=now_s) for _ in range(2))
-        if 8 * once_s * (LEAST_REPEATS + 2) > budget_s:
+        if 8 * once_s * (MIN_REPEATS + 2) > budget_s:
             break
     return _rate(device, multiply, 1e-12 * matmul_rate.product_flops(side), budget_s, once_s, now_s)
 
@@ -139,7 +139,7 @@ def judged(
     if len(rates) > 1:
         sentence += f"; slowest is device {slow} with {_worded(rates[slow].median, unit)}"
     proof = f"trainmark platform check {file.word}"
-    if peak and middle > MOST_OF_PEAK * peak:
+    if peak and middle > MAX_OF_PEAK * peak:
         return doubt(
             f"{sentence}: more than it has, so another arithmetic ran, or it is another device", proof, **facts
         )
@@ -162,5 +162,5 @@ def _worded(rate: float, unit: str) -> str:
 def _rate(device: Device, work: Work, amount: float, budget_s: float, once_s: float, now_s: Now) -> Rate:
     """`amount` is what one work does, in the unit of the rate times a second."""
     times = max(1, min(1000, round(REPEAT_S / max(once_s, 1e-9))))
-    taken = matmul_rate.repeat(device, work, budget_s=budget_s, times=times, least=LEAST_REPEATS, now_s=now_s)
+    taken = matmul_rate.repeat(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
     return Rate(values=tuple(times * amount / seconds for seconds in taken))

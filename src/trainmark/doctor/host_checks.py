@@ -15,7 +15,7 @@ from trainmark.spec import cgroup
 from trainmark.spec.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
 from trainmark.spec.cores import FOREIGN_LOAD, within_quota
 
-LEAST_MEMORY_BYTES = 512 << 20
+MIN_MEMORY_BYTES = 512 << 20
 """Less than this and not even the smallest recipe starts."""
 WANTED_MEMORY_BYTES = 4 << 30
 """Room for a full-size network with a small batch."""
@@ -25,8 +25,8 @@ SEMAPHORES_BYTES = 1 << 20
 SEGMENT_BYTES = 16 << 20
 """Collectives make pieces of shared memory of about 10 MB for each pair of devices."""
 WANTED_SHARED_BYTES = 1 << 30
-FEWEST_FILES, WANTED_FILES = 64, 1024
-FEWEST_PROCESSES, WANTED_PROCESSES = 64, 1024
+MIN_FILES, WANTED_FILES = 64, 1024
+MIN_PROCESSES, WANTED_PROCESSES = 64, 1024
 GENEROUS = 65536
 LOOK_S = 1.0
 UNLIMITED = -1
@@ -115,7 +115,7 @@ def memory(root: Path) -> CheckResult:
         sentence += f", {amount(limit)} allowed by the control group"
         free = min(free, limit)
     sentence += f", {amount(swapped)} swapped out" if swapped else ", no swap in use"
-    if free < LEAST_MEMORY_BYTES:
+    if free < MIN_MEMORY_BYTES:
         return failed(f"{sentence}: too little for any recipe", "ps aux --sort=-rss | head", **facts)
     if free < WANTED_MEMORY_BYTES:
         return doubt(f"{sentence}: little for a full-size network", "ps aux --sort=-rss | head", **facts)
@@ -130,7 +130,7 @@ def shared_memory(
 ) -> CheckResult:
     """Room for what processes share by name: semaphores always, and the collectives of several accelerators.
 
-    Decoded pictures are shared without a name, which takes memory and nothing here.
+    Decoded images are shared without a name, which takes memory and nothing here.
     """
     size, _, free = usage(folder)
     facts: dict[str, Any] = {"size_bytes": size, "free_bytes": free}
@@ -167,7 +167,7 @@ def limits(root: Path, allowed: Limits) -> CheckResult:
     if fabric and locked != UNLIMITED:
         short.append("locked memory for InfiniBand")
         remedies.append("ulimit -l unlimited")
-    if _below(files, FEWEST_FILES) or _below(processes, FEWEST_PROCESSES):
+    if _below(files, MIN_FILES) or _below(processes, MIN_PROCESSES):
         return failed(f"{sentence}: no run can start with so few", " && ".join(remedies), **facts)
     if short:
         return doubt(f"{sentence}: few {' and '.join(short)}", " && ".join(remedies), **facts)

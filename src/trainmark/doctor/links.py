@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import cluster_env, coordinator, lifeline_stdin, planning, ssh_run, without_training
+from trainmark.launch import planning, ssh_run, without_training
 from trainmark.launch.options import RunOptions
 from trainmark.launch.without_training import Probed
 from trainmark.spec import links, site
-from trainmark.spec.checks import CheckResult
+from trainmark.spec.checks import CheckResult, Verdict
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.format import links_summary, pairs_summary
 from trainmark.spec.links import AllReduce, PairLink
@@ -36,101 +36,54 @@ HOSTS = "hosts"
 def measure(
     topology: Topology,
     *,
-    hosts: str | None,
-    platform: str | None,
-    store: Path,
-    say: Callable[[str], None],
-    trust: bool = False,
-) -> CheckResult:
-    """Between the devices of this machine and of its job, or of the hosts named."""
-    if topology.devices == 1:
-        return CheckResult(name=NAME, verdict="ok", sentence=f"{topology} has one rank, which exchanges with nobody")
-    found = _probe(topology, hosts=hosts, platform=platform, store=store, say=say, trust=trust)
-    results = found.results
-    if found.exit_code:
-        return _failed(found, {RESULTS: results})
-    if not results:
-        return CheckResult(name=NAME, verdict="ok", sentence=found.sentence)
-    remedy = _remedy(results[-1].size_bytes, topology)
-    return CheckResult(
-        name=NAME,
-        verdict="doubt" if remedy else "ok",
-        sentence=links_summary(results, ranks=topology.devices, hosts=topology.nodes),
-        remedy=remedy,
-        facts={RESULTS: results},
-    )
-
-
-def measure_pairs(
-    topology: Topology,
-    rounds: int,
-    *,
-    hosts: str | None,
-    platform: str | None,
-    store: Path,
-    say: Callable[[str], None],
-    trust: bool = False,
-) -> CheckResult:
-    """Between nodes, two by two, of this machine's job or of the hosts named, in so many rounds of disjoint pairs."""
-    if topology.nodes == 1:
-        return CheckResult(name=NAME, verdict="ok", sentence=f"{topology} has one node, and no pair of them")
-    found = _probe(topology, hosts=hosts, platform=platform, store=store, say=say, trust=trust, pair_rounds=rounds)
-    if found.exit_code:
-        return _failed(found, {PAIRS: found.pairs})
-    if not found.pairs:
-        return CheckResult(name=NAME, verdict="ok", sentence=found.sentence)
-    return CheckResult(
-        name=NAME,
-        verdict="ok",
-        sentence=pairs_summary(found.pairs, rounds),
-        facts={PAIRS: found.pairs, HOSTS: found.hosts},
-    )
-
-
-def _failed(found: Probed, facts: Mapping[str, Any]) -> CheckResult:
-    return CheckResult(
-        name=NAME, verdict="failed", sentence=found.sentence, exit_code=found.exit_code, facts=dict(facts)
-    )
-
-
-def _probe(
-    topology: Topology,
-    *,
-    hosts: str | None,
-    platform: str | None,
-    store: Path,
-    say: Callable[[str], None],
-    trust: bool,
     pair_rounds: int | None = None,
-) -> Probed:
+    hosts: str | None,
+    platform: str | None,
+    store: Path,
+    say: Callable[[str], None],
+    trust: bool = False,
+) -> CheckResult:
+    """Between the devices of this machine and of its job, or of the hosts named; with `pair_rounds` between the nodes,
+    two by two, in so many rounds of disjoint pairs."""
+    if pair_rounds is not None and topology.nodes == 1:
+        return _result("ok", f"{topology} has one node, and no pair of them")
+    if topology.devices == 1:
+        return _result("ok", f"{topology} has one rank, which exchanges with nobody")
     if hosts:
-        return _probe_hosts(hosts, topology, platform, pair_rounds, trust=trust)
-    options = RunOptions(recipe="smoke", topology=str(topology), platform=platform)
-    # which one does not matter: no model is built
-    return _probe_here(planning.decide(workloads.names()[0], options), topology, store, pair_rounds, say)
+        found = _probe_hosts(hosts, topology, platform, pair_rounds, trust=trust)
+    else:
+        options = RunOptions(recipe="smoke", topology=str(topology), platform=platform)
+        # which workload does not matter: no model is built
+        plan = planning.decide(workloads.names()[0], options)
+        found = _probe_here(plan, topology, store, pair_rounds, say)
+    measured: dict[str, Any] = {RESULTS: found.results} if pair_rounds is None else {PAIRS: found.pairs}
+    if found.exit_code:
+        return replace(_result("failed", found.sentence, **measured), exit_code=found.exit_code)
+    if not any(measured.values()):
+        return _result("ok", found.sentence)
+    if pair_rounds is not None:
+        return _result("ok", pairs_summary(found.pairs, pair_rounds), **measured, **{HOSTS: found.hosts})
+    remedy = _remedy(found.results[-1].size_bytes, topology)
+    sentence = links_summary(found.results, ranks=topology.devices, hosts=topology.nodes)
+    return replace(_result("doubt" if remedy else "ok", sentence, **measured), remedy=remedy)
+
+
+def _result(verdict: Verdict, sentence: str, **measured: Any) -> CheckResult:
+    return CheckResult(name=NAME, verdict=verdict, sentence=sentence, facts=measured)
 
 
 def _probe_here(
     plan: Plan, topology: Topology, store: Path, pair_rounds: int | None, say: Callable[[str], None]
 ) -> Probed:
-    """On this machine, together with the others of its job if there are any; the first of them tells the results."""
-    network = site.load().network
-    here = cluster_env.find(topology, os.environ, network.port)
-    if here.kind == "slurm-batch":
-        cluster_env.start_by_srun(topology, [sys.executable, "-m", "trainmark", *sys.argv[1:]])
-    secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
-    if here.launchers == 1:
-        return without_training.probe_links(plan, store, pair_rounds=pair_rounds, interface=network.interface)
-    together = coordinator.Coordinator(here, secret=secret, interface=network.interface)
-    try:
-        found = without_training.probe_links(
-            plan, store, pair_rounds=pair_rounds, coordinator=together, interface=network.interface
-        )
-        if here.leads:
+    """On this machine, together with the others of its job if there are any; the first of them reports the results."""
+    own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
+    with without_training.join_launchers(topology, own_command) as together:
+        found = without_training.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
+        leads = together is None or together.env.leads
+        if together and leads:
             together.finish(found.exit_code)
-            return found
-    finally:
-        together.leave()
+    if leads:
+        return found
     if found.sentence:
         say(f"trainmark: {found.sentence}")
     return Probed(exit_code=found.exit_code)

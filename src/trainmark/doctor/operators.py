@@ -6,6 +6,7 @@ smallest recipe. So what passes here runs, and no list has to be kept of what ne
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -16,8 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainmark import datasets, workloads
 from trainmark.platforms import device_errors
@@ -27,16 +28,17 @@ from trainmark.spec.checks import CheckResult, count, failed, ok, unknown
 from trainmark.spec.plan import NO_FOLDER
 from trainmark.spec.precision import PRECISIONS, Precision
 from trainmark.train import loop, setup, step_check, transfers
+from trainmark.train.walker import Walker, copy_arguments, is_random, is_uninitialized
 from trainmark.workloads.workload import Share, Workload
 
 SAMPLES = 4
 TRIES = 2
 """Calls of one operator with the same types that are compared."""
-MOST_OFF = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+MAX_OFF = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """Share of a result's length by which one operator may differ: other orders of summing, and one rounding."""
-UNDEFINED = ("empty", "new_empty", "resize_")
-"""Beginnings of names of operators that give memory as it lies."""
-MOST_NAMED = 6
+MAX_FROM_ZERO = 1e-6
+"""The length of a result where the CPU's is all zeros."""
+MAX_NAMED = 6
 
 
 @dataclass(kw_only=True)
@@ -103,7 +105,7 @@ def walk(
     device.set_precision(precision)
     stepper = setup.build_stepper(workload, recipe, precision, device, 1)
     step_check.move_weights(stepper)
-    watch = _Walk(device, walked, alive)
+    watch = Walker(_Comparison(device, walked, alive).visit)
     with watch:
         here, scored = (transfers.move_to_device(batch, device) for batch in (train, evaluation))
     stepper.watch = watch
@@ -147,58 +149,47 @@ def _batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
         where = folder if folder.exists() else Path(NO_FOLDER)
         source = workload.open_data(recipe, where, Share(rank=0, world=1, local_ranks=1), 0)
         with closing(source):
-            train = transfers.move_to_device(next(iter(source.train(0, 0))), _Copies())
-            evaluation = transfers.move_to_device(next(iter(source.evaluation())), _Copies())
+            first = (next(iter(source.train(0, 0))), next(iter(source.evaluation())))
+            train, evaluation = (transfers.move_to_device(batch, step_check.OwnMemory()) for batch in first)
         yield train, evaluation
 
 
-class _Copies:
-    """Takes tensors out of a loader's memory."""
-
-    def take(self, tensor: Tensor) -> Tensor:
-        return tensor.clone()
-
-
-class _Walk(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator on its way to the device. One that is missing is done by the CPU instead, so that those
+class _Comparison:
+    """A visitor that compares operators with the CPU's. One that is missing is done by the CPU instead, so that those
     after it are seen, too."""
 
     def __init__(self, device: Device, walked: Walked, alive: Callable[[], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._alive = alive
         self._found = walked
         self._tried: Counter[Any] = Counter()
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = operation.name().partition(".")[0]
+    def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = str(operator._schema.name)
         self._alive()  # whatever came before it has ended
         self._found.seen[name] += 1
-        signature = (operation, tuple(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)))
+        signature = (operator, tuple(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)))
         self._tried[signature] += 1
         on_host = None
-        if self._tried[signature] <= TRIES and not name.partition("::")[2].startswith(UNDEFINED):
+        if self._tried[signature] <= TRIES and not is_uninitialized(operator):
             with _disable_current_modes():
-                on_host = tree_map(_ToHost(), (args, kwargs))
+                on_host = _to_host((args, kwargs))
         try:
-            result = operation(*args, **kwargs)
+            result = operator(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             if device_errors.missing_operator(error) is None:
                 raise
             self._found.missing.setdefault(name, device_errors.first_line(error))
-            return self._by_the_cpu(operation, args, kwargs)
-        if on_host is not None and torch.Tag.nondeterministic_seeded not in operation.tags:
+            return self._by_the_cpu(operator, args, kwargs)
+        if on_host is not None and not is_random(operator):
             with _disable_current_modes():
-                self._compare(operation, name, (args, kwargs, result), on_host)
+                self._compare(operator, name, (args, kwargs, result), on_host)
         return result
 
-    def _by_the_cpu(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _by_the_cpu(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _disable_current_modes():
-            host_args, host_kwargs = tree_map(_ToHost(), (args, kwargs))
-            result = operation(*host_args, **host_kwargs)
+            host_args, host_kwargs = _to_host((args, kwargs))
+            result = operator(*host_args, **host_kwargs)
             back = {}
             for here, there in zip(tree_leaves((args, kwargs)), tree_leaves((host_args, host_kwargs)), strict=True):
                 if isinstance(here, Tensor):
@@ -206,11 +197,11 @@ class _Walk(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     back[id(there)] = here
             return tree_map_only(Tensor, lambda leaf: back.get(id(leaf), leaf.to(self._device.torch)), result)
 
-    def _compare(self, operation: Any, name: str, here: Any, on_host: Any) -> None:
-        """Results, and what the operator may have written into what it was given."""
+    def _compare(self, operator: Any, name: str, here: Any, on_host: Any) -> None:
+        """Results, and what the operator may have written into its arguments."""
         host_args, host_kwargs = on_host
         try:
-            wanted = operation(*host_args, **host_kwargs)
+            wanted = operator(*host_args, **host_kwargs)
         except (RuntimeError, NotImplementedError):
             return  # the CPU has no such operator
         self._device.synchronize()
@@ -224,30 +215,18 @@ def _differences(here: Any, there: Any) -> Iterator[float]:
     """Of each floating tensor that differs by more than it may, by which share of its length."""
     for found, wanted in zip(tree_leaves(here), tree_leaves(there), strict=True):
         if not isinstance(wanted, Tensor) or wanted.layout != torch.strided or not wanted.is_floating_point():
-            continue  # places of equal values may be told in another order
+            continue  # places of equal values may come in another order
         one, other = (tensor.detach().cpu().double().nan_to_num() for tensor in (found, wanted))
-        if one.shape != other.shape:
-            yield 1.0
-            continue
-        size, apart = float(other.norm()), float((one - other).norm())
-        off = apart / size if size else float(apart > 1e-6)
-        if off > MOST_OFF.get(wanted.dtype, 0.1):
+        off = step_check.relative_difference(one, other)
+        if math.isinf(off):  # another shape, or numbers where there should be zeros alone
+            off = float(one.shape != other.shape or bool(one.norm() > MAX_FROM_ZERO))
+        if off > MAX_OFF.get(wanted.dtype, 0.1):
             yield off
 
 
-class _ToHost:
-    """Copies an operator's arguments to the CPU. One that is given twice, to be read and to be written, stays one."""
-
-    def __init__(self) -> None:
-        self._copies: dict[Any, Tensor] = {}
-
-    def __call__(self, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
-        where = (leaf.data_ptr(), leaf.dtype, leaf.shape, leaf.stride()) if leaf.layout == torch.strided else id(leaf)
-        if where not in self._copies:
-            self._copies[where] = leaf.detach().cpu().clone()
-        return self._copies[where]
+def _to_host(values: Any) -> Any:
+    copies = copy_arguments(values, lambda tensor: tensor.cpu().clone())
+    return tree_map_only(torch.device, lambda device: torch.device("cpu"), copies)
 
 
 def _precisions(device: Device) -> list[Precision]:
@@ -262,5 +241,5 @@ def _percent(share: float) -> str:
 
 
 def _few(names: Collection[str]) -> str:
-    shown = ", ".join(list(names)[:MOST_NAMED])
-    return shown + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    shown = ", ".join(list(names)[:MAX_NAMED])
+    return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

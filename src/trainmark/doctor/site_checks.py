@@ -165,22 +165,13 @@ def _synthetic(folder: Path) -> CheckResult:
     if (folder / MANIFEST).is_file():
         return ok("the synthetic set is made", made=True, **facts)
     cache = folder.parent
-    there = existing_folder(cache)
+    there, remedy = existing_folder(cache), "export TRAINMARK_CACHE=/a/folder/with/room"
+    facts["made"] = False
     if not os.access(there, os.W_OK):
-        return failed(
-            f"the synthetic set is not made, and {_short(cache)} cannot be written",
-            "export TRAINMARK_CACHE=/a/folder/with/room",
-            made=False,
-            **facts,
-        )
+        return failed(f"the synthetic set is not made, and {_short(cache)} cannot be written", remedy, **facts)
     if shutil.disk_usage(there).free < SYNTHETIC_BYTES:
-        return failed(
-            f"the synthetic set is not made, and {_short(cache)} has no room for it",
-            "export TRAINMARK_CACHE=/a/folder/with/room",
-            made=False,
-            **facts,
-        )
-    return ok("the synthetic set will be made by the first run, in seconds", made=False, **facts)
+        return failed(f"the synthetic set is not made, and {_short(cache)} has no room for it", remedy, **facts)
+    return ok("the synthetic set will be made by the first run, in seconds", **facts)
 
 
 def _given(name: str, folder: Path) -> CheckResult:

@@ -1,27 +1,18 @@
-"""From what a user said to a verify: plans it, finds its place among launchers, and has its ranks compute."""
+"""Plans a verify from its options, and starts its ranks."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainmark import datasets, workloads
 from trainmark.datasets import synthetic
-from trainmark.launch import (
-    cluster_env,
-    lifeline_stdin,
-    planning,
-    preflight,
-    reproduction,
-    without_training,
-)
-from trainmark.launch.coordinator import Coordinator
+from trainmark.launch import planning, preflight, reproduction, without_training
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
-from trainmark.spec import site
 from trainmark.spec.errors import TrainmarkError, UsageError
 from trainmark.spec.plan import Plan
 from trainmark.spec.precision import Precision
@@ -34,32 +25,20 @@ STEPS = 30
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyOptions:
-    """What a user may say about a verify."""
-
-    run: RunOptions
-    """Of which the fields are taken that a plan is made of."""
-    steps: int | None = None
-    soak_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 1:
-            raise UsageError(f"--steps must be more than 0, not {self.steps}")
-
-
-def plan(options: VerifyOptions, against: Plan | None = None) -> Plan:
-    """The plan of a verify: what was asked for, or the very steps that another verify made."""
+def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) -> Plan:
+    """The plan of a verify: what the options say, or the very steps that another verify made."""
+    if options.steps is not None and options.steps < 1:
+        raise UsageError(f"--steps must be more than 0, not {options.steps}")
     if against is None:
-        name = (options.run.workloads or (workloads.names()[0],))[0]
-        decided = planning.decide(name, options.run)
+        name = (options.workloads or (workloads.names()[0],))[0]
+        decided = planning.decide(name, options)
         steps = options.steps or STEPS
     else:
         decided = _as_the_other(against, options)
         steps = options.steps or against.limits.steps or STEPS
     return replace(
         decided,
-        limits=Limits(steps=steps, wall_s=options.soak_s or None),
+        limits=Limits(steps=steps, wall_s=soak_s or None),
         max_restarts=0,
         resume_from=None,
     )
@@ -67,7 +46,7 @@ def plan(options: VerifyOptions, against: Plan | None = None) -> Plan:
 
 def run(
     plan: Plan,
-    options: VerifyOptions,
+    options: RunOptions,
     store: Store,
     *,
     own_command: Sequence[str],
@@ -76,40 +55,29 @@ def run(
 ) -> Outcome | None:
     """Starts the ranks here, together with the other launchers of the job if there are any, and waits for their end.
 
-    None on a launcher that does not lead, which has nothing to tell.
+    None on a launcher that does not lead, which has nothing to report.
     """
-    network, topology = site.load().network, Topology.parse(plan.topology)
-    here = cluster_env.find(topology, os.environ, options.run.port or network.port)
-    if here.kind == "slurm-batch":
-        cluster_env.start_by_srun(topology, list(own_command))
-    store.check_writable()
-    secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
-    if here.launchers == 1:
-        _get_ready(plan, store, say)
-        return without_training.verify_steps(plan, store.folder, watch=watch, interface=network.interface)
-    together = Coordinator(here, secret=secret, interface=network.interface, join_timeout_s=options.run.join_timeout_s)
-    try:
-        if not here.first_local_rank:
+    topology = Topology.parse(plan.topology)
+    joined = without_training.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
+    with joined as together:
+        store.check_writable()
+        leads = together is None or together.env.leads
+        if together is None or not together.env.first_local_rank:
             try:
-                _get_ready(plan, store, say if here.leads else lambda sentence: None)
+                _get_ready(plan, store, say if leads else lambda sentence: None)
             except TrainmarkError as error:
-                together.refuse_run(error)
+                if together:
+                    together.refuse_run(error)
                 raise
-        outcome = without_training.verify_steps(
-            plan,
-            store.folder,
-            watch=watch if here.leads else lambda folder: None,
-            coordinator=together,
-            interface=network.interface,
-        )
-        if here.leads:
+        shown = watch if leads else lambda folder: None
+        outcome = without_training.verify_steps(plan, store.folder, watch=shown, together=together)
+        if together and leads:
             together.finish(outcome.exit_code)
-            return outcome
-        if outcome.sentence:
-            say(f"trainmark: {outcome.sentence}")
-        return None
-    finally:
-        together.leave()
+    if leads:
+        return outcome
+    if outcome.sentence:
+        say(f"trainmark: {outcome.sentence}")
+    return None
 
 
 def _get_ready(plan: Plan, store: Store, say: Say) -> None:
@@ -118,9 +86,8 @@ def _get_ready(plan: Plan, store: Store, say: Say) -> None:
     preflight.machine(plan, store.folder)
 
 
-def _as_the_other(other: Plan, options: VerifyOptions) -> Plan:
+def _as_the_other(other: Plan, said: RunOptions) -> Plan:
     """Another verify's plan on this machine: only the chip, its precision and how many share the batch may differ."""
-    said = options.run
     if said.workloads and workloads.find(said.workloads[0])[0].name != other.workload:
         raise UsageError(
             f"--against is a verify of {other.workload}, not of {said.workloads[0]}; leave the workload's name out"

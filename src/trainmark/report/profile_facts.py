@@ -10,13 +10,13 @@ from trainmark.spec.language import Say
 from trainmark.spec.machine import OperatorUse, StepProfile
 from trainmark.spec.record import Record
 
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "attention", "scaled_mm", "lstm", "gru")
+MATMULS = ("mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "attention", "scaled_mm", "lstm", "gru")
 COPIES = ("copy_", "_to_copy", "clone", "contiguous", "cat", "index_select", "gather", "memcpy")
 UPDATES = ("_fused_", "_foreach_", "_amp_")
 EXCHANGES = ("allreduce", "all_reduce", "allgather", "all_gather", "reduce_scatter", "broadcast", "nccl", "gloo")
 """Parts of operators' names, by what they are for."""
 
-_IDLE, _COPIES, _UPDATES, _EXCHANGES, _PRODUCTS, _WAITS = 0.15, 0.1, 0.15, 0.15, 0.7, 0.03
+_IDLE, _COPIES, _UPDATES, _EXCHANGES, _MATMULS, _WAITS = 0.15, 0.1, 0.15, 0.15, 0.7, 0.03
 """Shares of a step from which on it pays to look there first."""
 
 
@@ -56,9 +56,9 @@ def _row(use: OperatorUse, found: StepProfile) -> tuple[str, ...]:
 
 
 def advice(found: StepProfile, record: Record, say: Say) -> Iterator[str]:
-    """What most likely pays, the largest share first; a step that is nearly all products needs other arithmetic."""
+    """What most likely pays, the largest share first; a step that is nearly all matmuls needs other arithmetic."""
     shares = {name: _share(found, words) for name, words in (("copies", COPIES), ("updates", UPDATES))}
-    shares |= {"exchanges": _share(found, EXCHANGES), "products": _share(found, PRODUCTS), "idle": found.idle}
+    shares |= {"exchanges": _share(found, EXCHANGES), "matmuls": _share(found, MATMULS), "idle": found.idle}
     timeline = record.timeline
     whole = sum(trace.whole.wait_ns + trace.whole.compute_ns for trace in timeline.ranks)
     shares["waits"] = sum(trace.whole.wait_ns for trace in timeline.ranks) / whole if whole else 0.0
@@ -71,12 +71,12 @@ def advice(found: StepProfile, record: Record, say: Say) -> Iterator[str]:
         "copies": (_COPIES, say("{share} of a step moves numbers about: look at the trace for who asks for copies")),
         "updates": (_UPDATES, say("{share} of a step updates weights: a larger batch, or accumulate=2")),
         "exchanges": (_EXCHANGES, say("{share} of a step exchanges gradients: a larger batch_per_device")),
-        "products": (
-            _PRODUCTS,
+        "matmuls": (
+            _MATMULS,
             say("{share} of a step is matrix products: a lower precision, or a device with more arithmetic"),
         ),
     }
-    for name in sorted(known, key=lambda name: (name == "products", -shares[name])):
+    for name in sorted(known, key=lambda name: (name == "matmuls", -shares[name])):
         least, sentence = known[name]
         if shares[name] >= least:
             yield sentence.format(share=f"{100 * shares[name]:.0f} %")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from trainmark.analysis.roofline import Bound
@@ -12,7 +13,7 @@ from trainmark.spec.format import NOTHING, number
 from trainmark.spec.plan import Plan
 from trainmark.spec.step_count import FORWARD, UPDATE, CountedStep, OperatorLaunch
 
-MOST_ROWS = 20
+MAX_ROWS = 20
 """Of layers: names are cut shorter until no more are left."""
 MEANS = (
     "The least times are bounds, not forecasts: every operator at its peak or at the full speed of memory, each tensor "
@@ -68,20 +69,7 @@ def to_json(plan: Plan, step: CountedStep, found: Sequence[Bound]) -> dict[str, 
             }
             for (layer, part, operator, factors), sums in kinds.items()
         ],
-        "cards": [
-            {
-                "card": bound.card,
-                "platform": bound.platform,
-                "tflops": bound.tflops,
-                "memory_gb_s": bound.memory_gb_s,
-                "products_s": bound.products_s,
-                "least_s": bound.least_s,
-                "memory_percent": bound.memory_percent,
-                "most_mfu": bound.most_mfu,
-                "source": bound.source,
-            }
-            for bound in found
-        ],
+        "cards": [asdict(bound) for bound in found],
         "means": MEANS,
     }
 
@@ -115,15 +103,7 @@ def render(
     if not found:
         writer.put("", f"No data sheet here has a peak in {plan.precision}; --precision takes another.")
         return writer.drawn()
-    heads = [
-        "card",
-        "TFLOP/s",
-        "GB/s",
-        "products ms",
-        "least ms",
-        "by memory",
-        "most MFU",
-    ]
+    heads = ["card", "TFLOP/s", "GB/s", "products ms", "least ms", "by memory", "most MFU"]
     writer.put("", writer.grid(heads, map(_card, found), left={0}), "")
     writer.put(MEANS)
     return writer.drawn()
@@ -160,7 +140,7 @@ def _shortened(layers: Iterable[str]) -> Mapping[str, str]:
     split = {layer: [re.sub(r"(^|_)\d+$", r"\1*", part) for part in layer.split(".")] for layer in layers}
     for depth in range(max(map(len, split.values()), default=1), 0, -1):
         short = {layer: ".".join(parts[:depth]) for layer, parts in split.items()}
-        if len(set(short.values())) <= MOST_ROWS:
+        if len(set(short.values())) <= MAX_ROWS:
             break
     return {layer: name or "outside the layers" for layer, name in short.items()}
 

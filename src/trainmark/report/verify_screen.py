@@ -1,4 +1,4 @@
-"""How a verify is drawn on a terminal: the verdict, what differs, what is not deterministic, what the sensors saw."""
+"""Renders a verify for a terminal: the verdict, what differs, what is not deterministic, what the sensors saw."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmark.spec.checks import count
 from trainmark.spec.events import DeviceReading, RoundVerified
 from trainmark.spec.verify import VerifyDocument
 
-MOST_LINES = 12
+MAX_LINES = 12
 STYLES = {"equal": "bold green", "agrees": "bold green", "wrong": "bold red", "differs": "bold red"}
 UNDECIDED = "bold yellow"
 
@@ -21,9 +21,9 @@ def render(
 ) -> str:
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     writer.put(writer.text(document.sentence, STYLES.get(document.verdict, UNDECIDED)))
-    for difference in document.differences[:MOST_LINES]:
+    for difference in document.differences[:MAX_LINES]:
         writer.put(line(difference, document.hosts), indent=2)
-    if (more := len(document.differences) - MOST_LINES) > 0:
+    if (more := len(document.differences) - MAX_LINES) > 0:
         writer.put(f"and {count(more, 'difference')} more, which its file names", indent=2)
     for sentence in notes(document):
         writer.put(sentence, indent=2)

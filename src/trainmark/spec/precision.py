@@ -75,10 +75,6 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-ROUNDINGS = 4
-"""Times as much as rounding every result once changes a quantity, it may differ."""
-FLOOR = 1e-4
-"""What nobody has to explain, of a quantity's size: sums in another order."""
 SCALED_ROUNDING = 2.0**-5
 """By how much a sum of products is off whose factors have eight bits: the errors of many, which are larger, differ."""
 

@@ -18,7 +18,7 @@ class OperatorLaunch(NamedTuple):
     part: str
     operator: str
     type: str
-    """Of the factors of a product, by torch's name; empty where nothing is multiplied."""
+    """Of the factors of a matmul, by torch's name; empty where nothing is multiplied."""
     flops: int
     bytes: int
     """Read and written, each tensor once."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from trainmark.spec.compare_numbers import Sums
 from trainmark.spec.numbers import Finite, Whole
 
 SCHEMA = 1
 NUMBERS_FILE = "numbers.json"
 """In the folder of a verify: what another chip can be held against."""
 SUM_COUNT = 8
-"""Sums of a tensor's numbers with drawn signs; the mean square of such sums is about the tensor's length squared."""
+"""Sums of a tensor's numbers with random signs; the mean square of such sums is about the tensor's length squared."""
 STAGES = ("data", "loss", "gradient", "exchanged gradient", "weight", "statistic")
 """What of a step is hashed, in the order in which a step makes it."""
 REPLICATED = ("exchanged gradient", "weight")
@@ -34,7 +34,7 @@ class BitDifference(Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: Whole | None = None
     """Counted from 1."""
     stage: str = ""
-    """One of `STAGES`; of a product its type, of a link what was exchanged."""
+    """One of `STAGES`; of a matmul its type, of a link what was exchanged."""
     layers: Sequence[str] = ()
     """The first of those that differ."""
     count: Whole = 1
@@ -59,10 +59,6 @@ class Operators(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def not_deterministic(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.unsteady, *self.warned)))
-
-
-Sums = Sequence[float]
-"""A tensor's length, then its `SUM_COUNT` sums with signs; nothing where one of its numbers is not finite."""
 
 
 class StepNumbers(Struct, frozen=True, kw_only=True):
@@ -118,7 +114,7 @@ class VerifyDocument(Struct, frozen=True, kw_only=True):
     hashed_on_host: str = ""
     """Why, where the device could not do it."""
     draws: bool = False
-    """The step draws random numbers, which were left out so that every chip can make the same step."""
+    """The step makes random numbers, which were fixed so that every chip can make the same step."""
     verdict: Verdict
     sentence: str
     differences: Sequence[BitDifference] = ()
@@ -127,28 +123,3 @@ class VerifyDocument(Struct, frozen=True, kw_only=True):
     """Variables that make the platform's libraries deterministic, with the values they had."""
     telemetry: VerifyTelemetry = VerifyTelemetry()
     numbers: Numbers | None = None
-
-
-def apart(one: Sums, other: Sums) -> float:
-    """The length of the difference of two tensors as a share of the other's length, as their sums tell it."""
-    if not (one and other):
-        return 0.0 if not (one or other) else math.inf
-    return _share([a - b for a, b in zip(one[1:], other[1:], strict=True)], other[0])
-
-
-def moved_apart(one: Sums, one_began: Sums, other: Sums, other_began: Sums) -> float:
-    """The same of how far weights have moved since they began."""
-    if not (one and other):
-        return 0.0 if not (one or other) else math.inf
-    own = [a - b for a, b in zip(one[1:], one_began[1:], strict=True)]
-    theirs = [a - b for a, b in zip(other[1:], other_began[1:], strict=True)]
-    return _share([a - b for a, b in zip(own, theirs, strict=True)], _length(theirs))
-
-
-def _share(differences: Sequence[float], size: float) -> float:
-    length = _length(differences)
-    return length / size if size else (0.0 if length == 0 else math.inf)
-
-
-def _length(sums: Sequence[float]) -> float:
-    return math.sqrt(sum(value * value for value in sums) / len(sums))

@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
+from trainmark.spec.compare_numbers import Sums
 from trainmark.spec.errors import WorkloadError
-from trainmark.spec.verify import STAGES, Numbers, StepNumbers, Sums
+from trainmark.spec.verify import STAGES, Numbers, StepNumbers
 from trainmark.train import transfers
-from trainmark.train.bit_hash import BitHash, bring
 from trainmark.train.loop import Job
-from trainmark.train.nothing_drawn import NothingDrawn
 from trainmark.train.round_ledger import Hashes
-from trainmark.train.rounded_results import Rounded
-from trainmark.train.step_numbers import SignedSums, tensors_in
+from trainmark.train.step_modes import Rounding, fixed_random
+from trainmark.train.tensor_digests import BitHash, SignedSums, bring, tensors_in
+from trainmark.train.walker import Walker
 from trainmark.workloads.workload import Progress
 
 Quantity = tuple[str, str]
@@ -41,8 +41,8 @@ class HashedSteps:
         self.quantities: list[Quantity] = []
         """What is hashed of a step, in the order in which a step makes it."""
         self.hash = BitHash()
-        self.draws = False
-        """Random numbers are made the same everywhere, because the step draws some."""
+        self.is_random = False
+        """Random numbers are made the same everywhere, because the step makes some."""
         self._places: dict[Quantity, int] = {}
         self._initial = _kept_state(job)
         self._sums = SignedSums()
@@ -69,7 +69,7 @@ class HashedSteps:
     def numbers(self) -> Numbers:
         """Every step in numbers, and once more with every result off by as much as the precision rounds."""
         initial, steps = self._in_numbers(None)
-        _, rounded = self._in_numbers(Rounded(self.job.stepper.precision))
+        _, rounded = self._in_numbers(Rounding(self.job.stepper.precision))
         return Numbers(initial=initial, steps=steps, rounded=rounded)
 
     def first_step(self, watch: AbstractContextManager[Any]) -> None:
@@ -99,7 +99,7 @@ class HashedSteps:
                 if weight.grad is not None:
                     found["exchanged gradient", name] = self.hash(weight.grad)
 
-        with self._nothing_drawn():
+        with self._fixed_random():
             loss = stepper.step(batch, exchanged if exchanges else None)
         with stepper.arithmetic:
             found["loss", ""] = self.hash(loss)
@@ -137,7 +137,7 @@ class HashedSteps:
                         hooks.callback(weight.register_hook(hook(name)).remove)  # type: ignore[no-untyped-call]
             yield
 
-    def _in_numbers(self, rounded: Rounded | None) -> tuple[dict[str, Sums], list[StepNumbers]]:
+    def _in_numbers(self, rounding: Rounding | None) -> tuple[dict[str, Sums], list[StepNumbers]]:
         self._restore()
         job, stepper, steps = self.job, self.job.stepper, []
         first = job.collectives.rank == 0
@@ -146,8 +146,8 @@ class HashedSteps:
             gradients: dict[str, Sums] = {}
 
             def between(gradients: dict[str, Sums] = gradients) -> None:
-                if rounded is not None:
-                    rounded.active = False  # what is computed with the gradients is computed in full
+                if rounding is not None:
+                    rounding.active = False  # what is computed with the gradients is computed in full
                 if first:
                     scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
                     weights = stepper.bare_model.named_parameters()
@@ -155,9 +155,9 @@ class HashedSteps:
                     with _disable_current_modes():
                         gradients |= self._sums.of_all(there, scale)
 
-            if rounded is not None:
-                rounded.active, stepper.watch = True, rounded
-            with self._nothing_drawn():
+            if rounding is not None:
+                rounding.active, stepper.watch = True, Walker(rounding.visit)
+            with self._fixed_random():
                 loss = stepper.step(batch, between)
             stepper.watch = None
             total = job.collectives.total({"loss": float(loss)})["loss"] / job.collectives.world
@@ -193,8 +193,8 @@ class HashedSteps:
             if done == before:
                 raise WorkloadError("the data has no batch to train on")
 
-    def _nothing_drawn(self) -> AbstractContextManager[Any]:
-        return NothingDrawn() if self.draws else nullcontext()
+    def _fixed_random(self) -> AbstractContextManager[Any]:
+        return fixed_random() if self.is_random else nullcontext()
 
     def _restore(self) -> None:
         # an optimizer goes on with the very tensors it is given

@@ -1,4 +1,4 @@
-"""Asks a device, and the links between devices, for answers known exactly: products and sums of small integers."""
+"""Asks a device, and the links between devices, for answers known exactly: matmuls and sums of small integers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from trainmark.spec.verify import BitDifference, Kind
 from trainmark.train.collectives import Collectives
 
 SIDE, INNER = 512, 256
-"""Of the product whose answer is known. No sum of so many numbers from -1 to 1 is rounded in any type there is."""
+"""Of the matmul whose answer is known. No sum of so many numbers from -1 to 1 is rounded in any type there is."""
 TILES = 8
-"""How often an accelerator's product repeats it, in both directions, so that all of its parts have something to do."""
+"""How often an accelerator's matmul repeats it, in both directions, so that all of its parts have something to do."""
 LENGTH = 1 << 16
-MOST_PLACES = 3
+MAX_PLACES = 3
 
 
 class KnownAnswers:
-    """A device's products and exchanges, each time with the numbers in other places."""
+    """A device's matmuls and collectives, each time with the numbers in other places."""
 
     def __init__(self, device: Device, precision: Precision, collectives: Collectives) -> None:
         self._device, self._collectives = device, collectives
-        lot = torch.Generator().manual_seed(22)
-        self._left = torch.randint(-1, 2, (SIDE, INNER), generator=lot)
-        self._right = torch.randint(-1, 2, (INNER, SIDE), generator=lot)
+        generator = torch.Generator().manual_seed(22)
+        self._left = torch.randint(-1, 2, (SIDE, INNER), generator=generator)
+        self._right = torch.randint(-1, 2, (INNER, SIDE), generator=generator)
         self._answer = self._left @ self._right
         self._tiles = 1 if device.torch.type == "cpu" else TILES
         own = PRECISIONS[precision.name]
@@ -37,14 +37,14 @@ class KnownAnswers:
     def check(self, round_: int) -> Iterator[BitDifference]:
         """What is wrong, asked for the so manieth time; all ranks must call together."""
         for dtype, precision in self._types.items():
-            wrong = self._wrong_products(round_, dtype, precision)
+            wrong = self._wrong_matmuls(round_, dtype, precision)
             if len(wrong):
-                places = [f"row {a * SIDE + b}, column {c * SIDE + d}" for a, b, c, d in wrong[:MOST_PLACES].tolist()]
+                places = [f"row {a * SIDE + b}, column {c * SIDE + d}" for a, b, c, d in wrong[:MAX_PLACES].tolist()]
                 yield self._difference("product", round_, str(dtype).removeprefix("torch."), places, len(wrong))
         if self._collectives.world > 1:
             yield from self._wrong_exchanges(round_)
 
-    def _wrong_products(self, round_: int, dtype: torch.dtype, precision: Precision) -> Tensor:
+    def _wrong_matmuls(self, round_: int, dtype: torch.dtype, precision: Precision) -> Tensor:
         tiles, device = self._tiles, self._device
         left = self._left.roll(round_, 0).to(device.torch, dtype).repeat(tiles, 1)
         right = self._right.roll(round_, 1).to(device.torch, dtype).repeat(1, tiles)
@@ -71,7 +71,7 @@ class KnownAnswers:
         for name, (found, times) in exchanged.items():
             wrong = (found.cpu() != (numbers * times).to(torch.float32)).nonzero().flatten()
             if len(wrong):
-                places = [f"number {place}" for place in wrong[:MOST_PLACES].tolist()]
+                places = [f"number {place}" for place in wrong[:MAX_PLACES].tolist()]
                 yield self._difference("link", round_, name, places, len(wrong))
 
     def _difference(self, kind: Kind, round_: int, stage: str, places: list[str], count: int) -> BitDifference:

@@ -1,11 +1,12 @@
-"""Counts what a step asks of a device, operator by operator: products, bytes moved, launches, and waits of the host."""
+"""Counts the work of a step, operator by operator: FLOPs, bytes moved, launches, and waits of the host."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,26 +14,25 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from trainmark.spec.step_count import BACKWARD, FORWARD, UPDATE, OperatorLaunch, StepCount
+from trainmark.train.walker import Walker, is_view, name_of, tensors_of
 
 ACCELERATOR = torch.device("cpu", 0)
 """Where tensors lie that are counted as a device's; those of the host lie on `cpu`, which is another place to torch.
 Autograd knows no device whose library is not there, so that none of a real one's type would do."""
 
 
-class OperatorCount(TorchDispatchMode):
-    """Sees every operator below autograd and autocast, those of the way back among them.
+class OperatorCount:
+    """Counts the operators inside it, forward and backward.
 
     An operator that computes is a launch; views, changes of shape and fresh memory are none. It reads each of its
-    inputs and writes each of its outputs once. What the layers of `model` ask for goes under their names: on the way
-    back it is told by the number of the autograd node, which was made in the layer's forward.
+    inputs and writes each of its outputs once. What the layers of `model` launch goes under their names: in the
+    backward pass the layer is known by the number of the autograd node, which was made in the layer's forward.
     """
 
     def __init__(self, model: nn.Module | None = None, device: torch.device = ACCELERATOR) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._shapes_alone = device, device == ACCELERATOR
         self._names = {module: name for name, module in model.named_modules()} if model else {}
         self._stack = [""]
@@ -41,20 +41,16 @@ class OperatorCount(TorchDispatchMode):
         self._launches: Counter[OperatorLaunch] = Counter()
         self._copied = 0
         self._waits: Counter[str] = Counter()
-        self._hooks: list[Any] = []
+        self._inside = ExitStack()
 
     def __enter__(self) -> OperatorCount:
-        self._hooks = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
-        super().__enter__()  # type: ignore[no-untyped-call]
+        self._inside.callback(register_module_forward_pre_hook(self._enter).remove)
+        self._inside.callback(register_module_forward_hook(self._leave, always_call=True).remove)
+        self._inside.enter_context(Walker(self._visit))
         return self
 
     def __exit__(self, *raised: object) -> None:
-        super().__exit__(*raised)  # type: ignore[no-untyped-call]
-        for hook in self._hooks:
-            hook.remove()
+        self._inside.close()
 
     def update_begins(self) -> None:
         """Called when all gradients are there."""
@@ -75,7 +71,7 @@ class OperatorCount(TorchDispatchMode):
         self._began.append((torch.autograd._get_sequence_nr(), self._stack[-1]))  # type: ignore[attr-defined]
 
     def _place(self) -> tuple[str, str]:
-        """The layer and the part of the step that something is asked for by."""
+        """The layer and the part of the step that launches something."""
         if self._updating:
             return "", UPDATE
         node: Any = torch._C._current_autograd_node()
@@ -86,18 +82,11 @@ class OperatorCount(TorchDispatchMode):
         number = node._sequence_nr()
         return self._began[bisect_right(self._began, number, key=lambda began: began[0]) - 1][1], BACKWARD
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _visit(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         how = _how(func)
         if how.free:
             return func(*args, **kwargs)
-        given = list(_tensors(args, kwargs))
+        given = list(tensors_of((*args, *kwargs.values())))
         here = [tensor for tensor in given if tensor.device == self._device]
         if how.reads_on_host and here:
             self._waits[how.name] += 1
@@ -108,7 +97,7 @@ class OperatorCount(TorchDispatchMode):
             out = how.returned(args, kwargs)
         else:
             out = func(*args, **kwargs)
-        made = [tensor for tensor in _tensors((out,), {}) if tensor.device == self._device]
+        made = [tensor for tensor in tensors_of((out,)) if tensor.device == self._device]
         if not made and not here:
             return out
         if how.copies and given[-1].device != self._device:
@@ -155,7 +144,7 @@ class _How(NamedTuple):
         goes = [
             (kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None) for at in self.written
         ]
-        into = {id(tensor) for tensor in _tensors(goes, {})}
+        into = {id(tensor) for tensor in tensors_of(goes)}
         written = sum(_bytes(tensor) for tensor in here if id(tensor) in into)
         fresh = sum(_bytes(tensor) for tensor in made if id(tensor) not in into)
         if self.name in _PICKING:  # of a table, only the rows that are asked for
@@ -167,39 +156,20 @@ class _How(NamedTuple):
 
 
 _FRESH = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
-_SHAPES = {
-    "_unsafe_view",
-    "_reshape_alias",
-    "lift_fresh",
-    "lift",
-    "alias",
-    "detach",
-    "is_same_size",
-    "_has_same_storage_numel",
-}
+_SHAPES = {"_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "alias", "detach"}
+_SHAPES |= {"is_same_size", "_has_same_storage_numel"}
 _WAITS = {"_local_scalar_dense", "item", "equal", "is_nonzero", "nonzero", "masked_select", "unique", "_unique2"}
 _COPIES = {"_to_copy", "copy_"}
-_OVERWRITES = {
-    "copy_",
-    "fill_",
-    "zero_",
-    "normal_",
-    "uniform_",
-    "bernoulli_",
-    "random_",
-    "exponential_",
-    "_foreach_copy_",
-}
-_OVERWRITES |= {"_foreach_zero_"}
+_OVERWRITES = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"}
+_OVERWRITES |= {"_foreach_copy_", "_foreach_zero_"}
 _PICKING = {"embedding", "index", "index_select", "gather"}
 _ADDING_ROWS = {"scatter_add_", "scatter_", "index_add_", "index_put_", "_index_put_impl_"}
 
 
 @cache
 def _how(func: Any) -> _How:
-    name, schema = func._schema.name.partition("::")[2], func._schema
+    name, schema = name_of(func), func._schema
     alias = [value.alias_info for value in schema.returns]
-    view = any(info is not None and not info.is_write for info in alias)
     places = [(at, each) for at, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
     written = tuple(each.name if each.kwarg_only else at for at, each in places)
     returned = None
@@ -207,7 +177,7 @@ def _how(func: Any) -> _How:
         returned = _giving_back(written, len(alias))
     return _How(
         name=name,
-        free=func.namespace in ("prim", "profiler") or view or name in _FRESH or name in _SHAPES,
+        free=func.namespace in ("prim", "profiler") or is_view(func) or name in _FRESH or name in _SHAPES,
         reads_on_host=name in _WAITS,
         copies=name in _COPIES,
         flops=_formula(func, name),
@@ -244,7 +214,7 @@ def _attention(query: Tensor, key: Tensor, *args: Any, out_val: Any, **kwargs: A
 
 
 def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Two products for each of the way forward; that kernels compute the scores again is not the network's."""
+    """Two matmuls for each of the forward pass; that kernels compute the scores again is not the network's."""
     return 2 * _attention(query, key, out_val=None)
 
 
@@ -272,14 +242,6 @@ _OWN_FORMULAS: dict[str, Callable[..., int]] = {
     "mkldnn_rnn_layer": _recurrence,
     "mkldnn_rnn_layer_backward": _recurrence_backward,
 }
-
-
-def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value, {})
 
 
 def _bytes(tensor: Tensor) -> int:

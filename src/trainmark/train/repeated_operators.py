@@ -2,91 +2,67 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
-UNDEFINED = ("empty", "new_empty", "resize_", "set_", "_reshape_alias")
-"""Beginnings of names of operators that give memory as it lies."""
+from trainmark.train.tensor_digests import INTEGERS
+from trainmark.train.walker import copy_arguments, is_random, is_uninitialized, is_view, name_of
+
 LINE_BYTES = 64
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class RepeatedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, every operator is called twice; the step goes on with what came of the first call."""
+class RepeatedOperators:
+    """A visitor that calls every operator twice; the step goes on with the result of the first call."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[str] = set()
-        self.differing: Counter[str] = Counter()
-        """How many of an operator's calls gave other bits the second time."""
-        self.draws = False
-        """An operator draws random numbers."""
+        self.differing: set[str] = set()
+        self.is_random = False
+        """An operator makes random numbers."""
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = operation.name().partition("::")[2].partition(".")[0]
+    def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = name_of(operator)
         self.seen.add(name)
-        if torch.Tag.nondeterministic_seeded in operation.tags:
-            self.draws = True
-            return operation(*args, **kwargs)
-        if operation.namespace == "c10d" or name.startswith(UNDEFINED) or _is_view(operation):
-            return operation(*args, **kwargs)
+        self.is_random |= is_random(operator)
+        if is_random(operator) or operator.namespace == "c10d" or is_uninitialized(operator) or is_view(operator):
+            return operator(*args, **kwargs)
         again_args, again_kwargs = args, kwargs
-        if operation._schema.is_mutable:
+        if operator._schema.is_mutable:
             with _disable_current_modes():
-                again_args, again_kwargs = tree_map(_Copies(), (args, kwargs))
-        result = operation(*args, **kwargs)
-        again = operation(*again_args, **again_kwargs)
+                again_args, again_kwargs = copy_arguments((args, kwargs), _copy_with_layout)
+        result = operator(*args, **kwargs)
+        again = operator(*again_args, **again_kwargs)
         with _disable_current_modes():
             if not _same_bits((result, args, kwargs), (again, again_args, again_kwargs)):
-                self.differing[name] += 1
+                self.differing.add(name)
         return result
 
 
-class deterministic(AbstractContextManager[None]):  # noqa: N801 - used as a function is
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
     """Meanwhile torch takes deterministic implementations, or not, and warns where one is wanted and it has none."""
-
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
-
-    def __enter__(self) -> None:
-        self._before = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-        )
-        torch.use_deterministic_algorithms(self._wanted, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-    def __exit__(self, *error: object) -> None:
-        wanted, warn_only, fill = self._before
-        torch.use_deterministic_algorithms(wanted, warn_only=warn_only)
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+    settings: Any = torch.utils.deterministic
+    fill = settings.fill_uninitialized_memory
+    before, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(wanted, warn_only=True)
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        settings.fill_uninitialized_memory = fill
 
 
-class _Copies:
-    """Clones an operator's arguments. One that is given twice, to be read and to be written, stays one."""
-
-    def __init__(self) -> None:
-        self._copies: dict[int, Tensor] = {}
-
-    def __call__(self, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        if id(leaf) not in self._copies:
-            self._copies[id(leaf)] = _alike(leaf.detach())
-        return self._copies[id(leaf)]
-
-
-def _alike(tensor: Tensor) -> Tensor:
+def _copy_with_layout(tensor: Tensor) -> Tensor:
     """A copy that lies in memory as the tensor does: numbers in another order may be added up in another one."""
     if tensor.layout != torch.strided or not tensor.numel():
         return tensor.clone()
@@ -96,16 +72,11 @@ def _alike(tensor: Tensor) -> Tensor:
     return whole.as_strided(tensor.shape, tensor.stride(), lead)
 
 
-def _is_view(operation: Any) -> bool:
-    aliases = [returned.alias_info for returned in operation._schema.returns]
-    return any(alias is not None and not alias.is_write for alias in aliases)
-
-
 def _same_bits(one: Any, other: Any) -> bool:
     """Of floating tensors; integers of some operators are seeds, sizes or memory that nobody wrote."""
     for mine, theirs in zip(tree_leaves(one), tree_leaves(other), strict=True):
         if isinstance(mine, Tensor) and mine.is_floating_point() and mine.layout == torch.strided:
-            bits = _INTEGERS[mine.itemsize]
+            bits = INTEGERS[mine.itemsize]
             if mine.shape != theirs.shape or not torch.equal(mine.detach().view(bits), theirs.detach().view(bits)):
                 return False
     return True

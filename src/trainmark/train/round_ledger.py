@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Hashes = tuple[int, ...]
 """Of one step, always in the same order."""
 
-MOST_ROUNDS = 6
+MAX_ROUNDS = 6
 """After so many of which no two agree, none can be called right."""
 
 
@@ -38,7 +38,7 @@ class RoundLedger:
 
     @property
     def hopeless(self) -> bool:
-        return not self.settled and self.rounds >= MOST_ROUNDS
+        return not self.settled and self.rounds >= MAX_ROUNDS
 
     def add(self, steps: Sequence[Hashes]) -> list[OddRound]:
         """Takes in a round, and tells what is known to be odd since."""

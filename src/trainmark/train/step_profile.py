@@ -23,7 +23,7 @@ from trainmark.train.loop import Job
 from trainmark.train.schedule import Position
 
 TRACE = "trace.json.gz"
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Operators that are written down one by one."""
 
 
@@ -98,7 +98,7 @@ def summed_up(watch: profiler.profile, steps: int, seconds: float, trace: str) -
         if each.device_type == DeviceType.CPU and each.key.startswith(OPERATORS)
     ]
     uses.sort(key=lambda use: (-use.seconds, use.name))
-    named, rest = uses[:MOST_NAMED], uses[MOST_NAMED:]
+    named, rest = uses[:MAX_NAMED], uses[MAX_NAMED:]
     busy = on_device or on_host
     return Profiled(
         steps=steps,

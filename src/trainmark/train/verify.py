@@ -30,8 +30,9 @@ from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
 from trainmark.train.repeated_operators import RepeatedOperators, deterministic
 from trainmark.train.round_ledger import Hashes, OddRound, RoundLedger
+from trainmark.train.walker import Walker
 
-MOST_LAYERS = 4
+MAX_LAYERS = 4
 SAY_EVERY_S = 0.5
 _WARNED = re.compile(r"^\W*([\w:]+)[^.]* does not have a deterministic implementation")
 
@@ -112,7 +113,7 @@ class Verification:
                 settled=self._ledger.settled,
                 hashed=len(self._steps.quantities),
                 hashed_on_host=self._steps.hash.on_host,
-                draws=self._steps.draws,
+                draws=self._steps.is_random,
             )
         )
 
@@ -127,7 +128,7 @@ class Verification:
             rank=self._job.collectives.rank,
             step=odd.step + 1,
             stage=stage,
-            layers=[layer for layer in layers[:MOST_LAYERS] if layer],
+            layers=[layer for layer in layers[:MAX_LAYERS] if layer],
             count=len(layers),
             never_alike=odd.never_alike,
         )
@@ -158,7 +159,7 @@ class Verification:
                     rank=rank,
                     step=step + 1,
                     stage=stage,
-                    layers=layers[:MOST_LAYERS],
+                    layers=layers[:MAX_LAYERS],
                     count=len(layers),
                     never_alike=2 * count <= collectives.world,
                 )
@@ -178,16 +179,15 @@ class Verification:
 
     def _differing(self, *, wanted: bool) -> tuple[set[str], set[str]]:
         """The operators that differ in each of two walks, and those that differ in one alone: these are no habit."""
-        first = RepeatedOperators()
+        first, second = RepeatedOperators(), RepeatedOperators()
         with deterministic(wanted):
-            self._steps.first_step(first)
-            self._steps.draws = self._steps.draws or first.draws
+            self._steps.first_step(Walker(first.visit))
+            self._steps.is_random |= first.is_random
             self._seen = len(first.seen)
             if not self._largest(bool(first.differing)):
                 return set(), set()
-            second = RepeatedOperators()
-            self._steps.first_step(second)
-        return set(first.differing) & set(second.differing), set(first.differing) ^ set(second.differing)
+            self._steps.first_step(Walker(second.visit))
+        return first.differing & second.differing, first.differing ^ second.differing
 
     def _report_operator(self, name: str) -> None:
         found = BitDifference(kind="operator", round=0, rank=self._job.collectives.rank, step=1, stage=name)

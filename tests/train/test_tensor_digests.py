@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainmark.train.bit_hash import ROW, BitHash, bring
+from trainmark.train.tensor_digests import ROW, BitHash, bring
 
 SIZES = (1, 7, ROW, ROW + 1, 3 * ROW + 5)
 
