@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from trainmark.analysis.forecast import law
+from trainmark.analysis.forecast import scaling_law
 from trainmark.analysis.forecast.clusters import Chain
 
 DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, math.inf))
@@ -77,8 +77,8 @@ def _outcomes(chains: Sequence[Chain]) -> Iterator[_Outcome]:
         own = [chain for chain in chains if _who(chain) == held_out]
         others = [chain for chain in chains if _who(chain) != held_out]
         for several in (False, True):
-            reach = law.reach(others, several=several)
-            for error, doublings in law.errors(own, several=several):
+            reach = scaling_law.measure_reach(others, several=several)
+            for error, doublings in scaling_law.measure_errors(own, several=several):
                 low, high = reach.after(doublings)
                 yield _Outcome(several=several, doublings=doublings, error=error, inside=low <= error <= high)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainmark.analysis.forecast import rates
+from trainmark.analysis.forecast.forecast import Forecast
 from trainmark.analysis.forecast.rates import RateForecast
-from trainmark.analysis.forecast.whole import WholeForecast
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.format import NOTHING, number
@@ -19,7 +19,7 @@ from trainmark.workloads import title
 _WIDE = (1000, 300)
 
 
-def draw(found: WholeForecast, say: Say, *, wide: bool = False) -> Markup | None:
+def draw(found: Forecast, say: Say, *, wide: bool = False) -> Markup | None:
     """What one device does as more are added, so that the ideal is level; nothing where nothing could be forecast."""
     expected = sorted(
         ((rate, rate.interval) for rate, _ in found.sizes if rate.interval and rate.kind != rates.MEASURED),

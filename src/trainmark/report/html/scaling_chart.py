@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trainmark.analysis.forecast.further import beyond
+from trainmark.analysis.forecast.forecast import forecast_next_sizes
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
 from trainmark.report.html import axis, forecast_chart, line_chart
 from trainmark.report.html.element import Child, Markup, el
@@ -23,14 +23,16 @@ def draw(records: Sequence[Record], say: Say) -> Markup | None:
     if not found:
         return None
     by_id = {record.run_id: record for record in records}
-    charts = [(_chart(group, say), _further(group, by_id, say)) for group in found]
+    charts = [(_chart(group, say), _forecast(group, by_id, say)) for group in found]
     return el("section", el("h2", say("Scaling")), el("div", charts, class_="charts"), class_="growth")
 
 
-def _further(group: Scaling, by_id: Mapping[str, Record], say: Say) -> Markup | None:
+def _forecast(group: Scaling, by_id: Mapping[str, Record], say: Say) -> Markup | None:
     """The next sizes, where these runs carry a forecast."""
     try:
-        return forecast_chart.draw(beyond([by_id[run_id] for point in group.points for run_id in point.runs]), say)
+        return forecast_chart.draw(
+            forecast_next_sizes([by_id[run_id] for point in group.points for run_id in point.runs]), say
+        )
     except UsageError:
         return None
 
