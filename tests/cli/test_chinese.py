@@ -15,7 +15,7 @@ from trainmark.analysis.fleet import links
 from trainmark.analysis.fleet.hosts import HostRuns, by_host
 from trainmark.analysis.fleet.verdict import judge
 from trainmark.cli.main import language_first, main
-from trainmark.report import fleet_table, headline, table
+from trainmark.report import fleet_view, headline, table
 from trainmark.report.html import fleet_page
 from trainmark.spec.language import speaking
 from trainmark.spec.metrics import Quantity
@@ -131,7 +131,7 @@ def test_the_judgement_of_a_fleet_is_chinese() -> None:
     hosts = [*by_host(records), HostRuns(host="x", failed="it was interrupted")]
     fleet = judge(hosts, links=links.judge(list(TWO_SLOW), pairs), wanted=12)
     with speaking("zh"):
-        said = fleet_table.render(fleet, width=400)
+        said = fleet_view.render(fleet, width=400)
     assert "不予验收" in said and "主机 node07 偏慢" in said and "主机 node05 的线缆" in said
     assert english_in(said) == []
     page = fleet_page.render(fleet, language="zh", trainmark="0", made="2026-11-17")

@@ -1,8 +1,4 @@
-"""Runs one plan on many hosts, each by itself and all at once: records come home, a host that fails is a sentence.
-
-Every host is one remote side of `ssh_run`, held up by its standard input. A thread waits for each, as most of its time
-is spent waiting and copying.
-"""
+"""Runs one plan on many hosts by ssh, each by itself and in parallel, and collects their records."""
 
 from __future__ import annotations
 
@@ -23,8 +19,8 @@ from trainmark.spec.topology import Topology
 from trainmark.store import gather
 from trainmark.store.store import Store
 
-AT_ONCE = 32
-"""Hosts that run at a time, unless the user says otherwise: each holds a connection and a process here."""
+JOBS = 32
+"""Hosts that run at a time by default: each holds a connection and a process here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +42,7 @@ def run_on_each(
     store: Store,
     *,
     repeat: int = 1,
-    at_once: int = AT_ONCE,
+    jobs: int = JOBS,
     heard: Callable[[HostAnswer], None],
 ) -> int:
     """Runs `trainmark run WORDS` on every host; `heard` is called as each ends, for one at a time. Gives the exit
@@ -60,7 +56,7 @@ def run_on_each(
             with job.one_at_a_time:
                 heard(answer)
 
-    with catching_signals() as signals, ThreadPoolExecutor(max_workers=min(at_once, len(targets))) as pool:
+    with catching_signals() as signals, ThreadPoolExecutor(max_workers=min(jobs, len(targets))) as pool:
         left = {pool.submit(attend, target) for target in targets}
         while left:
             ended, left = wait(left, timeout=ssh_run.POLL_S)
@@ -69,7 +65,7 @@ def run_on_each(
             if len(signals) > 1:
                 job.stop_now.set()
             for one in ended:
-                one.result()  # an error of ours is raised here
+                one.result()  # an internal error is raised here
     return 128 + signals[0] if signals else 0
 
 

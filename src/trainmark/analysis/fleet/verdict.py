@@ -1,4 +1,4 @@
-"""One judgement over a fleet: how far each host lies from the median, who is slow and why, and whether to accept it."""
+"""Judges a fleet: how far each host lies from the median, who is slow and why, and whether to accept it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.comparison import THRESHOLD, side_of
 from trainmark.analysis.compare.judge import RunValues, place, ratio_interval
 from trainmark.analysis.compare.quantities import Compared
-from trainmark.analysis.fleet import causes, outliers
-from trainmark.analysis.fleet.hosts import HostRuns, check_alike
-from trainmark.analysis.fleet.links import FEWEST_HOSTS, FleetLinks
-from trainmark.analysis.fleet.proofs import HostProof
+from trainmark.analysis.fleet import causes, links as link_judge, outliers
+from trainmark.analysis.fleet.hosts import FleetRuns, HostRuns, check_alike
+from trainmark.analysis.fleet.links import MIN_HOSTS, FleetLinks
+from trainmark.analysis.fleet.proofs import HostProof, of_hosts
 from trainmark.analysis.subject import Subject
+from trainmark.spec.errors import UsageError
 from trainmark.spec.format import device_name, number
 from trainmark.spec.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
 from trainmark.spec.record import Record
 from trainmark.spec.site import Expected
+from trainmark.spec.verify import VerifyDocument
 
-MOST_BLIND = 0.20
+MAX_BLIND = 0.20
 """Where a host that is slower by this share would not be found, nothing is said of the fleet."""
-FEW_REPEATS = 3
+MIN_REPEATS = 3
 """Fewer tell too little of how they vary."""
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
@@ -108,6 +110,30 @@ class Fleet:
         """Hosts that no verify looked at, where others were."""
         known = {one.host for one in self.proofs}
         return tuple(one.host for one in self.hosts if known and one.host not in known)
+
+
+def judge_runs(
+    runs: FleetRuns,
+    *,
+    metric: str = "p_core",
+    threshold: float = THRESHOLD,
+    expected: Sequence[Expected] = (),
+    wanted: int | None = None,
+    verifies: Sequence[VerifyDocument] = (),
+) -> Fleet:
+    """With the links that were measured, and what verifies say of the hosts; UsageError where one was elsewhere."""
+    measured = runs.links
+    links = link_judge.judge(measured.hosts, measured.pairs) if measured and measured.pairs else None
+    fleet = judge(runs.hosts, metric=metric, threshold=threshold, expected=expected, links=links, wanted=wanted)
+    if measured and measured.failed:
+        fleet = replace(fleet, faults=(*fleet.faults, f"the links could not be measured: {measured.failed}"))
+    # a verify may know a host by what it calls itself
+    names = {one.host: (one.host, *(record.hosts[0] for record in one.records[-1:])) for one in runs.hosts}
+    fleet = replace(fleet, proofs=tuple(of_hosts(verifies, names)))
+    for one in verifies:
+        if not any(proof.verify_id == one.verify_id for proof in fleet.proofs):
+            raise UsageError(f"verify {one.verify_id} was on {', '.join(one.hosts)}, and none of them is of this fleet")
+    return fleet
 
 
 def judge(
@@ -199,7 +225,7 @@ class _Known:
         side = side_of(runs.records, compared)
         value, count = fmean(map(math.log, side.values)), len(side.values)
         spreads = [spread for spread in side.spreads if spread]
-        if count >= FEW_REPEATS:
+        if count >= MIN_REPEATS:
             error, degrees = math.sqrt(log_variance(side.values) / count), count - 1
         elif len(spreads) == count:
             error = math.sqrt(sum(one.error**2 + one.between for one in spreads)) / count
@@ -231,7 +257,7 @@ def _fits(one: Expected, record: Record, compared: Compared) -> bool:
 
 
 def _outliers(sure: Sequence[_Known], compared: Compared, threshold: float) -> outliers.Outliers | None:
-    if len(sure) < FEWEST_HOSTS:
+    if len(sure) < MIN_HOSTS:
         return None
     floor = -math.log1p(-threshold) if compared.better == "higher" else math.log1p(threshold)
     return outliers.find([one.value for one in sure], [one.error or 0.0 for one in sure], floor=floor)
@@ -300,7 +326,7 @@ def _too_few(sure: Sequence[_Known], compared: Compared, threshold: float, refer
 
 def _blind(found: outliers.Outliers) -> Iterator[str]:
     smallest = -math.expm1(-found.smallest)
-    if smallest > MOST_BLIND:
+    if smallest > MAX_BLIND:
         yield (
             f"the hosts lie so far apart that one slower by less than {100 * smallest:.0f} % could hide; run longer, "
             "repeat, or see that nothing else runs there"

@@ -1,4 +1,4 @@
-"""The page of a fleet: the verdict, a heat map of hosts and one of links, and a table to sort and to sign."""
+"""The page of a fleet: the verdict, heat maps of hosts and links, a table to sort, and lines to sign."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from trainmark.analysis.fleet.links import Cable, FleetLinks
 from trainmark.analysis.fleet.verdict import Fleet, FleetHost
-from trainmark.report import fleet_text
+from trainmark.report import fleet_view
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import STYLE, whole_page
+from trainmark.report.html.frame import STYLE, number_cell, page_footer, page_header, sortable_table, whole_page
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.retold import retold
@@ -21,7 +21,7 @@ CELL = 22
 SMALL_CELL = 12
 FEW_HOSTS = 48
 """More are drawn in small cells."""
-MOST_IN_MATRIX = 64
+MAX_IN_MATRIX = 64
 """Of more hosts the pairs would be too small to be seen: their cables are drawn instead."""
 LEVELS = (0.03, 0.06, 0.12, 0.25)
 """From so far off the median a cell has its next colour."""
@@ -37,22 +37,9 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
     facts = [fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device, fleet.created[:10]]
     body = [
         el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
-        el(
-            "header",
-            el(
-                "div",
-                el("p", "trainmark", class_="brand"),
-                el("h1", title),
-                el("p", [el("span", fact) for fact in facts if fact], class_="facts"),
-            ),
-            el("button", say("Light or dark"), id="theme", type="button"),
-        ),
+        page_header(title, facts, say),
         el("main", _verdict(fleet, say), _maps(fleet, say), _hosts(fleet, say), _signature(say)),
-        el(
-            "footer",
-            el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(version=trainmark)),
-            el("p", say("made {date}").format(date=made)),
-        ),
+        page_footer(trainmark, say, say("made {date}").format(date=made)),
     ]
     return whole_page(
         f"{title} · trainmark",
@@ -65,16 +52,12 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
 
 
 def _verdict(fleet: Fleet, say: Say) -> Markup:
-    sentences = [*fleet_text.host_sentences(fleet), *fleet_text.fleet_sentences(fleet)]
-    if fleet.links:
-        sentences += fleet_text.link_sentences(fleet.links)
-    sentences += fleet_text.proof_sentences(fleet)
     return el(
         "section",
         el(
             "div",
-            el("h2", retold(fleet_text.headline(fleet), say)),
-            el("ul", [el("li", retold(sentence, say)) for sentence in sentences], class_="findings"),
+            el("h2", retold(fleet_view.headline(fleet), say)),
+            el("ul", [el("li", retold(sentence, say)) for sentence in fleet_view.sentences(fleet)], class_="findings"),
             class_=f"card validity {TONES[fleet.outcome]}",
         ),
     )
@@ -96,7 +79,7 @@ class _Mark:
 def _maps(fleet: Fleet, say: Say) -> Markup:
     hosts = sorted(fleet.hosts, key=lambda one: one.host)
     drawn = [_figure(say("Hosts"), say("from the median, by name"), _grid([_host_mark(one) for one in hosts]), say)]
-    if fleet.links and len(fleet.links.cables) <= MOST_IN_MATRIX:
+    if fleet.links and len(fleet.links.cables) <= MAX_IN_MATRIX:
         drawn.append(_figure(say("Pairs of hosts"), "GB/s", _matrix(fleet.links), say))
     elif fleet.links:
         cables = sorted(fleet.links.cables, key=lambda one: one.host)
@@ -124,7 +107,7 @@ def _figure(title: str, unit: str, drawing: Markup, say: Say) -> Markup:
 
 def _host_mark(one: FleetHost) -> tuple[str, str]:
     named = one.verdict in ("slow", "failed", "fast")
-    return _level(one.away, named=named), f"{one.host}: {fleet_text.away(one)} {one.verdict}"
+    return _level(one.away, named=named), f"{one.host}: {fleet_view.away(one)} {one.verdict}"
 
 
 def _level(away: float | None, *, named: bool) -> str:
@@ -203,25 +186,7 @@ def _hosts(fleet: Fleet, say: Say) -> Markup:
     ]
     cables = {one.host: one for one in fleet.links.cables} if fleet.links else {}
     rows = [_row(one, fleet, cables, say) for one in fleet.hosts]
-    return el(
-        "section",
-        el("h2", say("Hosts"), id="summary-title"),
-        el(
-            "div",
-            el(
-                "table",
-                el("thead", el("tr", [_head(name, numeric) for name, numeric in heads])),
-                el("tbody", rows),
-                id="summary",
-            ),
-            class_="scroll",
-        ),
-    )
-
-
-def _head(name: str, numeric: bool) -> Markup:
-    kind = "number" if numeric else None
-    return el("th", el("button", name, type="button"), scope="col", class_=kind, aria_sort="none")
+    return sortable_table(say("Hosts"), heads, rows)
 
 
 _SEVERITIES = {"ok": "passed", "slow": "wrong", "failed": "wrong", "unclear": "doubtful", "fast": "note"}
@@ -235,15 +200,14 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
         "failed": say("failed"),
         "unclear": say("unclear"),
     }
-    expected = None if one.of_expected is None else 100 * one.of_expected
     return el(
         "tr",
         el("th", one.host, scope="row"),
         el("td", el("span", words[one.verdict], class_=f"severity {_SEVERITIES[one.verdict]}")),
-        _number(one.value, NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}"),
-        _number(one.away, fleet_text.away(one)),
-        _number(one.interval[0] if one.interval else None, fleet_text.interval(one)),
-        _number(expected, NOTHING if expected is None else f"{expected:.1f} %") if fleet.expected else None,
+        number_cell(NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}", one.value),
+        number_cell(fleet_view.away(one), one.away),
+        number_cell(fleet_view.interval(one), one.interval[0] if one.interval else None),
+        number_cell(fleet_view.of_expected(one), one.of_expected) if fleet.expected else None,
         _cable(cables.get(one.host), say) if fleet.links else None,
         _arithmetic(one, fleet, say) if fleet.proofs else None,
         el("td", retold("; ".join((*one.reasons, *one.remarks)), say)),
@@ -253,10 +217,10 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
 def _cable(cable: Cable | None, say: Say) -> Markup:
     """A host may be as fast as the others by itself behind a slow cable."""
     if cable is None:
-        return _number(None, NOTHING)
+        return number_cell(NOTHING, None)
     slow = [el("span", say("slow"), class_="severity wrong"), " "] if cable.slow else []
     carries = f"{number(cable.gigabytes_per_s)} GB/s"
-    return el("td", [*slow, carries], class_="number", data_key=f"{cable.gigabytes_per_s:.9g}")
+    return number_cell([*slow, carries], cable.gigabytes_per_s)
 
 
 def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
@@ -269,10 +233,6 @@ def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
     else:
         word, tone = say("open"), "doubtful"
     return el("td", el("span", word, class_=f"severity {tone}"))
-
-
-def _number(key: float | None, shown: str) -> Markup:
-    return el("td", shown, class_="number", data_key=None if key is None else f"{key:.9g}")
 
 
 def _signature(say: Say) -> Markup:
