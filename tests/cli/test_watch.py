@@ -14,7 +14,6 @@ from records import make_plan, make_record, renamed
 
 from trainmark.cli import liveness, watch
 from trainmark.report import live_screen
-from trainmark.report.live import MOST_POINTS, thinned
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Limits
 from trainmark.store.store import Store
@@ -284,14 +283,6 @@ def test_after_a_restart_the_step_is_where_the_ranks_went_on(store: Store) -> No
     frame = looked(run)
     assert (frame.live.step, frame.live.phase, frame.note) == (10, "train", None)
     assert "started again 1 times" in drawn(frame)
-
-
-def test_a_long_curve_keeps_its_shape_in_few_points() -> None:
-    points = thinned([None, float("nan"), *map(float, range(100_000))])
-    assert MOST_POINTS // 2 <= len(points) <= MOST_POINTS
-    assert points == sorted(points)
-    assert points[-1] > 99_000
-    assert thinned([]) == []
 
 
 def test_following_ends_with_the_record_and_its_result(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,8 @@
-"""What can be said of a run while it goes on, from what its processes have written so far."""
+"""Computes speed, loss, lag and time left of a running training from what its processes have written so far."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,8 +12,6 @@ from trainmark.spec.rank_log import RankLog
 from trainmark.spec.run_folder import RunFolder
 from trainmark.spec.time_left import RECENT_STEPS, time_left_s
 from trainmark.spec.topology import Topology
-
-MOST_POINTS = 256
 
 
 class Speed(NamedTuple):
@@ -110,12 +107,13 @@ class Live:
     @property
     def usual_s(self) -> float:
         """What the longest of the last steps took."""
-        return max(_whole_s(self.first), default=0.0)
+        recent, log = slice(-RECENT_STEPS, None), self.first
+        taken = zip(log.wait_ns[recent], log.compute_ns[recent], strict=True)
+        return max((wait + compute for wait, compute in taken), default=0) / 1e9
 
     @property
     def left_s(self) -> float | None:
-        """About how long the training still takes, by its last steps and what it has paused for; None where nobody can
-        know."""
+        """About how long the training still takes; None where nobody can know."""
         if self.plan is None or self.phase not in ("train", "evaluate"):
             return None
         return time_left_s(self.plan, self.first, step=self.step, elapsed_s=self.elapsed_s)
@@ -175,15 +173,3 @@ def phase(rank: RankLog) -> str:
     if rank.failed:
         return "failed"
     return "finish" if rank.phases_ns and rank.phase == "train" else rank.phase
-
-
-def thinned(values: Sequence[float | None]) -> list[float]:
-    """A series of any length in a few hundred points, each the mean of equally many neighbours."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    width = -(-len(known) // MOST_POINTS) or 1
-    return [sum(part) / len(part) for at in range(0, len(known), width) if (part := known[at : at + width])]
-
-
-def _whole_s(rank: RankLog) -> list[float]:
-    recent = slice(-RECENT_STEPS, None)
-    return [(wait + compute) / 1e9 for wait, compute in zip(rank.wait_ns[recent], rank.compute_ns[recent], strict=True)]

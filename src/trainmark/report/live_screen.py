@@ -1,4 +1,4 @@
-"""Draws a run that goes on: a frame for a terminal, a line for a log, a document for programs."""
+"""Draws a running training: a frame for a terminal, a line for a log, a document for programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trainmark.report.live import Live, phase, thinned
+from trainmark.report.live import Live, phase
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
 from trainmark.spec.format import goal, number, plus_minus, with_unit
@@ -17,17 +17,20 @@ from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from trainmark.spec.events import DeviceReading
-    from trainmark.spec.record import Quality, Record
-    from trainmark.spec.run_folder import NodeSamples
+    from trainmark.spec.record import Record
 
 ASKED = ("workload", "recipe_name", "platform", "topology", "precision")
-MOST_RANKS = 6
-MOST_DEVICES = 8
+MAX_RANKS = 6
+MAX_DEVICES = 8
 SILENT_S = 15.0
 """Ranks write about twice a second, or once a step: a longer silence is worth a word."""
 SILENT_STEPS = 3
-_GIB = 2.0**30
-_READINGS = {"power_w": ("W", 1.0), "temperature_c": ("°C", 1.0), "memory_used_bytes": ("GiB", _GIB)}
+_READINGS = {
+    "power_w": ("W", 1.0),
+    "temperature_c": ("°C", 1.0),
+    "memory_used_bytes": ("GiB", 2.0**30),
+    "utilisation_percent": ("% busy", 1.0),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +80,7 @@ def line(frame: Frame) -> str:
 
 
 def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
-    """The whole picture, a fact a line."""
+    """The whole frame, one fact per line."""
     from trainmark.report.describe import PLAIN_SPARKS, SPARKS, spark
 
     live = frame.live
@@ -90,7 +93,8 @@ def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
         pairs.append(("speed", said))
     if live.loss is not None:
         heights = SPARKS if escape.carries(encoding, SPARKS) else PLAIN_SPARKS
-        curve = spark(thinned(live.first.loss), max(8, min(48, width - 30)), heights)
+        known = [loss for loss in live.first.loss if loss is not None and math.isfinite(loss)]
+        curve = spark(known, max(8, min(48, width - 30)), heights)
         pairs.append(("loss", f"{number(live.loss, 4)}  {curve}"))
     if said := _quality(live):
         pairs.append(("quality", said))
@@ -199,38 +203,30 @@ def _speed(live: Live) -> str | None:
 
 
 def _quality(live: Live) -> str | None:
-    evaluation = live.evaluation
-    quality = _target(live)
-    if evaluation is None or quality is None or quality.name not in evaluation.values:
-        return None
+    from trainmark.spec.record import Quality
     from trainmark.spec.target import reached, telling_digits
 
-    value = evaluation.values[quality.name]
-    if value is None or not math.isfinite(value):
-        return f"{quality_word(quality.name)} is not finite at step {evaluation.step}"
-    shown = with_unit(value, quality.unit, telling_digits(value, quality.goal, quality.better))
-    verdict = "reached" if reached(value, quality.goal, quality.better) else "not yet"
-    at = f"at step {evaluation.step}"
-    return f"{quality_word(quality.name)} {shown} {at}, target {goal(quality)}: {verdict}"
-
-
-def _target(live: Live) -> Quality | None:
-    from trainmark.spec.record import Quality
-
-    if live.plan is None or live.folder.head is None:
+    evaluation, head = live.evaluation, live.folder.head
+    if evaluation is None or head is None or live.plan is None or head.target.name not in evaluation.values:
         return None
-    target = live.folder.head.target
-    return Quality(name=target.name, unit=target.unit, goal=float(live.plan.recipe["target"]), better=target.better)
+    target, aim = head.target, float(live.plan.recipe["target"])
+    value, name = evaluation.values[target.name], quality_word(target.name)
+    if value is None or not math.isfinite(value):
+        return f"{name} is not finite at step {evaluation.step}"
+    shown = with_unit(value, target.unit, telling_digits(value, aim, target.better))
+    verdict = "reached" if reached(value, aim, target.better) else "not yet"
+    wanted = goal(Quality(name=target.name, unit=target.unit, goal=aim, better=target.better))
+    return f"{name} {shown} at step {evaluation.step}, target {wanted}: {verdict}"
 
 
 def _ranks(live: Live) -> str:
     found = live.lateness()
     said = []
-    for late in found[:MOST_RANKS]:
+    for late in found[:MAX_RANKS]:
         percent = "" if late.percent is None else f" +{late.percent:.1f} %"
         steps = f" {late.steps} steps behind" if late.steps else ""
         said.append(f"{late.rank}{percent}{steps}")
-    more = f" and {len(found) - MOST_RANKS} more" if len(found) > MOST_RANKS else ""
+    more = f" and {len(found) - MAX_RANKS} more" if len(found) > MAX_RANKS else ""
     return f"{', '.join(said)}{more} (own computing, beside the fastest)"
 
 
@@ -242,34 +238,21 @@ def _left(live: Live) -> str:
 
 def _devices(live: Live) -> Iterator[str]:
     nodes = live.folder.nodes
-    several = sum(len(node.last) for node in nodes) > 1
-    shown = 0
+    readings = [(node, reading) for node in nodes for reading in sorted(node.last, key=lambda reading: reading.device)]
+    for node, reading in readings[:MAX_DEVICES]:
+        if said := _reading(reading):
+            where = f"{node.begin.host} " if len(nodes) > 1 and node.begin else ""
+            yield f"{where}{reading.device}: {said}" if len(readings) > 1 else said
     for node in nodes:
-        for reading in sorted(node.last, key=lambda reading: reading.device):
-            shown += 1
-            if shown <= MOST_DEVICES and (said := _reading(reading)):
-                where = f"{node.begin.host} " if len(nodes) > 1 and node.begin else ""
-                yield f"{where}{reading.device}: {said}" if several else said
-        if not node.last and (missing := _missing(node)):
-            yield missing
-    if shown > MOST_DEVICES:
-        yield f"and {shown - MOST_DEVICES} more"
+        if not node.last and node.unavailable:
+            yield f"unavailable: {'; '.join(sorted(set(node.unavailable.values())))}"
+    if len(readings) > MAX_DEVICES:
+        yield f"and {len(readings) - MAX_DEVICES} more"
 
 
 def _reading(reading: DeviceReading) -> str:
-    found = [
-        f"{number(value / scale)} {unit}"
-        for name, (unit, scale) in _READINGS.items()
-        if (value := getattr(reading, name)) is not None
-    ]
-    if reading.utilisation_percent is not None:
-        found.append(f"{number(reading.utilisation_percent)} % busy")
-    return ", ".join(found)
-
-
-def _missing(node: NodeSamples) -> str | None:
-    reasons = sorted(set(node.unavailable.values()))
-    return f"unavailable: {'; '.join(reasons)}" if reasons else None
+    values = ((getattr(reading, name), unit, scale) for name, (unit, scale) in _READINGS.items())
+    return ", ".join(f"{number(value / scale)} {unit}" for value, unit, scale in values if value is not None)
 
 
 def _finite(value: Any) -> Any:
