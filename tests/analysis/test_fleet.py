@@ -14,9 +14,9 @@ from fleets import TEN, TWO_SLOW, device_telemetry, fleet_records, host_record, 
 from records import in_environment
 
 from trainmark.analysis import verification
-from trainmark.analysis.fleet import links, outliers, proofs
+from trainmark.analysis.fleet import links, outliers
 from trainmark.analysis.fleet.hosts import HostRuns, by_host
-from trainmark.analysis.fleet.verdict import Fleet, judge, to_json
+from trainmark.analysis.fleet.verdict import Fleet, find_proofs, judge, to_json
 from trainmark.report import fleet_view
 from trainmark.report.html import fleet_page
 from trainmark.spec.errors import UsageError
@@ -266,7 +266,7 @@ def verified(hosts: list[str], verdict: str = "equal", wrong_rank: int | None = 
 
 def with_proofs(*told: VerifyDocument) -> Fleet:
     names = {host: (host, f"{host}.site") for host in TEN}
-    return replace(judged(fleet_records(TEN)), proofs=tuple(proofs.of_hosts(told, names)))
+    return replace(judged(fleet_records(TEN)), proofs=tuple(find_proofs(told, names)))
 
 
 def test_a_fleet_whose_arithmetic_was_proved_on_every_host_is_accepted() -> None:

@@ -140,10 +140,9 @@ def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
 def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[FleetRuns, int]:
     from trainmark.analysis.fleet.hosts import of_saved_fleet
     from trainmark.launch import fleet
-    from trainmark.launch.ssh_fleet import JOBS
     from trainmark.store import fleets
 
-    jobs = JOBS if args.jobs is None else args.jobs
+    jobs = fleet.JOBS if args.jobs is None else args.jobs
     saved, path, code = fleet.run(options, args.hosts, jobs=jobs, rerun=args.rerun, say=say)
     result_is_kept()
     if args.links and not code:

@@ -1,25 +1,46 @@
-"""Runs one plan on every host of a list by itself, and resumes a fleet that was cut short."""
+"""Runs one plan on many hosts by ssh, each by itself and in parallel, and resumes a fleet that was cut short."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainmark import __version__, workloads
-from trainmark.launch import fill, planning, ssh, ssh_fleet
+from trainmark.launch import fill, planning, secret, ssh, ssh_run
 from trainmark.launch.options import RunOptions
 from trainmark.launch.session import store_of
-from trainmark.launch.ssh_fleet import JOBS, HostAnswer
+from trainmark.launch.signals import catching_signals
+from trainmark.launch.ssh import Host
+from trainmark.launch.ssh_run import RemoteNode
 from trainmark.spec import site
-from trainmark.spec.errors import UsageError
+from trainmark.spec.errors import TrainmarkError, UsageError
 from trainmark.spec.format import number
 from trainmark.spec.plan import Plan
+from trainmark.spec.record import Record
+from trainmark.spec.site import Site
 from trainmark.spec.topology import Topology
-from trainmark.store import fleets
+from trainmark.store import fleets, gather
 from trainmark.store.fleets import HostDone, SavedFleet
+from trainmark.store.store import Store
 
 Say = Callable[[str], None]
+JOBS = 32
+"""Hosts that run at a time by default: each holds a connection and a process here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostAnswer:
+    """What came of one host."""
+
+    host: str
+    records: tuple[Record, ...] = ()
+    """Each of them is in the store by now."""
+    failed: str = ""
+    """What went wrong, in a sentence."""
 
 
 def plan_of(options: RunOptions) -> Plan:
@@ -75,7 +96,7 @@ def run(
         if not options.quiet:
             say(_progress(answer, len(targets) - len(fleet.to_do), len(targets)))
 
-    code = ssh_fleet.run_on_each(
+    code = _run_on_each(
         [targets[host] for host in fleet.to_do],
         argv,
         Topology.parse(plan.topology),
@@ -94,3 +115,106 @@ def _progress(answer: HostAnswer, done: int, hosts: int) -> str:
     found = answer.records[-1].metrics.get("p_core")
     speed = f"{number(found.value)} {found.unit}" if found and found.value is not None else "no throughput"
     return f"host {answer.host}: {speed}, {done} of {hosts} done"
+
+
+def _run_on_each(
+    targets: Sequence[Host],
+    argv: Sequence[str],
+    topology: Topology,
+    known: Site,
+    store: Store,
+    *,
+    repeat: int = 1,
+    jobs: int = JOBS,
+    heard: Callable[[HostAnswer], None],
+) -> int:
+    """Runs `trainmark run WORDS` on every host; `heard` is called as each ends, for one at a time. Gives the exit
+    code of a signal that came meanwhile, else 0."""
+    ssh.look_up(targets[:1], known.remote)  # a wrong setting of ssh ends here and not on every host
+    job = _Job(argv=["run", *argv], topology=topology, site=known, store=store, repeat=repeat)
+
+    def attend(target: Host) -> None:
+        if not job.stop.is_set():
+            answer = job.answer(target)
+            with job.one_at_a_time:
+                heard(answer)
+
+    with catching_signals() as signals, ThreadPoolExecutor(max_workers=min(jobs, len(targets))) as pool:
+        left = {pool.submit(attend, target) for target in targets}
+        while left:
+            ended, left = wait(left, timeout=ssh_run.POLL_S)
+            if signals:
+                job.stop.set()
+            if len(signals) > 1:
+                job.stop_now.set()
+            for one in ended:
+                one.result()  # an internal error is raised here
+    return 128 + signals[0] if signals else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    argv: list[str]
+    topology: Topology
+    site: Site
+    store: Store
+    repeat: int
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Hosts are asked to end."""
+    stop_now: threading.Event = field(default_factory=threading.Event)
+    """And are not waited for."""
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever reads or writes a document: two threads in which msgspec learns a type at once crash it."""
+
+    def answer(self, target: Host) -> HostAnswer:
+        records: list[Record] = []
+        failed = ""
+        for _ in range(self.repeat):
+            try:
+                record, failed = self._run(target)
+            except TrainmarkError as error:
+                record, failed = None, str(error)
+            if record:
+                records.append(record)
+            if failed:
+                break
+        return HostAnswer(host=target.host, records=tuple(records), failed=failed)
+
+    def _run(self, target: Host) -> tuple[Record | None, str]:
+        remote = self.site.remote
+        address = ssh.look_up([target], remote)
+        line = ssh.remote_command(self.argv, 0, self.topology, address, self.site)
+        side = RemoteNode(target.host, ssh.ssh_command(target, remote, line), leads=True, show=False)
+        try:
+            side.tell(secret.make())
+            self._wait_for(side)
+        finally:
+            side.kill()
+        if (document := side.document()) is None:
+            error = ssh_run.error_of(side, remote)
+            return None, "it was interrupted" if self.stop.is_set() else str(error)
+        with self.one_at_a_time:
+            record = ssh_run.record_of(document, target.host)
+        if side.folder is not None:
+            ssh_run.fetch_or_say_why(target, remote, side.folder, record.run_id, self.store.folder)
+        with self.one_at_a_time:
+            if not self.store.path(record.run_id).exists():  # the host may share this store
+                record = gather.with_series(record, self.store.runs / record.run_id)
+                self.store.add(record)
+        code = side.process.returncode
+        if self.stop.is_set() and code:
+            return record, "it was interrupted"
+        return record, f"its run ended with exit code {code}: {record.ended}" if code else ""
+
+    def _wait_for(self, side: RemoteNode) -> None:
+        """Until it has ended, which it is asked to where we are to stop."""
+        gone_at_s: float | None = None
+        while not side.ended:
+            if self.stop.is_set() and gone_at_s is None:
+                side.let_go()
+                gone_at_s = time.monotonic()
+            if gone_at_s is not None and time.monotonic() - gone_at_s > ssh_run.END_LIMIT_S:
+                return
+            if self.stop_now.is_set():
+                return
+            time.sleep(ssh_run.POLL_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist, fmean, median
 from typing import Any, Literal
@@ -15,14 +15,14 @@ from trainmark.analysis.compare.quantities import Compared
 from trainmark.analysis.fleet import causes, links as link_judge, outliers
 from trainmark.analysis.fleet.hosts import FleetRuns, HostRuns, check_alike
 from trainmark.analysis.fleet.links import MIN_HOSTS, FleetLinks
-from trainmark.analysis.fleet.proofs import HostProof, of_hosts
 from trainmark.analysis.subject import Subject
+from trainmark.analysis.verification import line
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import device_name, number
 from trainmark.spec.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
 from trainmark.spec.record import Record
 from trainmark.spec.site import Expected
-from trainmark.spec.verify import VerifyDocument
+from trainmark.spec.verify import Verdict as ProofVerdict, VerifyDocument
 
 MAX_BLIND = 0.20
 """Where a host that is slower by this share would not be found, nothing is said of the fleet."""
@@ -53,6 +53,21 @@ class FleetHost:
     """Why it is not ok, and what may explain it, in sentences."""
     remarks: tuple[str, ...] = ()
     """In what it is unlike the fleet, in sentences; no fault by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostProof:
+    """One verify, as it is of one host."""
+
+    host: str
+    verify_id: str
+    created: str
+    sentence: str
+    """Of the whole verify."""
+    verdict: ProofVerdict
+    """Of this host alone."""
+    wrong: tuple[str, ...] = ()
+    """What came out wrong on it, in sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +144,35 @@ def judge_runs(
         fleet = replace(fleet, faults=(*fleet.faults, f"the links could not be measured: {measured.failed}"))
     # a verify may know a host by what it calls itself
     names = {one.host: (one.host, *(record.hosts[0] for record in one.records[-1:])) for one in runs.hosts}
-    fleet = replace(fleet, proofs=tuple(of_hosts(verifies, names)))
+    fleet = replace(fleet, proofs=tuple(find_proofs(verifies, names)))
     for one in verifies:
         if not any(proof.verify_id == one.verify_id for proof in fleet.proofs):
             raise UsageError(f"verify {one.verify_id} was on {', '.join(one.hosts)}, and none of them is of this fleet")
     return fleet
+
+
+def find_proofs(verifies: Iterable[VerifyDocument], names: Mapping[str, Sequence[str]]) -> Iterator[HostProof]:
+    """Of each host every verify it took part in; `names` says by which names a host may be known over there."""
+    for one in verifies:
+        for host, known in names.items():
+            if not {*known} & {*one.hosts}:
+                continue
+            wrong = tuple(
+                line(each, one.hosts)
+                for each in one.differences
+                if each.rank < len(one.hosts) and one.hosts[each.rank] in known
+            )
+            verdict = one.verdict
+            if one.verdict == "wrong" and not wrong:
+                verdict = "equal"  # what is wrong is another's doing
+            yield HostProof(
+                host=host,
+                verify_id=one.verify_id,
+                created=one.created,
+                sentence=one.sentence,
+                verdict=verdict,
+                wrong=wrong if verdict == "wrong" else (),
+            )
 
 
 def judge(
