@@ -120,7 +120,7 @@ def throughput_alias(word: str) -> str:
 
 
 def points_by_topology(records: Sequence[Record], alias: str) -> tuple[Point, ...]:
-    """Repeats pooled, smallest topology first; runs that are not valid or not alike are refused."""
+    """Pools repeats, smallest topology first; refuses runs that are not valid or not alike."""
     _kind(records)
     return _points(records, alias)
 
@@ -163,7 +163,7 @@ def to_json(found: Scaling) -> dict[str, Any]:
     }
 
 
-def pooled(quantities: Sequence[Quantity]) -> Quantity:
+def pool(quantities: Sequence[Quantity]) -> Quantity:
     """The mean of repeats with the interval that `compare` gives them as well; a single run keeps its own."""
     mean, interval = of_repeats([_known(quantity) for quantity in quantities])
     if len(quantities) == 1:
@@ -193,8 +193,7 @@ def _points(records: Sequence[Record], alias: str) -> tuple[Point, ...]:
     for record in _by_size(records):
         by_topology.setdefault(Topology.parse(record.plan.topology), []).append(record)
     throughputs = {
-        topology: pooled([_throughput(record, alias) for record in members])
-        for topology, members in by_topology.items()
+        topology: pool([_throughput(record, alias) for record in members]) for topology, members in by_topology.items()
     }
     base = next(iter(throughputs))
     return tuple(

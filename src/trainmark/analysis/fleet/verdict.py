@@ -201,7 +201,7 @@ def judge(
     known = [_Known.of(host, compared) for host in hosts if host.records]
     sure = [one for one in known if one.error is not None]
     found = _outliers(sure, compared, threshold)
-    judged = [_judged(one, compared, found, sure, reference) for one in known]
+    judged = [_judge_host(one, compared, found, sure, reference) for one in known]
     unsure = [f"host {one.host} cannot be judged" for one in judged if one.verdict == "unclear"]
     unsure += _too_few(sure, compared, threshold, reference) if found is None else _blind(found)
     centre = found.centre if found else median(one.value for one in sure) if sure else None
@@ -211,7 +211,7 @@ def judge(
     return Fleet(
         metric=compared.name,
         threshold=threshold,
-        hosts=tuple(sorted([*failed, *_explained(judged, newest)], key=lambda one: _badness(one, compared))),
+        hosts=tuple(sorted([*failed, *_explain_hosts(judged, newest)], key=lambda one: _badness(one, compared))),
         unit=quantities.of_record(first, compared)[1],
         workload=first.plan.workload,
         recipe_name=first.plan.recipe_name,
@@ -302,7 +302,7 @@ def _outliers(sure: Sequence[_Known], compared: Compared, threshold: float) -> o
     return outliers.find([one.value for one in sure], [one.error or 0.0 for one in sure], floor=floor)
 
 
-def _judged(
+def _judge_host(
     one: _Known,
     compared: Compared,
     found: outliers.Outliers | None,
@@ -382,7 +382,7 @@ def _slow_as_a_whole(found: outliers.Outliers, reference: Expected, compared: Co
         )
 
 
-def _explained(judged: Sequence[FleetHost], newest: Mapping[str, Record]) -> Iterator[FleetHost]:
+def _explain_hosts(judged: Sequence[FleetHost], newest: Mapping[str, Record]) -> Iterator[FleetHost]:
     """The hosts with what telemetry, doubts and software say of those that are not as the others."""
     seen = {host: causes.figures(record) for host, record in newest.items()}
     usual = causes.usual(list(seen.values()))

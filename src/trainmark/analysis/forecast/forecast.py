@@ -93,8 +93,10 @@ def _basis(known: Known) -> str:
         return f"Known from {sizes}: there a device loses {loss:.1f} % per doubling, published clusters {usual}."
     levels = {level for level, _ in known.exchange.levels}
     missing = "" if levels == {"node", "nodes"} else f", but none {'inside' if 'nodes' in levels else 'between'} nodes"
-    beyond = f"beyond that {loss:.1f} %" if known.several else f"in all at least {usual}, as published clusters do"
-    return f"Known from {sizes} and the links there{missing}: a device loses what its exchange takes, {beyond}."
+    beyond = f"{loss:.1f} % per doubling beyond that"
+    if not known.several:
+        beyond = f"in all at least {usual} per doubling, as published clusters do"
+    return f"Known from {sizes} and the links there{missing}: a device loses what its exchange takes, and {beyond}."
 
 
 def _size_notes(known: Known, speeds: Sequence[RateForecast], assumed: Assumptions) -> Iterator[str]:
