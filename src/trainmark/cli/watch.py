@@ -17,7 +17,7 @@ from trainmark.spec.retold import told
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trainmark.report.live_screen import Frame
+    from trainmark.report.live_screen import Live
     from trainmark.store.store import Store
 
 HELP = "Watch a run go on, from another terminal."
@@ -67,18 +67,16 @@ class Watched:
         now_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        from trainmark.report.live import Live
         from trainmark.spec.rank_log import RECENT_STEPS
         from trainmark.spec.run_folder import RunFolder
 
         self.folder = RunFolder(folder, keep=RECENT_STEPS)
         self.record = store.path(folder.name)
-        self.live = Live(folder=self.folder)
         self._now_s, self._wall_s = now_s, wall_s
         self._heard_at_s: float | None = None
 
-    def look(self) -> Frame:
-        from trainmark.report.live_screen import Frame
+    def look(self) -> Live:
+        from trainmark.report.live_screen import Live
 
         heard = self.folder.update()
         if self._heard_at_s is None:
@@ -87,7 +85,7 @@ class Watched:
             self._heard_at_s = self._now_s()
         silent_s = self._now_s() - self._heard_at_s
         gone = silent_s > SETTLE_S and self._nobody_is_there(silent_s) and not self.record.exists()
-        return Frame(live=self.live, silent_s=silent_s, gone=gone)
+        return Live(folder=self.folder, silent_s=silent_s, gone=gone)
 
     def _nobody_is_there(self, silent_s: float) -> bool:
         worked_on = is_worked_on(self.folder)
@@ -121,62 +119,62 @@ def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int
     with contextlib.ExitStack() as shown:
         show = _redraw(screen, shown) if sys.stdout.isatty() else _print_news(screen)
         while True:
-            frame = watched.look()
-            show(frame)
-            if watched.record.exists() or (frame.gone and (frame.silent_s or 0.0) > RECORD_LIMIT_S):
+            run = watched.look()
+            show(run)
+            if watched.record.exists() or (run.gone and (run.silent_s or 0.0) > RECORD_LIMIT_S):
                 break
             pause(LOOK_EVERY_S)
     if watched.record.exists():
         return _tell_result(watched)
-    say(escape.terminal(f"run {watched.live.run_id}: {frame.note}; see 'trainmark show {watched.live.run_id}'"))
+    say(escape.terminal(f"run {run.run_id}: {run.note}; see 'trainmark show {run.run_id}'"))
     return 4
 
 
-def _redraw(screen: Console, shown: contextlib.ExitStack) -> Callable[[Frame], None]:
+def _redraw(screen: Console, shown: contextlib.ExitStack) -> Callable[[Live], None]:
     """On a terminal: a frame that is drawn over the last one."""
-    from rich.live import Live
+    from rich import live as rich_live
     from rich.text import Text
 
-    live = shown.enter_context(Live(console=screen, auto_refresh=False, transient=True))
-    return lambda frame: live.update(Text.from_ansi(_draw(frame, screen)), refresh=True)
+    live = shown.enter_context(rich_live.Live(console=screen, auto_refresh=False, transient=True))
+    return lambda run: live.update(Text.from_ansi(_draw(run, screen)), refresh=True)
 
 
-def _print_news(screen: Console) -> Callable[[Frame], None]:
+def _print_news(screen: Console) -> Callable[[Live], None]:
     """Elsewhere: a line when there is news, and now and then."""
     from trainmark.report.live_screen import line
     from trainmark.spec import escape
 
     printed: tuple[object, float] = (None, -LINE_EVERY_S)
 
-    def show(frame: Frame) -> None:
+    def show(run: Live) -> None:
         nonlocal printed
         now = time.monotonic()
-        news = (frame.live.phase, len(frame.live.first.evaluations), frame.live.failure, frame.gone)
+        news = (run.phase, len(run.first.evaluations), run.failure, run.gone)
         if news != printed[0] or now - printed[1] >= LINE_EVERY_S:
             printed = news, now
-            screen.file.write(escape.fitted(told(line(frame)), screen.encoding) + "\n")
+            screen.file.write(escape.fitted(told(line(run)), screen.encoding) + "\n")
             screen.file.flush()
 
     return show
 
 
-def _draw(frame: Frame, screen: Console) -> str:
+def _draw(run: Live, screen: Console) -> str:
     from trainmark.report.live_screen import draw
 
     color = screen.color_system is not None and not screen.no_color
-    return draw(frame, width=screen.width, color=color, encoding=screen.encoding)
+    return draw(run, width=screen.width, color=color, encoding=screen.encoding)
 
 
 def _once(watched: Watched, *, as_json: bool) -> int:
     from trainmark.cli.terminal import console
     from trainmark.report.live_screen import document
 
-    frame, screen = watched.look(), console()
+    run, screen = watched.look(), console()
     if as_json:
         known = str(watched.record) if watched.record.exists() else None
-        screen.file.write(json.dumps({**document(frame), "record": known}, allow_nan=False) + "\n")
+        screen.file.write(json.dumps({**document(run), "record": known}, allow_nan=False) + "\n")
         return 0
-    screen.file.write(_draw(frame, screen))
+    screen.file.write(_draw(run, screen))
     return _tell_result(watched) if watched.record.exists() else 0
 
 

@@ -1,22 +1,26 @@
-"""Draws a running training: a frame for a terminal, a line for a log, a document for programs."""
+"""Shows a running training: a frame for a terminal, a line for a log, a document for programs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trainmark.report.live import Live, phase
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
 from trainmark.spec.format import goal, number, plus_minus, with_unit
+from trainmark.spec.plan import Plan
+from trainmark.spec.rank_log import RankLog
+from trainmark.spec.run_folder import RunFolder
+from trainmark.spec.time_left import RECENT_STEPS, time_left_s
+from trainmark.spec.topology import Topology
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
-    from trainmark.spec.events import DeviceReading
+    from trainmark.spec.events import DeviceReading, Evaluated
     from trainmark.spec.record import Record
 
 ASKED = ("workload", "recipe_name", "platform", "topology", "precision")
@@ -33,11 +37,30 @@ _READINGS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """What a look at a run found."""
+class Speed(NamedTuple):
+    """Throughput over the last steps, their wait for data included."""
 
-    live: Live
+    items_per_s: float
+    interval: tuple[float, float] | None
+    """95 % confidence; None with too few steps."""
+    steps: int
+
+
+class Late(NamedTuple):
+    """How far a rank is behind the others."""
+
+    rank: int
+    steps: int
+    """Behind the rank that has written most."""
+    percent: float | None
+    """Longer than the fastest rank's own computing; None where nothing can be compared yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A run as far as it has come."""
+
+    folder: RunFolder
     silent_s: float | None = None
     """How long no rank has written; None where the run's folder cannot tell."""
     gone: bool = False
@@ -46,14 +69,149 @@ class Frame:
     @property
     def note(self) -> str | None:
         """What is not as it should be, in words."""
-        if self.live.failure:
-            return self.live.failure
+        if self.failure:
+            return self.failure
         if self.gone:
             return "its processes are gone, and it has left no record"
-        if self.silent_s is None or self.live.over:
+        if self.silent_s is None or self.over:
             return None
-        silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * self.live.usual_s)
+        silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * self.usual_s)
         return f"no event for {duration(self.silent_s)}" if silent else None
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.run_id
+
+    @property
+    def plan(self) -> Plan | None:
+        """None until it could be read."""
+        return self.folder.plan
+
+    @property
+    def item(self) -> str | None:
+        return self.folder.head.item if self.folder.head else None
+
+    @property
+    def ranks(self) -> list[RankLog]:
+        return self.folder.logs
+
+    @property
+    def first(self) -> RankLog:
+        return next(iter(self.ranks), RankLog())
+
+    @property
+    def evaluation(self) -> Evaluated | None:
+        """The last one."""
+        return self.first.evaluations[-1] if self.first.evaluations else None
+
+    @property
+    def phase(self) -> str:
+        """Of the first rank; a failure of any goes before."""
+        return "failed" if any(rank.failed for rank in self.ranks) else phase(self.first)
+
+    @property
+    def over(self) -> bool:
+        """Every rank heard has said its last word."""
+        return bool(self.ranks) and all(rank.end or rank.failed for rank in self.ranks)
+
+    @property
+    def failure(self) -> str | None:
+        if self.folder.fault:
+            return self.folder.fault.sentence
+        return next((f"rank {rank.rank}: {rank.failed.sentence}" for rank in self.ranks if rank.failed), None)
+
+    @property
+    def step(self) -> int:
+        """Steps that every rank has finished."""
+        return min((rank.step for rank in self.ranks), default=0)
+
+    @property
+    def devices(self) -> int:
+        return Topology.parse(self.plan.topology).devices if self.plan else max(1, len(self.ranks))
+
+    @property
+    def planned(self) -> int | None:
+        """The step at which the run ends at the latest, where that is a step."""
+        first = self.first
+        if self.plan is None:
+            return None
+        return self.plan.last_step(
+            first_step=first.first_step, steps_per_epoch=first.steps_per_epoch, items_per_step=first.items_per_step
+        )
+
+    @property
+    def elapsed_s(self) -> float | None:
+        return max((node.elapsed_s for node in self.folder.nodes if node.elapsed_s is not None), default=None)
+
+    @property
+    def usual_s(self) -> float:
+        """What the longest of the last steps took."""
+        recent, log = slice(-RECENT_STEPS, None), self.first
+        taken = zip(log.wait_ns[recent], log.compute_ns[recent], strict=True)
+        return max((wait + compute for wait, compute in taken), default=0) / 1e9
+
+    @property
+    def left_s(self) -> float | None:
+        """About how long the training still takes; None where nobody can know."""
+        if self.plan is None or self.phase not in ("train", "evaluate"):
+            return None
+        return time_left_s(self.plan, self.first, step=self.step, elapsed_s=self.elapsed_s)
+
+    @property
+    def loss(self) -> float | None:
+        """Of the last step all ranks have finished, as a mean over them."""
+        if not (common := self._common()):
+            return None
+        last = [rank.loss[part][-1] for rank, part in common]
+        known = [loss for loss in last if loss is not None and math.isfinite(loss)]
+        return sum(known) / len(known) if len(known) == len(last) else None
+
+    def speed(self) -> Speed | None:
+        """Over the steady part of the last steps; ranks on other machines that are not heard do as much as these."""
+        if not (common := self._common()):
+            return None
+        import numpy as np
+
+        from trainmark.spec import statistics
+
+        whole_s = [(np.array(rank.wait_ns[part]) + np.array(rank.compute_ns[part])) / 1e9 for rank, part in common]
+        step_s = max(whole_s, key=lambda taken: float(taken.sum()))
+        items = np.sum([rank.items[part] for rank, part in common], axis=0) * (self.devices / len(common))
+        start = statistics.steady_start(step_s, items)
+        step_s, items = step_s[start:], items[start:]
+        if step_s.sum() <= 0:
+            return None
+        found = statistics.mean_interval(step_s, items)
+        rate = float(items.sum() / step_s.sum())
+        return Speed(rate, (found.low, found.high) if found else None, int(step_s.size))
+
+    def lateness(self) -> list[Late]:
+        """Of every rank, the latest first."""
+        furthest = max((rank.step for rank in self.ranks), default=0)
+        # all ranks take equally long for a step, as the fast ones wait in their exchange: what is left tells them apart
+        own = [sum(rank.compute_ns[part]) - sum(rank.exchange_ns[part]) for rank, part in self._common()]
+        fastest = min(own, default=0)
+        found = [
+            Late(rank.rank, furthest - rank.step, 100 * (spent / fastest - 1) if fastest > 0 and len(own) > 1 else None)
+            for rank, spent in zip(self.ranks, own or [0] * len(self.ranks), strict=True)
+        ]
+        return sorted(found, key=lambda late: (-late.steps, -(late.percent or 0.0), late.rank))
+
+    def _common(self) -> list[tuple[RankLog, slice]]:
+        """Of each rank those of its last steps that all ranks have finished; nothing where there is none of them."""
+        ranks = self.ranks
+        high = min((rank.step for rank in ranks), default=0)
+        low = max((max(rank.kept_from, rank.step - RECENT_STEPS) for rank in ranks), default=0)
+        if low >= high:
+            return []
+        return [(rank, slice(low - rank.kept_from, high - rank.kept_from)) for rank in ranks]
+
+
+def phase(rank: RankLog) -> str:
+    """What a rank does, with the ends that its events tell apart from training."""
+    if rank.failed:
+        return "failed"
+    return "finish" if rank.phases_ns and rank.phase == "train" else rank.phase
 
 
 def duration(seconds: float) -> str:
@@ -65,13 +223,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def line(frame: Frame) -> str:
+def line(live: Live) -> str:
     """All that matters in one line, for a log; safe to print."""
-    live = frame.live
     parts = [f"step {_step(live)}"] if live.first.compute_ns else []
     if live.loss is not None:
         parts.append(f"loss {live.loss:.4f}")
-    parts += [said for said in (_speed(live), _quality(live), frame.note) if said]
+    parts += [said for said in (_speed(live), _quality(live), live.note) if said]
     elapsed = "" if live.elapsed_s is None else f" [{live.elapsed_s:5.0f} s]"
     if live.left_s is not None:
         parts.append(f"{_left(live)} left")
@@ -79,11 +236,10 @@ def line(frame: Frame) -> str:
     return escape.terminal(f"{what}{elapsed} {live.phase:8} {'  '.join(parts)}".rstrip())
 
 
-def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
+def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     """The whole frame, one fact per line."""
     from trainmark.report.describe import PLAIN_SPARKS, SPARKS, spark
 
-    live = frame.live
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
     writer.put(writer.text(" · ".join(asked), "bold"))
@@ -111,8 +267,8 @@ def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
     for name, value in pairs:
         drawn.add_row(writer.text(name), writer.text(value))
     writer.put(drawn)
-    if frame.note:
-        writer.put(writer.text(frame.note, "bold red" if live.failure or frame.gone else "yellow"))
+    if live.note:
+        writer.put(writer.text(live.note, "bold red" if live.failure or live.gone else "yellow"))
     return writer.drawn()
 
 
@@ -133,9 +289,9 @@ def result(record: Record) -> str:
     return escape.terminal(f"{what}: {'; '.join(parts)}")
 
 
-def document(frame: Frame) -> dict[str, Any]:
+def document(live: Live) -> dict[str, Any]:
     """The same for programs; what is not known is null."""
-    live, speed, head = frame.live, frame.live.speed(), frame.live.folder.head
+    speed, head = live.speed(), live.folder.head
     late = {entry.rank: entry for entry in live.lateness()}
     found = {
         "kind": "trainmark watch",
@@ -157,8 +313,8 @@ def document(frame: Frame) -> dict[str, Any]:
         },
         "elapsed_s": live.elapsed_s,
         "left_s": live.left_s,
-        "silent_s": frame.silent_s,
-        "note": frame.note,
+        "silent_s": live.silent_s,
+        "note": live.note,
         "ranks": [
             {
                 "rank": rank.rank,

@@ -9,7 +9,7 @@ from records import make_record
 
 from trainmark.analysis.forecast.forecast import forecast_next_sizes
 from trainmark.cli.main import main
-from trainmark.report.html import document, forecast_chart, forecast_page
+from trainmark.report.html import document, forecast_page
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
@@ -94,4 +94,4 @@ def test_the_back_test_has_no_page(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_kinds_have_words_for_readers() -> None:
-    assert forecast_chart.kind_word("of a newer version", str) == "of a newer version"
+    assert forecast_page.kind_word("of a newer version", str) == "of a newer version"

@@ -9,7 +9,15 @@ from trainmark.analysis.fleet.links import Cable, FleetLinks
 from trainmark.analysis.fleet.verdict import Fleet, FleetHost
 from trainmark.report import fleet_view
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import STYLE, number_cell, page_footer, page_header, sortable_table, whole_page
+from trainmark.report.html.frame import (
+    STYLE,
+    number_cell,
+    page_footer,
+    page_header,
+    skip_link,
+    sortable_table,
+    whole_page,
+)
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.retold import retold
@@ -35,7 +43,7 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
     title = say("Acceptance of {count} hosts").format(count=len(fleet.hosts))
     facts = [fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device, fleet.created[:10]]
     body = [
-        el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
+        skip_link(say),
         page_header(title, facts, say),
         el("main", _verdict(fleet, say), _maps(fleet, say), _hosts(fleet, say), _signature(say)),
         page_footer(trainmark, say, say("made {date}").format(date=made)),
@@ -173,7 +181,7 @@ def _hosts(fleet: Fleet, say: Say) -> Markup:
     ]
     cables = {one.host: one for one in fleet.links.cables} if fleet.links else {}
     rows = [_row(one, fleet, cables, say) for one in fleet.hosts]
-    return sortable_table(say("Hosts"), heads, rows)
+    return el("section", el("h2", say("Hosts"), id="summary-title"), sortable_table(heads, rows))
 
 
 _SEVERITIES = {"ok": "passed", "slow": "wrong", "failed": "wrong", "unclear": "doubtful", "fast": "note"}
