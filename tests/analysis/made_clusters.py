@@ -10,7 +10,7 @@ from typing import Any
 from records import make_record
 
 from trainmark.spec.links import LinkLevel, fitted
-from trainmark.spec.machine import BatchTry, Environment, ExchangeShape, FillSearch
+from trainmark.spec.machine import Environment, ExchangeShape
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
 from trainmark.spec.timeline import RankTrace, Timeline
@@ -72,7 +72,7 @@ class Cluster:
         cover_s = self.own_s(batch) * (self.backward if self.parallel == "ddp" else 1.0)
         return wire_s - min(wire_s, cover_s) * (1 - 1 / self.messages)
 
-    def record(self, words: str, batch: int = BATCH, *, steps: int = 60, fill: bool = False, **changes: Any) -> Record:
+    def record(self, words: str, batch: int = BATCH, *, steps: int = 60, **changes: Any) -> Record:
         topology = Topology.parse(words)
         draw = random.Random(f"{self.seed} {words} {batch}")
         devices = topology.devices
@@ -100,7 +100,7 @@ class Cluster:
             plan={"topology": words, "recipe": {"batch_per_device": batch}},
             timeline=Timeline(ranks=traces),
             metrics={"p_core": Quantity(value=rate, unit="images/s", interval=(rate / 1.01, rate * 1.01))},
-            environment=self.environment(topology, fill=fill),
+            environment=self.environment(topology),
             **changes,
         )
 
@@ -108,7 +108,7 @@ class Cluster:
         """What a run would measure."""
         return self.record(words, batch).metrics["p_core"].value or math.nan
 
-    def environment(self, topology: Topology, *, fill: bool) -> Environment:
+    def environment(self, topology: Topology) -> Environment:
         levels = []
         for level, ranks in (("node", topology.devices_per_node), ("nodes", topology.nodes)):
             for collective in ("all-reduce", "all-gather", "reduce-scatter") if ranks > 1 else ():
@@ -125,9 +125,4 @@ class Cluster:
             last_bytes=self.bytes // self.messages,
             backward_s=self.backward * self.own_s() if self.parallel == "ddp" else None,
         )
-        tries = [BatchTry(batch=batch, step_s=self.own_s(batch)) for batch in (8, 16, BATCH)]
-        return Environment(
-            link_levels=levels,
-            exchange=shape if topology.devices > 1 else None,
-            fill=FillSearch(batch_per_device=BATCH, reason="", curve=tries) if fill else None,
-        )
+        return Environment(link_levels=levels, exchange=shape if topology.devices > 1 else None)

@@ -14,10 +14,10 @@ from fleets import TEN, TWO_SLOW, device_telemetry, fleet_records, host_record, 
 from records import in_environment
 
 from trainmark.analysis import verification
-from trainmark.analysis.fleet import links, outliers, proofs
+from trainmark.analysis.fleet import links, outliers
 from trainmark.analysis.fleet.hosts import HostRuns, by_host
-from trainmark.analysis.fleet.verdict import Fleet, judge, to_json
-from trainmark.report import fleet_junit, fleet_table, fleet_text
+from trainmark.analysis.fleet.verdict import Fleet, find_proofs, judge, to_json
+from trainmark.report import fleet_view
 from trainmark.report.html import fleet_page
 from trainmark.spec.errors import UsageError
 from trainmark.spec.format import pairs_summary
@@ -88,7 +88,7 @@ def test_hosts_that_left_no_run_at_all_are_missed() -> None:
     assert judged(fleet_records(TEN), wanted=10).exit_code == 0
     fleet = judged(fleet_records(TEN), wanted=12)
     assert fleet.faults == ("12 hosts are to be judged and only 10 left a run",)
-    assert fleet_text.headline(fleet).startswith("not accepted; faults of the fleet as a whole: 1; the median is")
+    assert fleet_view.headline(fleet).startswith("not accepted; faults of the fleet as a whole: 1; the median is")
     assert fleet.exit_code == 6
 
 
@@ -248,7 +248,7 @@ def test_two_nodes_have_one_way_and_nothing_to_hold_it_against() -> None:
     found = links.judge(["a", "b"], pair_links(2))
     assert (found.slow, found.smallest, found.whole) == (False, None, True)
     said = "two hosts have one link, and nothing to hold it against: it carries 10.0 GB/s"
-    assert [*fleet_text.link_sentences(found)] == [said]
+    assert [*fleet_view.link_sentences(found)] == [said]
     assert pairs_summary(pair_links(2), 1) == "nodes 0 and 1 carry 10 GB/s"
 
 
@@ -266,22 +266,22 @@ def verified(hosts: list[str], verdict: str = "equal", wrong_rank: int | None = 
 
 def with_proofs(*told: VerifyDocument) -> Fleet:
     names = {host: (host, f"{host}.site") for host in TEN}
-    return replace(judged(fleet_records(TEN)), proofs=tuple(proofs.of_hosts(told, names)))
+    return replace(judged(fleet_records(TEN)), proofs=tuple(find_proofs(told, names)))
 
 
 def test_a_fleet_whose_arithmetic_was_proved_on_every_host_is_accepted() -> None:
     fleet = with_proofs(verified([f"{host}.site" for host in TEN]))
     assert (fleet.outcome, len(fleet.proofs), fleet.unproved) == ("accepted", 10, ())
-    assert "verify v1 of 2026-01-01 on 10 of 10 hosts: 2 rounds of 30 steps on 10 ranks" in fleet_table.render(fleet)
+    assert "verify v1 of 2026-01-01 on 10 of 10 hosts: 2 rounds of 30 steps on 10 ranks" in fleet_view.render(fleet)
 
 
 def test_the_host_that_computes_wrongly_fails_the_fleet_and_no_other_is_blamed() -> None:
     fleet = with_proofs(verified([*TEN], "wrong", wrong_rank=4))
     assert fleet.exit_code == 6 and [one.host for one in fleet.proved("wrong")] == ["node04"]
-    said = " ".join(fleet_table.render(fleet).split())
+    said = " ".join(fleet_view.render(fleet).split())
     assert "the arithmetic of host node04 is wrong: round 2, step 3, rank 4 on node04: loss is not what" in said
     assert "not accepted; wrong arithmetic: 1 of 10" in said
-    cases = {case.get("name"): case for case in fromstring(fleet_junit.to_junit(fleet)).iter("testcase")}
+    cases = {case.get("name"): case for case in fromstring(fleet_view.to_junit(fleet)).iter("testcase")}
     failed = [name for name, case in cases.items() if case.find("failure") is not None]
     assert failed == ["arithmetic of host node04"] and "arithmetic of host node05" in cases
     page = fleet_page.render(fleet, language="en", trainmark="0", made="2026-01-01")
@@ -292,5 +292,5 @@ def test_the_host_that_computes_wrongly_fails_the_fleet_and_no_other_is_blamed()
 def test_hosts_that_nobody_verified_and_proofs_that_are_open_leave_the_fleet_open() -> None:
     some = with_proofs(verified([host for host in TEN if host != "node09"]))
     assert some.exit_code == 7 and some.unproved == ("node09",)
-    assert "nobody verified the arithmetic of hosts node09" in fleet_table.render(some)
+    assert "nobody verified the arithmetic of hosts node09" in fleet_view.render(some)
     assert with_proofs(verified([*TEN], "incomplete")).exit_code == 7

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from records import make_record
 
-from trainmark.analysis.forecast import law, rates, sizes, until
+from trainmark.analysis.forecast import cost, inputs, rates, scaling_law
 from trainmark.analysis.forecast.backtest import backtest
-from trainmark.analysis.forecast.clusters import Chain, chains, points
-from trainmark.analysis.forecast.law import Size
-from trainmark.analysis.forecast.sizes import Known
+from trainmark.analysis.forecast.clusters import Chain, chains, table
+from trainmark.analysis.forecast.inputs import Known
+from trainmark.analysis.forecast.scaling_law import Size
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.published import library
 from trainmark.spec.errors import UsageError
@@ -26,7 +26,7 @@ from trainmark.spec.record import Evaluation, Quality, Record
 from trainmark.spec.topology import Topology
 
 
-def size(topology: str, rate: float, error: float = law.RUN_ERROR) -> Size:
+def size(topology: str, rate: float, error: float = scaling_law.RUN_ERROR) -> Size:
     return Size(topology=Topology.parse(topology), rate=rate, error=error)
 
 
@@ -61,17 +61,17 @@ def record(run_id: str, topology: str, p_core: float, *, reached: int | None = N
 @pytest.mark.parametrize("loss", [-0.005, -0.02, -0.05])
 def test_the_loss_of_a_cluster_is_found_from_three_of_its_sizes(loss: float) -> None:
     seen = [cluster(topology, loss) for topology in ("1x1", "1x8", "4x8")]
-    assert law.loss_a_doubling(seen) == pytest.approx(loss, abs=0.002)
+    assert scaling_law.fit_loss(seen) == pytest.approx(loss, abs=0.002)
     found = rates.forecast(known(*seen), Topology.parse("16x8"))
     assert found.kind == rates.FORECAST
     assert found.rate == pytest.approx(cluster("16x8", loss).rate, rel=0.01)
 
 
 def test_one_size_goes_by_what_published_clusters_lose() -> None:
-    assert law.loss_a_doubling([size("1x8", 800)]) == pytest.approx(law.USUAL_LOSS)
+    assert scaling_law.fit_loss([size("1x8", 800)]) == pytest.approx(scaling_law.USUAL_LOSS)
     found = rates.forecast(known(size("1x8", 800)), Topology.parse("4x8"))
-    assert found.rate == pytest.approx(3200 * math.exp(2 * law.USUAL_LOSS))
-    assert found.efficiency == pytest.approx(math.exp(2 * law.USUAL_LOSS))
+    assert found.rate == pytest.approx(3200 * math.exp(2 * scaling_law.USUAL_LOSS))
+    assert found.efficiency == pytest.approx(math.exp(2 * scaling_law.USUAL_LOSS))
 
 
 def test_a_measured_size_is_not_forecast() -> None:
@@ -104,7 +104,7 @@ def test_far_beyond_the_largest_size_it_is_an_order_of_magnitude_and_the_range_w
 def published(workload: str, metric: str) -> Iterator[tuple[Known, float]]:
     for group in published_scalings(library.rows(workload)):
         outcome = next((getattr(point.row, metric) for point in group.points if point.row.topology == "2x8"), None)
-        found = sizes.of_published(group, metric, below=16)
+        found = inputs.of_published(group, metric, below=16)
         if found and outcome:
             yield found, outcome
 
@@ -114,7 +114,7 @@ def test_two_nodes_of_the_published_tables_are_forecast_within_five_percent(work
     found = list(published(workload, "p_core"))
     assert found
     for seen, outcome in found:
-        assert seen.basis == "several sizes"
+        assert seen.several
         forecast = rates.forecast(seen, Topology.parse("2x8"))
         assert forecast.rate == pytest.approx(outcome, rel=0.05)
         assert forecast.interval is not None
@@ -129,7 +129,7 @@ def test_a_published_row_that_contradicts_its_neighbours_is_named_and_not_believ
 
 
 def test_a_range_holds_as_many_published_outcomes_as_it_is_made_for() -> None:
-    assert len(points()) > 400
+    assert len(table()) > 400
     found = backtest(chains())
     assert found.count > 90
     assert 0.85 <= found.coverage <= 0.95
@@ -145,33 +145,33 @@ def test_a_range_holds_the_outcomes_of_clusters_like_those_it_was_made_from() ->
         noisy = [(n, n * math.exp(loss * math.log2(n) + draw.gauss(0, 0.01))) for n in (8, 16)]
         return Chain(round="drawn", submitter=str(number), benchmark="any", accelerator="any", rates=tuple(noisy))
 
-    reach = law.reach([drawn(number) for number in range(300)], several=False)
-    later = law.errors([drawn(number) for number in range(1000)], several=False)
+    reach = scaling_law.measure_reach([drawn(number) for number in range(300)], several=False)
+    later = scaling_law.measure_errors([drawn(number) for number in range(1000)], several=False)
     inside = sum(reach.low <= error <= reach.high for error, _ in later)
     assert 860 < inside < 940
 
 
 def test_runs_that_shared_out_one_batch_or_are_noisy_carry_no_forecast() -> None:
     with pytest.raises(UsageError, match="known to ±20 % only"):
-        sizes.of_records([record("a", "1x1", 100, half=0.2)])
+        inputs.of_records([record("a", "1x1", 100, half=0.2)])
     strong = make_record(
         run_id="b",
         plan={"topology": "1x2", "recipe": {"batch_per_device": 16, "epochs": 90}},
         metrics={"p_core": Quantity(value=150, unit="images/s")},
     )
     with pytest.raises(UsageError, match="one batch_per_device"):
-        sizes.of_records([record("a", "1x1", 100), strong])
+        inputs.of_records([record("a", "1x1", 100), strong])
 
 
 def test_time_energy_and_cost_follow_from_the_work_of_a_run_that_met_its_target() -> None:
     runs = [record("one", "1x1", 100), record("eight", "1x8", 784, reached=4)]
-    seen = sizes.of_records(runs)
-    work = until.work(runs)
+    seen = inputs.of_records(runs)
+    work = cost.measure_work(runs)
     assert work.why == "step 4, at which run eight met its target"
     assert work.items == pytest.approx(4 * work.items_per_step)
     rate = rates.forecast(seen, Topology.parse("2x8"))
-    price = until.Price(device_hour=2.0, currency="EUR", pue=1.5)
-    found = until.outcome(work, rate, price)
+    price = Price(device_hour=2.0, currency="EUR", pue=1.5)
+    found = cost.forecast_cost(work, rate, price)
     assert found is not None and rate.rate is not None
     assert found.availability == 1.0
     assert found.time_s.value == pytest.approx(sum(found.parts_s.values()))
@@ -186,21 +186,21 @@ def test_time_energy_and_cost_follow_from_the_work_of_a_run_that_met_its_target(
 
 def test_so_much_training_may_be_asked_for_instead() -> None:
     runs = [record("one", "1x1", 100)]
-    assert until.work(runs, "1e6 items").items == 1e6
-    ten, twenty = (until.work(runs, f"{count} epochs").items for count in (10, 20))
+    assert cost.measure_work(runs, "1e6 items").items == 1e6
+    ten, twenty = (cost.measure_work(runs, f"{count} epochs").items for count in (10, 20))
     assert twenty == pytest.approx(2 * ten)
-    assert until.work(runs).why == "the recipe's 90 epochs: no run here has met its target"
+    assert cost.measure_work(runs).why == "the recipe's 90 epochs: no run here has met its target"
     with pytest.raises(UsageError, match="is not 'target', 'N epochs'"):
-        until.work(runs, "soon")
+        cost.measure_work(runs, "soon")
 
 
 def test_failures_are_reckoned_with_where_there_are_many_devices() -> None:
     runs = [record("eight", "1x8", 784)]
-    seen, work = sizes.of_records(runs), until.work(runs, "1e12 items")
+    seen, work = inputs.of_records(runs), cost.measure_work(runs, "1e12 items")
 
-    def available(topology: str, hours: float = until.DEVICE_HOURS_A_FAILURE) -> float:
+    def available(topology: str, hours: float = cost.MTBF_DEVICE_HOURS) -> float:
         rate = rates.forecast(seen, Topology.parse(topology))
-        found = until.outcome(work, rate, until.Price(), device_hours_a_failure=hours)
+        found = cost.forecast_cost(work, rate, Price(), mtbf_device_hours=hours)
         assert found is not None
         return found.availability
 
@@ -216,13 +216,13 @@ def test_checkpoints_and_idle_power_are_those_the_run_measured() -> None:
     told = Environment(checkpoint=CheckpointFacts(size_bytes=10**9, saves=3, save_s=600.0, restore_s=60.0))
     told = msgspec.structs.replace(told, idle_power_w=75.0)
     measured = dataclasses.replace(run, environment=told, metrics={**run.metrics, **power})
-    seen = sizes.of_records([run])
-    assumed, known = (until.work([one], "1e12 items") for one in (run, measured))
+    seen = inputs.of_records([run])
+    assumed, known = (cost.measure_work([one], "1e12 items") for one in (run, measured))
     assert (assumed.checkpoint_s, assumed.checkpoint_why, assumed.idle_share) == (60.0, "assumed", 0.0)
     assert (known.checkpoint_s, known.checkpoint_why, known.restore_s) == (600.0, "measured", 60.0)
     assert known.idle_share == 0.25
     rate = rates.forecast(seen, Topology.parse("128x8"))
-    usual, slow = (until.outcome(work, rate, Price()) for work in (assumed, known))
+    usual, slow = (cost.forecast_cost(work, rate, Price()) for work in (assumed, known))
     assert usual is not None and slow is not None
     assert slow.availability < usual.availability
     assert usual.energy_kwh is not None and slow.energy_kwh is not None

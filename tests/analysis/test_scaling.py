@@ -11,7 +11,7 @@ from trainmark.analysis.scaling import (
     FORMULA,
     all_scalings,
     global_batch,
-    pooled,
+    pool,
     scaling,
     scaling_efficiency,
     throughput_alias,
@@ -150,9 +150,9 @@ def test_repeats_are_pooled_and_their_spread_widens_the_interval() -> None:
 
 
 def test_a_single_run_keeps_its_own_interval_and_repeats_without_one_get_their_spread() -> None:
-    assert pooled([images(100, 2)]).interval == around(100, 0.02)
-    assert pooled([images(100)]).interval is None
-    assert pooled([images(99), images(101)]).interval is not None
+    assert pool([images(100, 2)]).interval == around(100, 0.02)
+    assert pool([images(100)]).interval is None
+    assert pool([images(99), images(101)]).interval is not None
 
 
 def test_an_efficiency_that_noise_hides_is_said_to_be_so() -> None:

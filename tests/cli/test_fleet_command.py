@@ -65,7 +65,7 @@ def test_ten_hosts_of_which_two_are_slow_and_one_has_a_thin_cable(
         answers(world, host, speed, pairs=pair_links(10, thin={5: 4.0}))
     page, tests = tmp_path / "fleet.html", tmp_path / "fleet.xml"
     hosts = ",".join(TWO_SLOW)
-    words = [*RUN, "--hosts", hosts, "--links", "--at-once", "4", "--html", str(page), "--junit", str(tests)]
+    words = [*RUN, "--hosts", hosts, "--links", "--jobs", "4", "--html", str(page), "--junit", str(tests)]
     assert main(words) == 6
     out, err = capsys.readouterr()
     assert "not accepted; slow hosts: 2 of 10; slow cables: 1; the median is" in out
@@ -120,18 +120,18 @@ def test_a_host_that_fails_is_a_line_and_the_same_command_again_runs_only_that_o
         answers(world, host)
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert "7 of 10 hosts have their result from" in err and "accepted; judged hosts: 10" in out
+    assert "7 of 10 hosts have a result from" in err and "accepted; judged hosts: 10" in out
     assert ran(world) == ["node02", "node04", "node06"]
 
     for path in store.records.glob("*.json"):
         path.unlink()
     assert main(words) == 0
-    assert len(ran(world)) == 10, "a fleet that got to its end is not gone on with"
+    assert len(ran(world)) == 10, "a fleet that got to its end is not resumed"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_what_finished_before_the_fleet_was_ended_is_taken_up(
+def test_what_finished_before_the_fleet_was_ended_is_resumed(
     store: Store, world: Path, capsys: pytest.CaptureFixture[str], how: signal.Signals
 ) -> None:
     for host in ("a", "b", "c"):
@@ -143,7 +143,7 @@ def test_what_finished_before_the_fleet_was_ended_is_taken_up(
     )
     with fleet:
         deadline = time.monotonic() + 60
-        while not (world / "waits").exists() or len(getattr(fleets.newest(store), "hosts", ())) < 2:
+        while not (world / "waits").exists() or len(found[0].done if (found := fleets.newest(store)) else ()) < 2:
             assert fleet.poll() is None and time.monotonic() < deadline, fleet.communicate()
             time.sleep(0.05)
         fleet.send_signal(how)
@@ -153,7 +153,7 @@ def test_what_finished_before_the_fleet_was_ended_is_taken_up(
     answers(world, "c")
     assert main(words) == 0
     assert ran(world) == ["c"]
-    assert "2 of 3 hosts have their result from" in capsys.readouterr().err
+    assert "2 of 3 hosts have a result from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_what_finished_before_the_fleet_was_ended_is_taken_up(
         ([*RUN, "--hosts", "a,b", "--topology", "2x1"], "topology 2x1 is of several nodes"),
         ([*RUN, "--hosts", "a,a"], "host 'a' is named twice"),
         ([*RUN, "--hosts", "a;b"], "is no host name"),
-        ([*RUN, "--hosts", "a,b", "--at-once", "0"], "--at-once must be at least 1"),
+        ([*RUN, "--hosts", "a,b", "--jobs", "0"], "--jobs must be at least 1"),
         (["fleet", "resnet50", "--recipe", "fill", "--hosts", "a,b"], "recipe fill finds a batch of its own"),
         (["fleet", "resnet50", "--budget", "3m", "--hosts", "a,b"], "give all hosts the same"),
         (["fleet"], "holds no fleet yet"),
         (["fleet", "--links"], "--links measures the hosts of --hosts"),
-        (["fleet", "--rounds", "3"], "say both, or neither"),
+        (["fleet", "--rounds", "3"], "--rounds needs --links"),
         (["fleet", "--expect", "0"], "--expect must be at least 1"),
         (["fleet", "--threshold", "much"], "is not a share"),
         (["fleet", "nothing-like-that"], "no run 'nothing-like-that'"),

@@ -43,25 +43,22 @@ def test_the_table_says_speed_time_energy_and_cost_from_what_and_how_surely(
         assert said in out
     assert "Known from 1x1 and 1x8" in out
     assert "512x8: more than 16 times 1x8" in out
-    assert "1,000,000,000 items, as asked for" in out
+    assert "1,000,000,000 items, as requested" in out
     assert "one failure in 50,700 device-hours" in out
 
 
-def test_programs_get_every_number_with_its_interval_and_the_simpler_rules_beside_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_get_every_number_with_its_interval(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert forecast(folder, "one", "eight", "--to", "2x8", "--until", "1e9 items", "--json") == 0
     (found,) = json.loads(capsys.readouterr().out)["forecasts"]
     (size,) = found["sizes"]
     low, high = size["rate_interval"]
     assert low < size["rate"] < high
-    assert size["alternatives"]["linear"] == pytest.approx(1560)
-    assert size["rate"] < size["alternatives"]["linear"]
+    assert size["rate"] < 2 * 780
     assert size["time_s"]["low"] < size["time_s"]["value"] < size["time_s"]["high"]
     assert [entry["topology"] for entry in found["known"]] == ["1x1", "1x8"]
 
 
-def test_one_batch_is_shared_out_over_the_devices_and_what_is_assumed_for_it_is_said(
+def test_one_batch_is_divided_over_the_devices_and_what_is_assumed_for_it_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert forecast(folder, "one", "eight", "--to", "2x8,3x8,8x8", "--global-batch", "256", "--json") == 0
@@ -71,12 +68,12 @@ def test_one_batch_is_shared_out_over_the_devices_and_what_is_assumed_for_it_is_
     assert half["rate"] < 2 * 780  # each device has less to do at once
     assert (uneven["kind"], far["kind"]) == ("refused", "refused")
     notes = "\n".join(found["notes"])
-    assert "one batch is known, 32 a device; 3 % of a step's computing is taken not to depend on it" in notes
-    assert "3x8 is refused: a global batch of 256 does not share out evenly over 24 devices" in notes
-    assert "8x8 is refused: a batch of 4 a device is more than 2 times below the smallest known one, 32" in notes
+    assert "the runs have a batch of 32 per device; 3 % of a step's computing is assumed not to depend on it" in notes
+    assert "3x8 is refused: a global batch of 256 does not divide evenly over 24 devices" in notes
+    assert "8x8 is refused: a batch of 4 per device is more than 2 times below that of the runs, 32" in notes
 
 
-def test_a_run_with_links_says_what_a_step_is_made_of_and_how_far_they_reach(
+def test_a_run_with_links_is_forecast_by_its_exchange_as_far_as_they_reach(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = Cluster(bytes=1_000_000_000)
@@ -84,14 +81,9 @@ def test_a_run_with_links_says_what_a_step_is_made_of_and_how_far_they_reach(
         Store(tmp_path).add(cluster.record(words))
     assert forecast(tmp_path, "1x2-32", "1x4-32", "--to", "1x8,2x8", "--json") == 0
     (found,) = json.loads(capsys.readouterr().out)["forecasts"]
-    inside, beyond = found["sizes"]
-    assert inside["parts"]["step_s"] == pytest.approx(8 * 32 / cluster.rate("1x8"), rel=0.01)
-    assert beyond["parts"] is None
-    assert "between nodes no link is known" in found["basis"]
-    assert forecast(tmp_path, "1x2-32", "1x4-32", "--to", "1x8,2x8") == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "at 2x8 every rank has 125 MB to send to other nodes in a step: links of less than" in out
-    assert "how far the rule matters, at 2x8: linear" in out
+    inside, _ = found["sizes"]
+    assert inside["rate"] == pytest.approx(cluster.rate("1x8"), rel=0.01)
+    assert found["basis"].startswith("Known from 1x2 and 1x4 and the links there, but none between nodes")
 
 
 def test_published_tables_are_forecast_by_their_smaller_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +112,7 @@ def test_the_back_test_shows_error_and_coverage(folder: Path, capsys: pytest.Cap
         (("eight", "--to", "2x8", "--mtbf", "0"), "is not a number of device-hours"),
         (("eight", "--to", "2x8", "--published", "vit"), "leave one of them out"),
         (("eight", "--to", "2x8", "--global-batch", "64", "--batch-per-device", "4"), "contradict each other"),
-        (("eight", "--to", "2x8", "--batch-per-device", "0"), "--batch-per-device 0 is no batch"),
+        (("eight", "--to", "2x8", "--batch-per-device", "0"), "--batch-per-device 0 is not a batch"),
         (("--backtest", "--to", "2x8"), "leave out runs"),
         (("--published", "vit", "--to", "1x1"), "no published table of vit"),
         (("eight", "--to", "2x8", "--until", "soon"), "--until 'soon' is not"),

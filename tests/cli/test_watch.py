@@ -14,7 +14,6 @@ from records import make_plan, make_record, renamed
 
 from trainmark.cli import liveness, watch
 from trainmark.report import live_screen
-from trainmark.report.live import MOST_POINTS, thinned
 from trainmark.spec.errors import UsageError
 from trainmark.spec.recipe import Limits
 from trainmark.store.store import Store
@@ -97,11 +96,11 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def looked(run: Run) -> live_screen.Frame:
+def looked(run: Run) -> live_screen.Live:
     return watch.Watched(run.folder, run.store).look()
 
 
-def drawn(frame: live_screen.Frame, *, width: int = 100, encoding: str = "utf-8") -> str:
+def drawn(frame: live_screen.Live, *, width: int = 100, encoding: str = "utf-8") -> str:
     return live_screen.draw(frame, width=width, color=False, encoding=encoding)
 
 
@@ -128,18 +127,18 @@ def test_a_frame_says_what_runs_and_how_far_it_is(store: Store) -> None:
 
 
 def test_speed_is_of_all_ranks_by_the_slowest_of_them(store: Store) -> None:
-    speed = looked(Run(store).trained(20)).live.speed()
+    speed = looked(Run(store).trained(20)).speed()
     assert speed is not None
     assert speed.items_per_s == pytest.approx(2 * 32 / 0.120)
     assert speed.interval == pytest.approx((speed.items_per_s, speed.items_per_s))
 
 
 def test_ranks_of_other_machines_are_taken_to_do_as_much(store: Store) -> None:
-    live = looked(Run(store, ranks=1, topology="2x1").trained()).live
+    live = looked(Run(store, ranks=1, topology="2x1").trained())
     speed = live.speed()
     assert speed is not None
     assert speed.items_per_s == pytest.approx(2 * 32 / 0.110)
-    assert "1 of 2 ranks are heard here" in drawn(live_screen.Frame(live=live))
+    assert "1 of 2 ranks are heard here" in drawn(live)
 
 
 def test_a_rank_that_lags_is_named_with_how_far(store: Store) -> None:
@@ -149,9 +148,9 @@ def test_a_rank_that_lags_is_named_with_how_far(store: Store) -> None:
     run.steps(0, 20, compute_ms=105)
     run.steps(1, 17, compute_ms=205)
     frame = looked(run)
-    assert [(late.rank, late.steps) for late in frame.live.lateness()] == [(1, 3), (0, 0)]
+    assert [(late.rank, late.steps) for late in frame.lateness()] == [(1, 3), (0, 0)]
     assert "1 +100.0 % 3 steps behind, 0 +0.0 %" in drawn(frame)
-    assert frame.live.step == 17
+    assert frame.step == 17
 
 
 def test_only_new_bytes_are_read_at_each_look(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +158,7 @@ def test_only_new_bytes_are_read_at_each_look(store: Store, monkeypatch: pytest.
     watched = watch.Watched(run.folder, store)
     watched.look()
     heard: list[object] = []
-    for log in watched.live.ranks:
+    for log in watched.look().ranks:
         monkeypatch.setattr(log, "add", heard.append)
     watched.look()
     assert heard == []
@@ -177,13 +176,13 @@ def test_files_that_appear_later_and_torn_lines_are_waited_for(store: Store) -> 
     run = Run(store)
     (run.folder / "run.json").write_text('{"item": "ima')
     run.append("rank0.jsonl", '{"event": "begin", "rank": 0, "host": "a"')
-    assert watched.look().live.first.phase == "startup"
+    assert watched.look().first.phase == "startup"
     run.append("rank0.jsonl", ', "pid": 7, "startup_ns": 5}\n\nnot json\n{"event": "ready"}\n[1]\n')
     run.write_head(item="images", target={"name": "acc1", "unit": "%", "better": "higher"})
     frame = watched.look()
-    assert frame.live.first.phase == "init"
-    assert frame.live.item == "images"
-    assert frame.live.folder.not_understood == 1
+    assert frame.first.phase == "init"
+    assert frame.item == "images"
+    assert frame.folder.not_understood == 1
 
 
 @pytest.mark.parametrize(
@@ -268,8 +267,8 @@ def test_what_is_left_follows_from_what_ends_the_run(
     store: Store, limits: Limits, planned: int | None, left_s: float | None, said: str
 ) -> None:
     frame = looked(Run(store, ranks=1, limits=limits).trained(20))
-    assert frame.live.planned == planned
-    assert frame.live.left_s == (None if left_s is None else pytest.approx(left_s))
+    assert frame.planned == planned
+    assert frame.left_s == (None if left_s is None else pytest.approx(left_s))
     assert said in drawn(frame)
 
 
@@ -282,16 +281,8 @@ def test_after_a_restart_the_step_is_where_the_ranks_went_on(store: Store) -> No
         run.event(rank, "begin", rank=rank, host="a", pid=1, startup_ns=5, restart=1)
     run.ready(first_step=10)
     frame = looked(run)
-    assert (frame.live.step, frame.live.phase, frame.note) == (10, "train", None)
+    assert (frame.step, frame.phase, frame.note) == (10, "train", None)
     assert "started again 1 times" in drawn(frame)
-
-
-def test_a_long_curve_keeps_its_shape_in_few_points() -> None:
-    points = thinned([None, float("nan"), *map(float, range(100_000))])
-    assert MOST_POINTS // 2 <= len(points) <= MOST_POINTS
-    assert points == sorted(points)
-    assert points[-1] > 99_000
-    assert thinned([]) == []
 
 
 def test_following_ends_with_the_record_and_its_result(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -452,17 +443,17 @@ def test_a_long_run_is_watched_by_its_last_steps_and_says_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(store, limits=Limits(seconds=5000.0)).trained(300)
-    whole = looked(run).live
+    whole = looked(run)
     monkeypatch.setattr("trainmark.spec.rank_log.RECENT_STEPS", 250)
     watched = watch.Watched(run.folder, run.store)
     for rank in (0, 1):
         run.steps(rank, 300, loss=1.5)
-    live = watched.look().live
+    live = watched.look()
     assert [len(rank.compute_ns) for rank in live.ranks] == [250, 250]
     assert [rank.step for rank in live.ranks] == [600, 600]
     run.steps(0, 10)
     run.steps(1, 10, compute_ms=105)
-    live, again = watched.look().live, looked(run).live
+    live, again = watched.look(), looked(run)
     for other in (live, again):
         assert (other.step, other.loss, len(other.ranks[0].compute_ns)) == (610, 2.0, 260)
     assert whole.left_s
@@ -481,9 +472,9 @@ def test_a_restart_far_back_is_followed_where_only_the_last_steps_are_kept(
     run.begin()
     run.ready(first_step=30)
     watched.look()
-    assert [rank.step for rank in watched.live.ranks] == [30, 30]
+    assert [rank.step for rank in watched.look().ranks] == [30, 30]
     for rank in (0, 1):
         run.steps(rank, 10)
     watched.look()
-    assert [(rank.step, len(rank.compute_ns)) for rank in watched.live.ranks] == [(40, 10), (40, 10)]
-    assert watched.live.speed()
+    assert [(rank.step, len(rank.compute_ns)) for rank in watched.look().ranks] == [(40, 10), (40, 10)]
+    assert watched.look().speed()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.cli.price import add_price_options, price_of
 
 if TYPE_CHECKING:
-    from trainmark.analysis.forecast.rates import BatchAsked
-    from trainmark.analysis.forecast.sizes import Known
-    from trainmark.analysis.forecast.until import Work
-    from trainmark.analysis.forecast.whole import WholeForecast
+    from collections.abc import Sequence
+
+    from trainmark.analysis.forecast.cost import Work
+    from trainmark.analysis.forecast.inputs import Known
+    from trainmark.analysis.forecast.rates import OtherBatch
     from trainmark.spec.topology import Topology
 
 NAME = "forecast"
@@ -23,7 +23,7 @@ EXAMPLES = """\
   trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone
   trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
   trainmark forecast a1b2 c3d4 --to 2x8,64x8 --html forecast.html   the same with a chart
-  trainmark forecast last --to 2x8,4x8 --global-batch 4096   one batch, shared out
+  trainmark forecast last --to 2x8,4x8 --global-batch 4096   one batch, divided over the devices
   trainmark forecast --published resnet50 --to 2x8   from the smaller rows of published tables
   trainmark forecast --backtest                      how wrong such forecasts were for published clusters"""
 
@@ -32,12 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of it, group or file")
     parser.add_argument("--to", metavar="NxM,...", help="the sizes to forecast, like 2x8,64x8")
     parser.add_argument("--metric", default="p_core", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
-    parser.add_argument(
-        "--batch-per-device", type=int, metavar="N", help="forecast another batch on each device than the runs had"
-    )
-    parser.add_argument(
-        "--global-batch", type=int, metavar="N", help="share one batch out over all devices, whatever their number"
-    )
+    parser.add_argument("--batch-per-device", type=int, metavar="N", help="another batch per device than the runs had")
+    parser.add_argument("--global-batch", type=int, metavar="N", help="one batch, divided over all devices")
     parser.add_argument(
         "--until",
         default="target",
@@ -46,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_price_options(parser)
     parser.add_argument(
-        "--mtbf",
-        type=float,
-        metavar="HOURS",
-        help="device-hours between two failures, reckoned with from 256 devices on (default: 50700)",
+        "--mtbf", type=float, metavar="HOURS", help="device-hours per failure, from 256 devices on (default: 50700)"
     )
     parser.add_argument("--published", metavar="WORKLOAD", help="go by published rows instead of runs")
     parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
@@ -59,47 +52,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from trainmark.analysis.forecast.cost import MTBF_DEVICE_HOURS
+    from trainmark.analysis.forecast.forecast import Assumptions, forecast, to_json
+    from trainmark.cli.terminal import console, look
+    from trainmark.report.forecast_table import render
     from trainmark.spec.errors import UsageError
+    from trainmark.spec.topology import Topology
 
     if args.backtest:
-        if args.runs or args.to or args.published:
-            raise UsageError("--backtest uses the published clusters alone; leave out runs, --to and --published")
-        if args.html:
-            raise UsageError("--backtest has no page; leave --html out")
         return _backtest(args)
     if not args.to:
-        raise UsageError("which sizes? say them, like --to 2x8,64x8")
+        raise UsageError("which sizes? name them, like --to 2x8,64x8")
     if args.published is not None and args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
-    topologies = _topologies(args.to)
-    if args.published is not None:
-        return _of_published(args, topologies)
-    return _of_runs(args, topologies)
+    if args.mtbf is not None and not args.mtbf > 0:
+        raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
+    topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
+    known, work = _of_runs(args) if args.published is None else (_of_published(args, topologies), None)
+    hours = args.mtbf or MTBF_DEVICE_HOURS
+    assumed = Assumptions(price=price_of(args), mtbf_device_hours=hours, batch=_batch(args))
+    found = [forecast(one, topologies, work, assumed) for one in known]
+    if args.html:
+        from datetime import datetime, timezone
+
+        from trainmark import __version__
+        from trainmark.report import output
+        from trainmark.report.html import forecast_page
+        from trainmark.spec.language import chosen
+        from trainmark.store.store import Store, default_folder
+
+        made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+        page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
+        output.write(args.html, page, Store(args.store or default_folder()))
+    screen = console()
+    document = {"forecasts": [to_json(one) for one in found]}
+    screen.file.write(json.dumps(document, indent=2) + "\n" if args.json else render(found, **look(screen)))
+    return 0
 
 
-def _of_runs(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
-    from trainmark.analysis.forecast import sizes, until
+def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
+    from trainmark.analysis.forecast import inputs
+    from trainmark.analysis.forecast.cost import measure_work
     from trainmark.cli.terminal import say
     from trainmark.published.mlperf import needed
     from trainmark.spec.errors import UsageError
     from trainmark.store.lookup import records_of
     from trainmark.store.store import Store, default_folder
 
-    store = Store(args.store or default_folder())
-    records = records_of(args.runs or ["last"], store)
-    known = sizes.of_records(records, args.metric)
-    work: Work | None = None
+    records = records_of(args.runs or ["last"], Store(args.store or default_folder()))
+    known = inputs.of_records(records, args.metric)
     try:
-        work = until.work(records, args.until, metric=known.metric, reference=needed.reference(records[0]))
+        work = measure_work(records, args.until, metric=known.metric, reference=needed.reference(records[0]))
     except UsageError as error:
         if args.until != "target" or args.price:
             raise
         say(f"no time is forecast: {error}")
-    return _show(args, [(known, topologies)], work)
+        return [known], None
+    return [known], work
 
 
-def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> int:
-    from trainmark.analysis.forecast import sizes
+def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
+    from trainmark.analysis.forecast import inputs
     from trainmark.analysis.scaling import throughput_alias
     from trainmark.analysis.scaling_published import published_scalings
     from trainmark.published import library
@@ -108,49 +121,13 @@ def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> i
     metric = throughput_alias(args.metric)
     smallest = min(topology.devices for topology in topologies)
     groups = published_scalings(library.rows(args.published))
-    found = [known for group in groups if (known := sizes.of_published(group, metric, smallest))]
+    found = [known for group in groups if (known := inputs.of_published(group, metric, smallest))]
     if not found:
         raise UsageError(
             f"no published table of {args.published} has rows of {metric} smaller than {args.to} with one batch; "
             f"'trainmark scaling --published {args.published}' shows what there is"
         )
-    return _show(args, [(known, topologies) for known in found], None)
-
-
-def _show(args: argparse.Namespace, asked: Sequence[tuple[Known, Sequence[Topology]]], work: Work | None) -> int:
-    from trainmark.analysis.forecast.until import DEVICE_HOURS_A_FAILURE
-    from trainmark.analysis.forecast.whole import Assumptions, to_json, whole
-    from trainmark.cli.terminal import console, look
-    from trainmark.report.forecast_table import render
-    from trainmark.spec.errors import UsageError
-
-    if args.mtbf is not None and not args.mtbf > 0:
-        raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
-    hours = args.mtbf or DEVICE_HOURS_A_FAILURE
-    assumed = Assumptions(price=price_of(args), device_hours_a_failure=hours, batch=_batch(args))
-    found = [whole(known, topologies, work, assumed) for known, topologies in asked]
-    screen = console()
-    if args.html:
-        _write_page(args, found)
-    if args.json:
-        screen.file.write(json.dumps({"forecasts": [to_json(one) for one in found]}, indent=2) + "\n")
-    else:
-        screen.file.write(render(found, **look(screen)))
-    return 0
-
-
-def _write_page(args: argparse.Namespace, found: Sequence[WholeForecast]) -> None:
-    from datetime import datetime, timezone
-
-    from trainmark import __version__
-    from trainmark.report import output
-    from trainmark.report.html import forecast_page
-    from trainmark.spec.language import chosen
-    from trainmark.store.store import Store, default_folder
-
-    made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
-    output.write(args.html, page, Store(args.store or default_folder()))
+    return found
 
 
 def _backtest(args: argparse.Namespace) -> int:
@@ -160,7 +137,12 @@ def _backtest(args: argparse.Namespace) -> int:
     from trainmark.analysis.forecast.clusters import chains
     from trainmark.cli.terminal import console, look
     from trainmark.report.forecast_table import render_backtest
+    from trainmark.spec.errors import UsageError
 
+    if args.runs or args.to or args.published:
+        raise UsageError("--backtest uses the published clusters alone; leave out runs, --to and --published")
+    if args.html:
+        raise UsageError("--backtest has no page; leave --html out")
     found = backtest(chains())
     screen = console()
     if args.json:
@@ -171,14 +153,8 @@ def _backtest(args: argparse.Namespace) -> int:
     return 0
 
 
-def _topologies(words: str) -> list[Topology]:
-    from trainmark.spec.topology import Topology
-
-    return list(dict.fromkeys(Topology.parse(word) for word in words.split(",")))
-
-
-def _batch(args: argparse.Namespace) -> BatchAsked | None:
-    from trainmark.analysis.forecast.rates import BatchAsked
+def _batch(args: argparse.Namespace) -> OtherBatch | None:
+    from trainmark.analysis.forecast.rates import OtherBatch
     from trainmark.spec.errors import UsageError
 
     per_device, overall = args.batch_per_device, args.global_batch
@@ -186,5 +162,5 @@ def _batch(args: argparse.Namespace) -> BatchAsked | None:
         raise UsageError("--batch-per-device and --global-batch contradict each other; leave one of them out")
     for option, value in (("--batch-per-device", per_device), ("--global-batch", overall)):
         if value is not None and value < 1:
-            raise UsageError(f"{option} {value} is no batch; say a number above 0")
-    return BatchAsked(per_device=per_device, overall=overall) if per_device or overall else None
+            raise UsageError(f"{option} {value} is not a batch; use a number above 0")
+    return OtherBatch(per_device=per_device, overall=overall) if per_device or overall else None

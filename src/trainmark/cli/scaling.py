@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainmark.analysis.scaling import Scaling
+    from trainmark.analysis.scaling_published import PublishedScaling
     from trainmark.store.store import Store
 
 NAME = "scaling"
@@ -37,31 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.spec.errors import UsageError
-
-    if args.published is None:
-        return _of_runs(args)
-    if args.runs:
-        raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
-    return _of_published(args)
-
-
-def _of_runs(args: argparse.Namespace) -> int:
-    from trainmark.analysis.scaling import scaling, to_json
+    from trainmark.analysis import scaling, scaling_published
     from trainmark.cli.terminal import console, look
+    from trainmark.report import scaling_table
+    from trainmark.spec.errors import UsageError
+    from trainmark.spec.metrics import THROUGHPUTS
     from trainmark.store.lookup import records_of
     from trainmark.store.store import Store, default_folder
 
     store = Store(args.store or default_folder())
-    metric = args.metric or "p_core"
-    found = [scaling(records_of(args.runs, store), metric)] if args.runs else _in_store(store, metric)
     screen = console()
-    if args.json:
-        screen.file.write(json.dumps({"scalings": [to_json(group) for group in found]}, indent=2) + "\n")
-    elif found:
-        from trainmark.report.scaling_table import render
-
-        screen.file.write(render(found, **look(screen)))
+    if args.published is None:
+        metric = args.metric or "p_core"
+        found = [scaling.scaling(records_of(args.runs, store), metric)] if args.runs else _in_store(store, metric)
+        document = [scaling.to_json(group) for group in found]
+        text = scaling_table.render(found, **look(screen)) if found else ""
+    elif args.runs:
+        raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
+    else:
+        alias = scaling.throughput_alias(args.metric) if args.metric else None
+        groups = _published(args.published, store)
+        document = [scaling_published.to_json(group, (alias,) if alias else THROUGHPUTS) for group in groups]
+        text = scaling_table.render_published(groups, metric=alias, **look(screen))
+    screen.file.write(json.dumps({"scalings": document}, indent=2) + "\n" if args.json else text)
     return 0
 
 
@@ -75,17 +74,14 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
     contents = store.contents()
     for damaged in contents.damaged:
         say(escape.terminal(str(damaged)))
-    rows = [row for row in contents.rows if row.status == "valid"]
-    topologies: dict[tuple[str, ...], set[str]] = {}
-    for row in rows:
-        topologies.setdefault((row.workload, row.precision, row.platform, row.device), set()).add(row.topology)
     # whole records are long: only those are read that can have another topology beside them
-    records = [
-        read_record(store.path(row.run_id))
-        for row in rows
-        if len(topologies[row.workload, row.precision, row.platform, row.device]) > 1
-    ]
-    found = all_scalings(records, metric)
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for row in contents.rows:
+        if row.status == "valid":
+            key = (row.workload, row.precision, row.platform, row.device)
+            alike.setdefault(key, []).append((row.topology, row.run_id))
+    runs = [run_id for rows in alike.values() if len({size for size, _ in rows}) > 1 for _, run_id in rows]
+    found = all_scalings([read_record(store.path(run_id)) for run_id in runs], metric)
     if not found:
         say(
             escape.terminal(
@@ -96,32 +92,21 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
     return found
 
 
-def _of_published(args: argparse.Namespace) -> int:
-    from trainmark.analysis.scaling import throughput_alias
-    from trainmark.analysis.scaling_published import published_scalings, to_json
-    from trainmark.cli.terminal import console, look, say
+def _published(workload: str, store: Store) -> list[PublishedScaling]:
+    """Of one workload or all, with the rows that the user imported."""
+    from trainmark.analysis.scaling_published import published_scalings
+    from trainmark.cli.terminal import say
     from trainmark.published import imported, library
-    from trainmark.spec.metrics import THROUGHPUTS
-    from trainmark.store.store import default_folder
 
-    metric = throughput_alias(args.metric) if args.metric else None
-    rows = library.rows(args.published or None)
-    of_user = imported.rows(args.store or default_folder())
-    asked = args.published.casefold()
-    rows = (*rows, *(row for row in of_user if asked in ("", row.workload.casefold())))
+    imports = imported.rows(store.folder)
+    rows = [
+        *library.rows(workload or None),
+        *(row for row in imports if workload.casefold() in ("", row.workload.casefold())),
+    ]
     found = published_scalings(rows)
     if left_out := len(rows) - sum(len(group.points) for group in found):
         say(
             f"{left_out} of {len(rows)} published rows are left out: they have no throughput, or no other topology of "
             "the same batch beside them; 'trainmark published' shows them"
         )
-    screen = console()
-    if args.json:
-        aliases = (metric,) if metric else THROUGHPUTS
-        screen.file.write(json.dumps({"scalings": [to_json(group, aliases) for group in found]}, indent=2) + "\n")
-        return 0
-    from trainmark.report.scaling_table import render_published
-
-    text = render_published(found, metric=metric, **look(screen))
-    screen.file.write(text)
-    return 0
+    return found

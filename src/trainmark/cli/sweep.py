@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 def show(records: Sequence[Record]) -> None:
     """How well the topologies scale, and what that says of larger ones; or why it says nothing."""
-    from trainmark.analysis.forecast.further import beyond
-    from trainmark.analysis.forecast.whole import Assumptions
+    from trainmark.analysis.forecast.forecast import Assumptions, forecast_next_sizes
     from trainmark.analysis.scaling import scaling
     from trainmark.report import forecast_table, scaling_table
     from trainmark.spec import site
@@ -28,7 +27,7 @@ def show(records: Sequence[Record]) -> None:
         say(f"no scaling: {error}")
         return
     try:
-        found = beyond(records, Assumptions(price=site.load().price))
+        found = forecast_next_sizes(records, Assumptions(price=site.load().price))
         screen.file.write("\n" + forecast_table.render([found], **look(screen)))
     except UsageError as error:
         say(f"no forecast: {error}")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.cli.liveness import goes_on, is_worked_on, last_change_s, seen
 
 if TYPE_CHECKING:
-    from trainmark.report.live_screen import Frame
+    from rich.console import Console
+
+    from trainmark.report.live_screen import Live
     from trainmark.store.store import Store
 
 NAME = "watch"
@@ -32,7 +35,7 @@ SETTLE_S = 5.0
 """It mostly takes no longer, so that nothing is said of it before."""
 NEVER_S = 600.0
 """Where nobody can tell who works on a run, and no rank has spoken for so long, none ever will."""
-MOST_LOOKED_AT = 50
+MAX_FOLDERS = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,18 +67,16 @@ class Watched:
         now_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        from trainmark.report.live import Live
         from trainmark.spec.rank_log import RECENT_STEPS
         from trainmark.spec.run_folder import RunFolder
 
         self.folder = RunFolder(folder, keep=RECENT_STEPS)
         self.record = store.path(folder.name)
-        self.live = Live(folder=self.folder)
         self._now_s, self._wall_s = now_s, wall_s
         self._heard_at_s: float | None = None
 
-    def look(self) -> Frame:
-        from trainmark.report.live_screen import Frame
+    def look(self) -> Live:
+        from trainmark.report.live_screen import Live
 
         heard = self.folder.update()
         if self._heard_at_s is None:
@@ -84,7 +85,7 @@ class Watched:
             self._heard_at_s = self._now_s()
         silent_s = self._now_s() - self._heard_at_s
         gone = silent_s > SETTLE_S and self._nobody_is_there(silent_s) and not self.record.exists()
-        return Frame(live=self.live, silent_s=silent_s, gone=gone)
+        return Live(folder=self.folder, silent_s=silent_s, gone=gone)
 
     def _nobody_is_there(self, silent_s: float) -> bool:
         worked_on = is_worked_on(self.folder)
@@ -103,7 +104,7 @@ def chosen(store: Store, word: str | None) -> Path:
     if word:
         return store.run_folder(word, of_group=True)
     newest = store.newest_folders()
-    for folder in newest[:MOST_LOOKED_AT]:
+    for folder in newest[:MAX_FOLDERS]:
         if not store.path(folder.name).exists() and goes_on(seen(folder)):
             return folder
     return store.run_folder()
@@ -111,33 +112,69 @@ def chosen(store: Store, word: str | None) -> Path:
 
 def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int:
     """Shows the run until it ends; 0 with a record, 4 if it left none."""
-    from trainmark.cli.terminal import say
+    from trainmark.cli.terminal import console, say
     from trainmark.spec import escape
 
-    with _Screen() as screen:
+    screen = console()
+    with contextlib.ExitStack() as shown:
+        show = _redraw(screen, shown) if sys.stdout.isatty() else _print_news(screen)
         while True:
-            frame = watched.look()
-            screen.show(frame)
-            if watched.record.exists() or (frame.gone and (frame.silent_s or 0.0) > RECORD_LIMIT_S):
+            run = watched.look()
+            show(run)
+            if watched.record.exists() or (run.gone and (run.silent_s or 0.0) > RECORD_LIMIT_S):
                 break
             pause(LOOK_EVERY_S)
     if watched.record.exists():
         return _tell_result(watched)
-    say(escape.terminal(f"run {watched.live.run_id}: {frame.note}; see 'trainmark show {watched.live.run_id}'"))
+    say(escape.terminal(f"run {run.run_id}: {run.note}; see 'trainmark show {run.run_id}'"))
     return 4
+
+
+def _redraw(screen: Console, shown: contextlib.ExitStack) -> Callable[[Live], None]:
+    """On a terminal: a frame that is drawn over the last one."""
+    from rich import live as rich_live
+    from rich.text import Text
+
+    live = shown.enter_context(rich_live.Live(console=screen, auto_refresh=False, transient=True))
+    return lambda run: live.update(Text.from_ansi(_draw(run, screen)), refresh=True)
+
+
+def _print_news(screen: Console) -> Callable[[Live], None]:
+    """Elsewhere: a line when there is news, and now and then."""
+    from trainmark.report.live_screen import line
+    from trainmark.spec import escape
+
+    printed: tuple[object, float] = (None, -LINE_EVERY_S)
+
+    def show(run: Live) -> None:
+        nonlocal printed
+        now = time.monotonic()
+        news = (run.phase, len(run.first.evaluations), run.failure, run.gone)
+        if news != printed[0] or now - printed[1] >= LINE_EVERY_S:
+            printed = news, now
+            screen.file.write(escape.fitted(line(run), screen.encoding) + "\n")
+            screen.file.flush()
+
+    return show
+
+
+def _draw(run: Live, screen: Console) -> str:
+    from trainmark.report.live_screen import draw
+
+    color = screen.color_system is not None and not screen.no_color
+    return draw(run, width=screen.width, color=color, encoding=screen.encoding)
 
 
 def _once(watched: Watched, *, as_json: bool) -> int:
     from trainmark.cli.terminal import console
-    from trainmark.report.live_screen import document, draw
+    from trainmark.report.live_screen import document
 
-    frame, screen = watched.look(), console()
+    run, screen = watched.look(), console()
     if as_json:
         known = str(watched.record) if watched.record.exists() else None
-        screen.file.write(json.dumps({**document(frame), "record": known}, allow_nan=False) + "\n")
+        screen.file.write(json.dumps({**document(run), "record": known}, allow_nan=False) + "\n")
         return 0
-    color = screen.color_system is not None and not screen.no_color
-    screen.file.write(draw(frame, width=screen.width, color=color, encoding=screen.encoding))
+    screen.file.write(_draw(run, screen))
     return _tell_result(watched) if watched.record.exists() else 0
 
 
@@ -151,46 +188,3 @@ def _tell_result(watched: Watched) -> int:
     lines = [result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
     screen.file.write(escape.fitted("\n".join(lines) + "\n", screen.encoding))
     return 0
-
-
-class _Screen:
-    """A picture that is drawn over itself on a terminal; elsewhere a line when there is news, and now and then."""
-
-    def __init__(self) -> None:
-        from trainmark.cli.terminal import console
-
-        self._console = console()
-        self._live: Any = None
-        self._said_at_s = -LINE_EVERY_S
-        self._seen: object = None
-
-    def __enter__(self) -> _Screen:
-        if sys.stdout.isatty():
-            from rich.live import Live
-
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def show(self, frame: Frame) -> None:
-        from trainmark.report.live_screen import draw, line
-        from trainmark.spec import escape
-
-        screen = self._console
-        if self._live:
-            from rich.text import Text
-
-            color = screen.color_system is not None and not screen.no_color
-            drawn = draw(frame, width=screen.width, color=color, encoding=screen.encoding)
-            self._live.update(Text.from_ansi(drawn), refresh=True)
-            return
-        now = time.monotonic()
-        news = (frame.live.phase, len(frame.live.first.evaluations), frame.live.failure, frame.gone)
-        if news != self._seen or now - self._said_at_s >= LINE_EVERY_S:
-            self._seen, self._said_at_s = news, now
-            screen.file.write(escape.fitted(line(frame), screen.encoding) + "\n")
-            screen.file.flush()

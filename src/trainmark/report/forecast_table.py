@@ -1,22 +1,60 @@
-"""Draws forecasts: one table a training, with the interval of every number and what it rests on."""
+"""Draws forecasts as terminal tables: one per training, with the interval of every number and what it rests on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from trainmark.analysis.forecast.backtest import Backtest, BacktestLine
+from trainmark.analysis.forecast.cost import ForecastRange, TrainingCost
+from trainmark.analysis.forecast.forecast import Forecast
 from trainmark.analysis.forecast.rates import FORECAST, RateForecast
-from trainmark.analysis.forecast.until import ForecastRange, WholeTraining
-from trainmark.analysis.forecast.whole import WholeForecast
 from trainmark.report.terminal import Cell, Column, TableModel, TerminalWriter, draw
 from trainmark.spec.format import NOTHING, number
 
-TIMES = "times as many devices"
 UNITS_S = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
-def render(found: Sequence[WholeForecast], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
+class ForecastFigure(NamedTuple):
+    """A column of a forecast's table, with the value of one size."""
+
+    title: str
+    title_unit: str
+    value: ForecastRange | None
+    unit: str = ""
+    """That this value is given in, where a column has no unit of its own."""
+    unit_size: float = 1.0
+
+    @property
+    def sort_key(self) -> float | None:
+        return (self.value.value or self.value.low) * self.unit_size if self.value else None
+
+
+def figures(
+    one: Forecast, rate: RateForecast, cost: TrainingCost | None, others: Sequence[Forecast]
+) -> list[ForecastFigure]:
+    """Speed, then time, energy and cost where any size of these forecasts has them."""
+    costs = [each for other in others for _, each in other.sizes if each]
+    interval = rate.interval
+    speed = ForecastRange(value=rate.rate, low=interval[0], high=interval[1]) if interval else None
+    found = [ForecastFigure(one.known.metric, one.known.unit, speed)]
+    if costs:
+        found.append(_time(cost.time_s) if cost else ForecastFigure("time", "", None))
+    if any(each.energy_kwh for each in costs):
+        found.append(ForecastFigure("energy", "kWh", cost.energy_kwh if cost else None))
+    if any(each.cost for each in costs):
+        found.append(ForecastFigure("cost", one.assumed.price.currency or "", cost.cost if cost else None))
+    return found
+
+
+def _time(span: ForecastRange) -> ForecastFigure:
+    """Seconds in a unit in which the three can be compared at a glance."""
+    unit, size_s = next((each for each in UNITS_S if (span.value or span.low) >= each[1]), UNITS_S[-1])
+    return ForecastFigure("time", "", span.scale(1 / size_s), unit, size_s)
+
+
+def render(found: Sequence[Forecast], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for index, one in enumerate(found):
         writer.put(*([""] if index else []), writer.text(" · ".join(one.known.subject), "bold"))
@@ -28,76 +66,44 @@ def render(found: Sequence[WholeForecast], *, width: int = 100, color: bool = Fa
     return writer.drawn()
 
 
-def _table(one: WholeForecast) -> TableModel:
-    outcomes = [outcome for _, outcome in one.sizes if outcome]
-    columns = [
-        Column(title="topology", right=False, label=True),
-        Column(title=one.known.metric, unit=tuple(one.known.unit.split())),
-        Column(title="efficiency"),
-    ]
-    if outcomes:
-        columns.append(Column(title="time"))
-    if any(outcome.energy_kwh for outcome in outcomes):
-        columns.append(Column(title="energy", unit=("kWh",)))
-    if any(outcome.cost for outcome in outcomes):
-        columns.append(Column(title="cost", unit=(one.assumed.price.currency,) if one.assumed.price.currency else ()))
-    titles = [column.title for column in columns]
+def _table(one: Forecast) -> TableModel:
+    speed, *rest = figures(one, *one.sizes[0], [one])
+    columns = [Column(title=each.title, unit=tuple(each.title_unit.split())) for each in (speed, *rest)]
+    columns.insert(1, Column(title="efficiency"))
     return TableModel(
-        columns=columns,
-        rows=[[Cell(pieces=pieces) for pieces in _row(rate, outcome, titles)] for rate, outcome in one.sizes],
+        columns=[Column(title="topology", right=False, label=True), *columns],
+        rows=[[Cell(pieces=pieces) for pieces in _row(one, rate, cost)] for rate, cost in one.sizes],
     )
 
 
-def _row(rate: RateForecast, outcome: WholeTraining | None, titles: Sequence[str]) -> list[tuple[str, ...]]:
-    kind = () if rate.kind == FORECAST else (f"({rate.kind})",)
-    cells: list[tuple[str, ...]] = [
-        (str(rate.topology), *kind),
-        _span(ForecastRange(value=rate.rate, low=rate.interval[0], high=rate.interval[1]))
-        if rate.interval
-        else (NOTHING,),
-        (NOTHING if rate.efficiency is None else f"{rate.efficiency:.3f}",),
-    ]
-    if "time" in titles:
-        cells.append(_time(outcome.time_s) if outcome else (NOTHING,))
-    if "energy" in titles:
-        cells.append(_span(outcome.energy_kwh) if outcome and outcome.energy_kwh else (NOTHING,))
-    if "cost" in titles:
-        cells.append(_span(outcome.cost) if outcome and outcome.cost else (NOTHING,))
-    return cells
+def _row(one: Forecast, rate: RateForecast, cost: TrainingCost | None) -> Iterator[tuple[str, ...]]:
+    yield (str(rate.topology), *(() if rate.kind == FORECAST else (f"({rate.kind})",)))
+    speed, *rest = (_pieces(figure) for figure in figures(one, rate, cost, [one]))
+    yield speed
+    yield (NOTHING if rate.efficiency is None else f"{rate.efficiency:.3f}",)
+    yield from rest
 
 
-def _span(span: ForecastRange) -> tuple[str, ...]:
-    bounds = f"[{number(span.low)}, {number(span.high)}]"
-    return (bounds,) if span.value is None else (number(span.value), bounds)
-
-
-def in_one_unit(span: ForecastRange) -> tuple[ForecastRange, str]:
-    """Seconds in a unit in which the three can be compared at a glance."""
-    unit, size_s = next((each for each in UNITS_S if (span.value or span.low) >= each[1]), UNITS_S[-1])
-    middle = None if span.value is None else span.value / size_s
-    return ForecastRange(value=middle, low=span.low / size_s, high=span.high / size_s), unit
-
-
-def _time(span: ForecastRange) -> tuple[str, ...]:
-    shown, unit = in_one_unit(span)
-    bounds = f"[{number(shown.low)}, {number(shown.high)}] {unit}"
-    return (bounds,) if shown.value is None else (f"{number(shown.value)} {unit}", bounds)
+def _pieces(figure: ForecastFigure) -> tuple[str, ...]:
+    if figure.value is None:
+        return (NOTHING,)
+    bounds = f"[{number(figure.value.low)}, {number(figure.value.high)}] {figure.unit}".rstrip()
+    middle = figure.value.value
+    return (bounds,) if middle is None else (f"{number(middle)} {figure.unit}".rstrip(), bounds)
 
 
 def render_backtest(found: Backtest, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     columns = [
         Column(title="known", right=False, label=True),
-        Column(title=TIMES),
+        Column(title="times as many devices"),
         Column(title="forecasts"),
         Column(title="error", unit=("median",)),
         Column(title="error", unit=("one in ten", "exceeds")),
         Column(title="inside", unit=("the range",)),
     ]
-    draw(
-        writer,
-        TableModel(columns=columns, rows=[[Cell(pieces=(text,)) for text in _line(line)] for line in found.lines]),
-    )
+    rows = [[Cell(pieces=(text,)) for text in _backtest_row(line)] for line in found.lines]
+    draw(writer, TableModel(columns=columns, rows=rows))
     writer.put(
         f"{found.inside} of {found.count} outcomes lay in their range, {100 * found.coverage:.0f} %; it is for 90 %. "
         "Every forecast was made without the data of its own submitter (MLPerf) or case (FlagPerf)."
@@ -105,7 +111,7 @@ def render_backtest(found: Backtest, *, width: int = 100, color: bool = False, e
     return writer.drawn()
 
 
-def _line(line: BacktestLine) -> tuple[str, ...]:
+def _backtest_row(line: BacktestLine) -> tuple[str, ...]:
     up_to = f"more than {line.beyond:g}" if math.isinf(line.up_to) else f"{line.beyond:g} to {line.up_to:g}"
     return (
         "several sizes" if line.several else "one size",

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from trainmark.analysis.peaks import mfu
@@ -159,59 +159,79 @@ def junit_document(suites: Sequence[Element]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Element:
-    e2e = record.metrics.get("e2e_time")
-    seconds = f"{e2e.value:.3f}" if e2e is not None and e2e.value is not None else "0"
+class JunitCase(NamedTuple):
+    name: str
+    verdict: Literal["passed", "failed", "skipped"]
+    sentences: Sequence[str] = ()
+    kind: str = ""
+    """Of a failure."""
+    seconds: str = "0"
+
+
+def junit_suite(
+    name: str, *, created: str, properties: Mapping[str, str], cases: Sequence[JunitCase], seconds: str = "0"
+) -> Element:
     where = xml_text(name)
-    suite = Element("testsuite", name=where, timestamp=xml_text(record.created), time=seconds)
-    suite.set("errors", "0")
-    properties = SubElement(suite, "properties")
-    for fact, value in _properties(record):
-        SubElement(properties, "property", name=fact, value=xml_text(value))
-    run = SubElement(suite, "testcase", classname=where, name="the run is valid", time=seconds)
-    if record.status != "valid":
-        junit_failure(run, record.status, [record.ended])
-    elif record.doubts:
-        SubElement(run, "system-out").text = xml_text("doubts: " + "; ".join(doubt.text for doubt in record.doubts))
-    for check in checks:
-        _case(SubElement(suite, "testcase", classname=where, name=xml_text(check.claim), time="0"), check)
-    suite.set("tests", str(1 + len(checks)))
-    suite.set("failures", str(sum(1 for _ in suite.iter("failure"))))
-    suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
+    suite = Element("testsuite", name=where, timestamp=xml_text(created), time=seconds, errors="0")
+    facts = SubElement(suite, "properties")
+    for fact, value in properties.items():
+        SubElement(facts, "property", name=fact, value=xml_text(value))
+    for case in cases:
+        element = SubElement(suite, "testcase", classname=where, name=xml_text(case.name), time=case.seconds)
+        text = xml_text("\n".join(case.sentences))
+        if case.verdict == "failed":
+            message = xml_text(case.sentences[0])
+            SubElement(element, "failure", type=xml_text(case.kind), message=message).text = text
+        elif case.verdict == "skipped":
+            SubElement(element, "skipped", message=text)
+        elif text:
+            SubElement(element, "system-out").text = text
+    suite.set("tests", str(len(cases)))
+    suite.set("failures", str(sum(case.verdict == "failed" for case in cases)))
+    suite.set("skipped", str(sum(case.verdict == "skipped" for case in cases)))
     return suite
 
 
-def _case(case: Element, check: CheckResult) -> None:
+def _suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Element:
+    e2e = record.metrics.get("e2e_time")
+    seconds = f"{e2e.value:.3f}" if e2e is not None and e2e.value is not None else "0"
+    valid, doubts = record.status == "valid", "; ".join(doubt.text for doubt in record.doubts)
+    run = JunitCase(
+        "the run is valid",
+        "passed" if valid else "failed",
+        ([f"doubts: {doubts}"] if doubts else []) if valid else [record.ended],
+        record.status,
+        seconds,
+    )
+    cases = [run, *map(_case, checks)]
+    return junit_suite(name, created=record.created, properties=_properties(record), cases=cases, seconds=seconds)
+
+
+def _case(check: CheckResult) -> JunitCase:
     said = [
         f"{SEVERITIES[found.verdict]}: {found.sentence} ({found.evidence}; look at: {found.remedy})"
         for found in check.findings
     ]
     if check.verdict == "unknown":
-        SubElement(case, "skipped", message=xml_text(check.sentence or "not checked"))
-    elif check.verdict in ("failed", "doubt"):
-        junit_failure(case, SEVERITIES[check.findings[0].verdict], said)
-    elif said:  # what a reader has to know, but no build should stop at
-        SubElement(case, "system-out").text = xml_text("\n".join(said))
+        return JunitCase(check.claim, "skipped", [check.sentence or "not checked"])
+    if check.verdict in ("failed", "doubt"):
+        return JunitCase(check.claim, "failed", said, SEVERITIES[check.findings[0].verdict])
+    return JunitCase(check.claim, "passed", said)  # what a reader has to know, but no build should stop at
 
 
-def junit_failure(case: Element, kind: str, sentences: Sequence[str]) -> None:
-    failure = SubElement(case, "failure", type=xml_text(kind), message=xml_text(sentences[0]))
-    failure.text = xml_text("\n".join(sentences))
-
-
-def _properties(record: Record) -> list[tuple[str, str]]:
+def _properties(record: Record) -> dict[str, str]:
     plan = record.plan
     p_core = record.metrics.get("p_core")
-    facts = [
-        ("run", record.run_id),
-        ("device", device_name(record)),
-        ("recipe", plan.recipe_name),
-        ("topology", plan.topology),
-        ("precision", record.precision),
-        ("fingerprint", plan.fingerprint),
-    ]
+    facts = {
+        "run": record.run_id,
+        "device": device_name(record),
+        "recipe": plan.recipe_name,
+        "topology": plan.topology,
+        "precision": record.precision,
+        "fingerprint": plan.fingerprint,
+    }
     if p_core is not None and p_core.value is not None:
-        facts.append(("p_core", f"{number(p_core.value, 6)} {p_core.unit}"))
+        facts["p_core"] = f"{number(p_core.value, 6)} {p_core.unit}"
     return facts
 
 

@@ -1,40 +1,66 @@
-"""Draws a run that goes on: a frame for a terminal, a line for a log, a document for programs."""
+"""Shows a running training: a frame for a terminal, a line for a log, a document for programs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trainmark.report.live import Live, phase, thinned
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import escape
 from trainmark.spec.format import goal, number, plus_minus, with_unit
+from trainmark.spec.plan import Plan
+from trainmark.spec.rank_log import RankLog
+from trainmark.spec.run_folder import RunFolder
+from trainmark.spec.time_left import RECENT_STEPS, time_left_s
+from trainmark.spec.topology import Topology
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
-    from trainmark.spec.events import DeviceReading
-    from trainmark.spec.record import Quality, Record
-    from trainmark.spec.run_folder import NodeSamples
+    from trainmark.spec.events import DeviceReading, Evaluated
+    from trainmark.spec.record import Record
 
 ASKED = ("workload", "recipe_name", "platform", "topology", "precision")
-MOST_RANKS = 6
-MOST_DEVICES = 8
+MAX_RANKS = 6
+MAX_DEVICES = 8
 SILENT_S = 15.0
 """Ranks write about twice a second, or once a step: a longer silence is worth a word."""
 SILENT_STEPS = 3
-_GIB = 2.0**30
-_READINGS = {"power_w": ("W", 1.0), "temperature_c": ("°C", 1.0), "memory_used_bytes": ("GiB", _GIB)}
+_READINGS = {
+    "power_w": ("W", 1.0),
+    "temperature_c": ("°C", 1.0),
+    "memory_used_bytes": ("GiB", 2.0**30),
+    "utilisation_percent": ("% busy", 1.0),
+}
+
+
+class Speed(NamedTuple):
+    """Throughput over the last steps, their wait for data included."""
+
+    items_per_s: float
+    interval: tuple[float, float] | None
+    """95 % confidence; None with too few steps."""
+    steps: int
+
+
+class Late(NamedTuple):
+    """How far a rank is behind the others."""
+
+    rank: int
+    steps: int
+    """Behind the rank that has written most."""
+    percent: float | None
+    """Longer than the fastest rank's own computing; None where nothing can be compared yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
-    """What a look at a run found."""
+class Live:
+    """A run as far as it has come."""
 
-    live: Live
+    folder: RunFolder
     silent_s: float | None = None
     """How long no rank has written; None where the run's folder cannot tell."""
     gone: bool = False
@@ -43,14 +69,149 @@ class Frame:
     @property
     def note(self) -> str | None:
         """What is not as it should be, in words."""
-        if self.live.failure:
-            return self.live.failure
+        if self.failure:
+            return self.failure
         if self.gone:
             return "its processes are gone, and it has left no record"
-        if self.silent_s is None or self.live.over:
+        if self.silent_s is None or self.over:
             return None
-        silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * self.live.usual_s)
+        silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * self.usual_s)
         return f"no event for {duration(self.silent_s)}" if silent else None
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.run_id
+
+    @property
+    def plan(self) -> Plan | None:
+        """None until it could be read."""
+        return self.folder.plan
+
+    @property
+    def item(self) -> str | None:
+        return self.folder.head.item if self.folder.head else None
+
+    @property
+    def ranks(self) -> list[RankLog]:
+        return self.folder.logs
+
+    @property
+    def first(self) -> RankLog:
+        return next(iter(self.ranks), RankLog())
+
+    @property
+    def evaluation(self) -> Evaluated | None:
+        """The last one."""
+        return self.first.evaluations[-1] if self.first.evaluations else None
+
+    @property
+    def phase(self) -> str:
+        """Of the first rank; a failure of any goes before."""
+        return "failed" if any(rank.failed for rank in self.ranks) else phase(self.first)
+
+    @property
+    def over(self) -> bool:
+        """Every rank heard has said its last word."""
+        return bool(self.ranks) and all(rank.end or rank.failed for rank in self.ranks)
+
+    @property
+    def failure(self) -> str | None:
+        if self.folder.fault:
+            return self.folder.fault.sentence
+        return next((f"rank {rank.rank}: {rank.failed.sentence}" for rank in self.ranks if rank.failed), None)
+
+    @property
+    def step(self) -> int:
+        """Steps that every rank has finished."""
+        return min((rank.step for rank in self.ranks), default=0)
+
+    @property
+    def devices(self) -> int:
+        return Topology.parse(self.plan.topology).devices if self.plan else max(1, len(self.ranks))
+
+    @property
+    def planned(self) -> int | None:
+        """The step at which the run ends at the latest, where that is a step."""
+        first = self.first
+        if self.plan is None:
+            return None
+        return self.plan.last_step(
+            first_step=first.first_step, steps_per_epoch=first.steps_per_epoch, items_per_step=first.items_per_step
+        )
+
+    @property
+    def elapsed_s(self) -> float | None:
+        return max((node.elapsed_s for node in self.folder.nodes if node.elapsed_s is not None), default=None)
+
+    @property
+    def usual_s(self) -> float:
+        """What the longest of the last steps took."""
+        recent, log = slice(-RECENT_STEPS, None), self.first
+        taken = zip(log.wait_ns[recent], log.compute_ns[recent], strict=True)
+        return max((wait + compute for wait, compute in taken), default=0) / 1e9
+
+    @property
+    def left_s(self) -> float | None:
+        """About how long the training still takes; None where nobody can know."""
+        if self.plan is None or self.phase not in ("train", "evaluate"):
+            return None
+        return time_left_s(self.plan, self.first, step=self.step, elapsed_s=self.elapsed_s)
+
+    @property
+    def loss(self) -> float | None:
+        """Of the last step all ranks have finished, as a mean over them."""
+        if not (common := self._common()):
+            return None
+        last = [rank.loss[part][-1] for rank, part in common]
+        known = [loss for loss in last if loss is not None and math.isfinite(loss)]
+        return sum(known) / len(known) if len(known) == len(last) else None
+
+    def speed(self) -> Speed | None:
+        """Over the steady part of the last steps; ranks on other machines that are not heard do as much as these."""
+        if not (common := self._common()):
+            return None
+        import numpy as np
+
+        from trainmark.spec import statistics
+
+        whole_s = [(np.array(rank.wait_ns[part]) + np.array(rank.compute_ns[part])) / 1e9 for rank, part in common]
+        step_s = max(whole_s, key=lambda taken: float(taken.sum()))
+        items = np.sum([rank.items[part] for rank, part in common], axis=0) * (self.devices / len(common))
+        start = statistics.steady_start(step_s, items)
+        step_s, items = step_s[start:], items[start:]
+        if step_s.sum() <= 0:
+            return None
+        found = statistics.mean_interval(step_s, items)
+        rate = float(items.sum() / step_s.sum())
+        return Speed(rate, (found.low, found.high) if found else None, int(step_s.size))
+
+    def lateness(self) -> list[Late]:
+        """Of every rank, the latest first."""
+        furthest = max((rank.step for rank in self.ranks), default=0)
+        # all ranks take equally long for a step, as the fast ones wait in their exchange: what is left tells them apart
+        own = [sum(rank.compute_ns[part]) - sum(rank.exchange_ns[part]) for rank, part in self._common()]
+        fastest = min(own, default=0)
+        found = [
+            Late(rank.rank, furthest - rank.step, 100 * (spent / fastest - 1) if fastest > 0 and len(own) > 1 else None)
+            for rank, spent in zip(self.ranks, own or [0] * len(self.ranks), strict=True)
+        ]
+        return sorted(found, key=lambda late: (-late.steps, -(late.percent or 0.0), late.rank))
+
+    def _common(self) -> list[tuple[RankLog, slice]]:
+        """Of each rank those of its last steps that all ranks have finished; nothing where there is none of them."""
+        ranks = self.ranks
+        high = min((rank.step for rank in ranks), default=0)
+        low = max((max(rank.kept_from, rank.step - RECENT_STEPS) for rank in ranks), default=0)
+        if low >= high:
+            return []
+        return [(rank, slice(low - rank.kept_from, high - rank.kept_from)) for rank in ranks]
+
+
+def phase(rank: RankLog) -> str:
+    """What a rank does, with the ends that its events tell apart from training."""
+    if rank.failed:
+        return "failed"
+    return "finish" if rank.phases_ns and rank.phase == "train" else rank.phase
 
 
 def duration(seconds: float) -> str:
@@ -62,13 +223,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def line(frame: Frame) -> str:
+def line(live: Live) -> str:
     """All that matters in one line, for a log; safe to print."""
-    live = frame.live
     parts = [f"step {_step(live)}"] if live.first.compute_ns else []
     if live.loss is not None:
         parts.append(f"loss {live.loss:.4f}")
-    parts += [said for said in (_speed(live), _quality(live), frame.note) if said]
+    parts += [said for said in (_speed(live), _quality(live), live.note) if said]
     elapsed = "" if live.elapsed_s is None else f" [{live.elapsed_s:5.0f} s]"
     if live.left_s is not None:
         parts.append(f"{_left(live)} left")
@@ -76,11 +236,10 @@ def line(frame: Frame) -> str:
     return escape.terminal(f"{what}{elapsed} {live.phase:8} {'  '.join(parts)}".rstrip())
 
 
-def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
-    """The whole picture, a fact a line."""
+def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
+    """The whole frame, one fact per line."""
     from trainmark.report.describe import PLAIN_SPARKS, SPARKS, spark
 
-    live = frame.live
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
     writer.put(writer.text(" · ".join(asked), "bold"))
@@ -90,7 +249,8 @@ def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
         pairs.append(("speed", said))
     if live.loss is not None:
         heights = SPARKS if escape.carries(encoding, SPARKS) else PLAIN_SPARKS
-        curve = spark(thinned(live.first.loss), max(8, min(48, width - 30)), heights)
+        known = [loss for loss in live.first.loss if loss is not None and math.isfinite(loss)]
+        curve = spark(known, max(8, min(48, width - 30)), heights)
         pairs.append(("loss", f"{number(live.loss, 4)}  {curve}"))
     if said := _quality(live):
         pairs.append(("quality", said))
@@ -107,8 +267,8 @@ def draw(frame: Frame, *, width: int, color: bool, encoding: str) -> str:
     for name, value in pairs:
         drawn.add_row(writer.text(name), writer.text(value))
     writer.put(drawn)
-    if frame.note:
-        writer.put(writer.text(frame.note, "bold red" if live.failure or frame.gone else "yellow"))
+    if live.note:
+        writer.put(writer.text(live.note, "bold red" if live.failure or live.gone else "yellow"))
     return writer.drawn()
 
 
@@ -129,9 +289,9 @@ def result(record: Record) -> str:
     return escape.terminal(f"{what}: {'; '.join(parts)}")
 
 
-def document(frame: Frame) -> dict[str, Any]:
+def document(live: Live) -> dict[str, Any]:
     """The same for programs; what is not known is null."""
-    live, speed, head = frame.live, frame.live.speed(), frame.live.folder.head
+    speed, head = live.speed(), live.folder.head
     late = {entry.rank: entry for entry in live.lateness()}
     found = {
         "kind": "trainmark watch",
@@ -153,8 +313,8 @@ def document(frame: Frame) -> dict[str, Any]:
         },
         "elapsed_s": live.elapsed_s,
         "left_s": live.left_s,
-        "silent_s": frame.silent_s,
-        "note": frame.note,
+        "silent_s": live.silent_s,
+        "note": live.note,
         "ranks": [
             {
                 "rank": rank.rank,
@@ -199,38 +359,30 @@ def _speed(live: Live) -> str | None:
 
 
 def _quality(live: Live) -> str | None:
-    evaluation = live.evaluation
-    quality = _target(live)
-    if evaluation is None or quality is None or quality.name not in evaluation.values:
-        return None
+    from trainmark.spec.record import Quality
     from trainmark.spec.target import reached, telling_digits
 
-    value = evaluation.values[quality.name]
-    if value is None or not math.isfinite(value):
-        return f"{quality_word(quality.name)} is not finite at step {evaluation.step}"
-    shown = with_unit(value, quality.unit, telling_digits(value, quality.goal, quality.better))
-    verdict = "reached" if reached(value, quality.goal, quality.better) else "not yet"
-    at = f"at step {evaluation.step}"
-    return f"{quality_word(quality.name)} {shown} {at}, target {goal(quality)}: {verdict}"
-
-
-def _target(live: Live) -> Quality | None:
-    from trainmark.spec.record import Quality
-
-    if live.plan is None or live.folder.head is None:
+    evaluation, head = live.evaluation, live.folder.head
+    if evaluation is None or head is None or live.plan is None or head.target.name not in evaluation.values:
         return None
-    target = live.folder.head.target
-    return Quality(name=target.name, unit=target.unit, goal=float(live.plan.recipe["target"]), better=target.better)
+    target, aim = head.target, float(live.plan.recipe["target"])
+    value, name = evaluation.values[target.name], quality_word(target.name)
+    if value is None or not math.isfinite(value):
+        return f"{name} is not finite at step {evaluation.step}"
+    shown = with_unit(value, target.unit, telling_digits(value, aim, target.better))
+    verdict = "reached" if reached(value, aim, target.better) else "not yet"
+    wanted = goal(Quality(name=target.name, unit=target.unit, goal=aim, better=target.better))
+    return f"{name} {shown} at step {evaluation.step}, target {wanted}: {verdict}"
 
 
 def _ranks(live: Live) -> str:
     found = live.lateness()
     said = []
-    for late in found[:MOST_RANKS]:
+    for late in found[:MAX_RANKS]:
         percent = "" if late.percent is None else f" +{late.percent:.1f} %"
         steps = f" {late.steps} steps behind" if late.steps else ""
         said.append(f"{late.rank}{percent}{steps}")
-    more = f" and {len(found) - MOST_RANKS} more" if len(found) > MOST_RANKS else ""
+    more = f" and {len(found) - MAX_RANKS} more" if len(found) > MAX_RANKS else ""
     return f"{', '.join(said)}{more} (own computing, beside the fastest)"
 
 
@@ -242,34 +394,21 @@ def _left(live: Live) -> str:
 
 def _devices(live: Live) -> Iterator[str]:
     nodes = live.folder.nodes
-    several = sum(len(node.last) for node in nodes) > 1
-    shown = 0
+    readings = [(node, reading) for node in nodes for reading in sorted(node.last, key=lambda reading: reading.device)]
+    for node, reading in readings[:MAX_DEVICES]:
+        if said := _reading(reading):
+            where = f"{node.begin.host} " if len(nodes) > 1 and node.begin else ""
+            yield f"{where}{reading.device}: {said}" if len(readings) > 1 else said
     for node in nodes:
-        for reading in sorted(node.last, key=lambda reading: reading.device):
-            shown += 1
-            if shown <= MOST_DEVICES and (said := _reading(reading)):
-                where = f"{node.begin.host} " if len(nodes) > 1 and node.begin else ""
-                yield f"{where}{reading.device}: {said}" if several else said
-        if not node.last and (missing := _missing(node)):
-            yield missing
-    if shown > MOST_DEVICES:
-        yield f"and {shown - MOST_DEVICES} more"
+        if not node.last and node.unavailable:
+            yield f"unavailable: {'; '.join(sorted(set(node.unavailable.values())))}"
+    if len(readings) > MAX_DEVICES:
+        yield f"and {len(readings) - MAX_DEVICES} more"
 
 
 def _reading(reading: DeviceReading) -> str:
-    found = [
-        f"{number(value / scale)} {unit}"
-        for name, (unit, scale) in _READINGS.items()
-        if (value := getattr(reading, name)) is not None
-    ]
-    if reading.utilisation_percent is not None:
-        found.append(f"{number(reading.utilisation_percent)} % busy")
-    return ", ".join(found)
-
-
-def _missing(node: NodeSamples) -> str | None:
-    reasons = sorted(set(node.unavailable.values()))
-    return f"unavailable: {'; '.join(reasons)}" if reasons else None
+    values = ((getattr(reading, name), unit, scale) for name, (unit, scale) in _READINGS.items())
+    return ", ".join(f"{number(value / scale)} {unit}" for value, unit, scale in values if value is not None)
 
 
 def _finite(value: Any) -> Any:

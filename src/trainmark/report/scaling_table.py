@@ -1,4 +1,4 @@
-"""Draws scaling efficiency: one table a group of like runs, or of published rows."""
+"""Draws scaling efficiency: one table per group of like runs, or of published rows."""
 
 from __future__ import annotations
 

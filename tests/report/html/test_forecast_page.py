@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from records import make_record
 
-from trainmark.analysis.forecast.further import beyond
+from trainmark.analysis.forecast.forecast import forecast_next_sizes
 from trainmark.cli.main import main
-from trainmark.report.html import document, forecast_chart, forecast_page
+from trainmark.report.html import document, forecast_page
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
@@ -65,7 +65,7 @@ def test_one_device_gives_a_range_without_a_line(folder: Path) -> None:
 
 
 def test_several_trainings_have_a_chart_each_and_one_table() -> None:
-    found = [beyond([run("1x1", rate), run("1x8", 7.8 * rate)]) for rate in (100.0, 200.0)]
+    found = [forecast_next_sizes([run("1x1", rate), run("1x8", 7.8 * rate)]) for rate in (100.0, 200.0)]
     text = forecast_page.render(found, language="en", made="2026-11-17", trainmark="0.1.0")
     assert text.count("<polygon") == 2
     assert text.count('scope="row"') == 2 * 5
@@ -94,4 +94,4 @@ def test_the_back_test_has_no_page(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_kinds_have_words_for_readers() -> None:
-    assert forecast_chart.kind_word("of a newer version", str) == "of a newer version"
+    assert forecast_page.kind_word("of a newer version", str) == "of a newer version"

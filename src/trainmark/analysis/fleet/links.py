@@ -22,7 +22,7 @@ FLOOR_OF_WAY = 1 / 3
 """And a way: it is known by one pair alone, where a cable is by many, and what else two nodes do disturbs it more."""
 ASSUMED_SPREAD = 0.05
 """What good cables are taken to differ by where few were measured: a network is less even than the nodes."""
-FEWEST_HOSTS = 3
+MIN_HOSTS = 3
 """Of two nodes there is one pair, and nothing to hold it against."""
 
 
@@ -82,7 +82,7 @@ def judge(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
     centre, smallest = median(carries.values()), None
     slow_cables = dict.fromkeys(carries, False)
     slow_ways = [False] * len(known)
-    if len(carries) >= FEWEST_HOSTS:
+    if len(carries) >= MIN_HOSTS:
         found = outliers.find(
             list(carries.values()), [0.0] * len(carries), floor=-math.log1p(-FLOOR), assumed=ASSUMED_SPREAD
         )

@@ -20,7 +20,7 @@ FALSE_ALARMS = 0.01
 """Of fleets without a bad host, how many may name one."""
 _AIMED_AT = 0.007
 """What is aimed at, as the spread is only estimated; bench/fleet.py counts what comes of it."""
-FEWEST = 10
+MIN_VALUES = 10
 """Fewer values do not tell their own spread: it is then taken to be at least the assumed one."""
 ASSUMED_SPREAD = 0.02
 """Good nodes of one kind are taken to differ by so much, as a standard deviation, where too few are there to tell."""
@@ -34,7 +34,7 @@ _FEW_ARE_UNSURE = 5.5
 """The spread of n values is taken (1 + this / n) times as wide, for it may have come out too narrow."""
 _MARGIN = 1.06
 """So much wider than assumed, lest hosts that differ just so are accused more often than promised."""
-_MOST_FOR_QN = 2000
+_MAX_FOR_QN = 2000
 """Of more values the median absolute deviation is as good, and needs no distance of each to each."""
 _MAD = 1.4826
 
@@ -70,7 +70,7 @@ def find(
     all_values, own = np.asarray(values, dtype=np.float64), np.square(np.asarray(errors, dtype=np.float64))
     more = np.maximum(0.0, own - np.median(own))
     count = len(all_values)
-    few = count < FEWEST
+    few = count < MIN_VALUES
     named = np.zeros(count, dtype=bool)
     while True:
         good = all_values[~named]
@@ -106,7 +106,7 @@ def _too_unlikely(sizes: Floats) -> npt.NDArray[np.bool_]:
 def _spread(values: Floats) -> float:
     """The standard deviation of the greater part of normal values."""
     count = len(values)
-    if count > _MOST_FOR_QN:
+    if count > _MAX_FOR_QN:
         return float(_MAD * np.median(np.abs(values - np.median(values))))
     half = count // 2 + 1
     place = half * (half - 1) // 2 - 1

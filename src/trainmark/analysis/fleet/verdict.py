@@ -1,9 +1,9 @@
-"""One judgement over a fleet: how far each host lies from the median, who is slow and why, and whether to accept it."""
+"""Judges a fleet: how far each host lies from the median, who is slow and why, and whether to accept it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist, fmean, median
 from typing import Any, Literal
@@ -12,19 +12,21 @@ from trainmark.analysis.compare import quantities
 from trainmark.analysis.compare.comparison import THRESHOLD, side_of
 from trainmark.analysis.compare.judge import RunValues, place, ratio_interval
 from trainmark.analysis.compare.quantities import Compared
-from trainmark.analysis.fleet import causes, outliers
-from trainmark.analysis.fleet.hosts import HostRuns, check_alike
-from trainmark.analysis.fleet.links import FEWEST_HOSTS, FleetLinks
-from trainmark.analysis.fleet.proofs import HostProof
+from trainmark.analysis.fleet import causes, links as link_judge, outliers
+from trainmark.analysis.fleet.hosts import FleetRuns, HostRuns, check_alike
+from trainmark.analysis.fleet.links import MIN_HOSTS, FleetLinks
+from trainmark.analysis.verification import line
+from trainmark.spec.errors import UsageError
 from trainmark.spec.format import device_name, number
 from trainmark.spec.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
 from trainmark.spec.record import Record
 from trainmark.spec.site import Expected
+from trainmark.spec.verify import Verdict as ProofVerdict, VerifyDocument
 from trainmark.store.lookup import Subject
 
-MOST_BLIND = 0.20
+MAX_BLIND = 0.20
 """Where a host that is slower by this share would not be found, nothing is said of the fleet."""
-FEW_REPEATS = 3
+MIN_REPEATS = 3
 """Fewer tell too little of how they vary."""
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
@@ -51,6 +53,21 @@ class FleetHost:
     """Why it is not ok, and what may explain it, in sentences."""
     remarks: tuple[str, ...] = ()
     """In what it is unlike the fleet, in sentences; no fault by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostProof:
+    """One verify, as it is of one host."""
+
+    host: str
+    verify_id: str
+    created: str
+    sentence: str
+    """Of the whole verify."""
+    verdict: ProofVerdict
+    """Of this host alone."""
+    wrong: tuple[str, ...] = ()
+    """What came out wrong on it, in sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +127,54 @@ class Fleet:
         return tuple(one.host for one in self.hosts if known and one.host not in known)
 
 
+def judge_runs(
+    runs: FleetRuns,
+    *,
+    metric: str = "p_core",
+    threshold: float = THRESHOLD,
+    expected: Sequence[Expected] = (),
+    wanted: int | None = None,
+    verifies: Sequence[VerifyDocument] = (),
+) -> Fleet:
+    """With the links that were measured, and what verifies say of the hosts; UsageError where one was elsewhere."""
+    measured = runs.links
+    links = link_judge.judge(measured.hosts, measured.pairs) if measured and measured.pairs else None
+    fleet = judge(runs.hosts, metric=metric, threshold=threshold, expected=expected, links=links, wanted=wanted)
+    if measured and measured.failed:
+        fleet = replace(fleet, faults=(*fleet.faults, f"the links could not be measured: {measured.failed}"))
+    # a verify may know a host by what it calls itself
+    names = {one.host: (one.host, *(record.hosts[0] for record in one.records[-1:])) for one in runs.hosts}
+    fleet = replace(fleet, proofs=tuple(find_proofs(verifies, names)))
+    for one in verifies:
+        if not any(proof.verify_id == one.verify_id for proof in fleet.proofs):
+            raise UsageError(f"verify {one.verify_id} was on {', '.join(one.hosts)}, and none of them is of this fleet")
+    return fleet
+
+
+def find_proofs(verifies: Iterable[VerifyDocument], names: Mapping[str, Sequence[str]]) -> Iterator[HostProof]:
+    """Of each host every verify it took part in; `names` says by which names a host may be known over there."""
+    for one in verifies:
+        for host, known in names.items():
+            if not {*known} & {*one.hosts}:
+                continue
+            wrong = tuple(
+                line(each, one.hosts)
+                for each in one.differences
+                if each.rank < len(one.hosts) and one.hosts[each.rank] in known
+            )
+            verdict = one.verdict
+            if one.verdict == "wrong" and not wrong:
+                verdict = "equal"  # what is wrong is another's doing
+            yield HostProof(
+                host=host,
+                verify_id=one.verify_id,
+                created=one.created,
+                sentence=one.sentence,
+                verdict=verdict,
+                wrong=wrong if verdict == "wrong" else (),
+            )
+
+
 def judge(
     hosts: Sequence[HostRuns],
     *,
@@ -136,7 +201,7 @@ def judge(
     known = [_Known.of(host, compared) for host in hosts if host.records]
     sure = [one for one in known if one.error is not None]
     found = _outliers(sure, compared, threshold)
-    judged = [_judged(one, compared, found, sure, reference) for one in known]
+    judged = [_judge_host(one, compared, found, sure, reference) for one in known]
     unsure = [f"host {one.host} cannot be judged" for one in judged if one.verdict == "unclear"]
     unsure += _too_few(sure, compared, threshold, reference) if found is None else _blind(found)
     centre = found.centre if found else median(one.value for one in sure) if sure else None
@@ -146,7 +211,7 @@ def judge(
     return Fleet(
         metric=compared.name,
         threshold=threshold,
-        hosts=tuple(sorted([*failed, *_explained(judged, newest)], key=lambda one: _badness(one, compared))),
+        hosts=tuple(sorted([*failed, *_explain_hosts(judged, newest)], key=lambda one: _badness(one, compared))),
         unit=quantities.of_record(first, compared)[1],
         workload=first.plan.workload,
         recipe_name=first.plan.recipe_name,
@@ -199,7 +264,7 @@ class _Known:
         side = side_of(runs.records, compared)
         value, count = fmean(map(math.log, side.values)), len(side.values)
         spreads = [spread for spread in side.spreads if spread]
-        if count >= FEW_REPEATS:
+        if count >= MIN_REPEATS:
             error, degrees = math.sqrt(log_variance(side.values) / count), count - 1
         elif len(spreads) == count:
             error = math.sqrt(sum(one.error**2 + one.between for one in spreads)) / count
@@ -231,13 +296,13 @@ def _fits(one: Expected, record: Record, compared: Compared) -> bool:
 
 
 def _outliers(sure: Sequence[_Known], compared: Compared, threshold: float) -> outliers.Outliers | None:
-    if len(sure) < FEWEST_HOSTS:
+    if len(sure) < MIN_HOSTS:
         return None
     floor = -math.log1p(-threshold) if compared.better == "higher" else math.log1p(threshold)
     return outliers.find([one.value for one in sure], [one.error or 0.0 for one in sure], floor=floor)
 
 
-def _judged(
+def _judge_host(
     one: _Known,
     compared: Compared,
     found: outliers.Outliers | None,
@@ -300,7 +365,7 @@ def _too_few(sure: Sequence[_Known], compared: Compared, threshold: float, refer
 
 def _blind(found: outliers.Outliers) -> Iterator[str]:
     smallest = -math.expm1(-found.smallest)
-    if smallest > MOST_BLIND:
+    if smallest > MAX_BLIND:
         yield (
             f"the hosts lie so far apart that one slower by less than {100 * smallest:.0f} % could hide; run longer, "
             "repeat, or see that nothing else runs there"
@@ -317,7 +382,7 @@ def _slow_as_a_whole(found: outliers.Outliers, reference: Expected, compared: Co
         )
 
 
-def _explained(judged: Sequence[FleetHost], newest: Mapping[str, Record]) -> Iterator[FleetHost]:
+def _explain_hosts(judged: Sequence[FleetHost], newest: Mapping[str, Record]) -> Iterator[FleetHost]:
     """The hosts with what telemetry, doubts and software say of those that are not as the others."""
     seen = {host: causes.figures(record) for host, record in newest.items()}
     usual = causes.usual(list(seen.values()))

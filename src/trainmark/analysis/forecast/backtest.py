@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
+from typing import NamedTuple
 
-from trainmark.analysis.forecast import law
+from trainmark.analysis.forecast import scaling_law
 from trainmark.analysis.forecast.clusters import Chain
 
 DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, math.inf))
@@ -41,8 +43,7 @@ class Backtest:
         return self.inside / self.count if self.count else math.nan
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     several: bool
     doublings: float
     error: float
@@ -52,35 +53,32 @@ class _Outcome:
 def backtest(chains: Sequence[Chain]) -> Backtest:
     outcomes = list(_outcomes(chains))
     lines = []
-    for several in (False, True):
-        for beyond, up_to in DISTANCES:
-            # a little above: 16 devices are 2.0 times 8
-            near = [o for o in outcomes if o.several == several and beyond * 1.01 < 2**o.doublings <= up_to * 1.01]
-            if near:
-                off = sorted(abs(math.expm1(outcome.error)) for outcome in near)
-                lines.append(
-                    BacktestLine(
-                        several=several,
-                        beyond=beyond,
-                        up_to=up_to,
-                        count=len(near),
-                        median_error=median(off),
-                        worst_decile=off[min(len(off) - 1, math.ceil(0.9 * len(off)) - 1)],
-                        inside=sum(outcome.inside for outcome in near),
-                    )
+    for several, (beyond, up_to) in product((False, True), DISTANCES):
+        # a little above: 16 devices are 2.0 times 8
+        near = [o for o in outcomes if o.several == several and beyond * 1.01 < 2**o.doublings <= up_to * 1.01]
+        off = sorted(abs(math.expm1(outcome.error)) for outcome in near)
+        if near:
+            lines.append(
+                BacktestLine(
+                    several=several,
+                    beyond=beyond,
+                    up_to=up_to,
+                    count=len(near),
+                    median_error=median(off),
+                    worst_decile=off[math.ceil(0.9 * len(off)) - 1],
+                    inside=sum(outcome.inside for outcome in near),
                 )
+            )
     return Backtest(lines=tuple(lines), count=len(outcomes), inside=sum(outcome.inside for outcome in outcomes))
 
 
 def _outcomes(chains: Sequence[Chain]) -> Iterator[_Outcome]:
-    for held_out in dict.fromkeys(map(_who, chains)):
+    for held_out, several in product(dict.fromkeys(map(_who, chains)), (False, True)):
+        reach = scaling_law.measure_reach([chain for chain in chains if _who(chain) != held_out], several=several)
         own = [chain for chain in chains if _who(chain) == held_out]
-        others = [chain for chain in chains if _who(chain) != held_out]
-        for several in (False, True):
-            reach = law.reach(others, several=several)
-            for error, doublings in law.errors(own, several=several):
-                low, high = reach.after(doublings)
-                yield _Outcome(several=several, doublings=doublings, error=error, inside=low <= error <= high)
+        for error, doublings in scaling_law.measure_errors(own, several=several):
+            low, high = reach.after(doublings)
+            yield _Outcome(several, doublings, error, low <= error <= high)
 
 
 def _who(chain: Chain) -> tuple[str, str]:

@@ -1,15 +1,11 @@
-"""Sets what a run did beside what the runs before it would have said of its size.
-
-Nothing is kept for that: the forecast is made anew, from runs of the store that were begun earlier and asked for the
-same but the topology.
-"""
+"""Compares what a run did with the forecast that earlier runs of the store, alike but for their topology, allow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trainmark.analysis.forecast import rates, sizes
+from trainmark.analysis.forecast import inputs, rates
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.spec.errors import TrainmarkError, UsageError
 from trainmark.spec.format import device_name
@@ -19,8 +15,8 @@ from trainmark.spec.topology import Topology
 from trainmark.store.row import StoreRow
 from trainmark.store.store import Store, read_record
 
-MOST_OF_A_SIZE = 8
-"""Earlier runs of a topology that are looked at, the newest: whole records are long."""
+MAX_RUNS_PER_SIZE = 8
+"""Earlier runs of a topology that are read, the newest: whole records are long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +50,7 @@ def outcome_of(record: Record, earlier: Sequence[Record], metric: str = "p_core"
     if record.status != "valid" or quantity is None or quantity.value is None or not alike:
         return None
     try:
-        known = sizes.of_records(alike, metric)
+        known = inputs.of_records(alike, metric)
         found = rates.forecast(known, Topology.parse(record.plan.topology))
     except UsageError:  # too noisy, contradictory, or unlike in something else
         return None
@@ -97,7 +93,7 @@ def _candidates(record: Record, rows: Sequence[StoreRow]) -> list[StoreRow]:
         alike = (row.workload, row.recipe, row.precision) == (plan.workload, plan.recipe_name, record.precision)
         if alike and row.topology != plan.topology and row.created < record.created:
             count[row.topology] = count.get(row.topology, 0) + 1
-            if count[row.topology] <= MOST_OF_A_SIZE:
+            if count[row.topology] <= MAX_RUNS_PER_SIZE:
                 found.append(row)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainmark.analysis.forecast.until import Needed, Reference
+from trainmark.analysis.forecast.cost import Needed, Reference
 from trainmark.published.mlperf import convergence, rules
 from trainmark.published.mlperf.own_convergence import goal
 from trainmark.spec.record import Record

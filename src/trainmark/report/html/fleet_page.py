@@ -1,16 +1,23 @@
-"""The page of a fleet: the verdict, a heat map of hosts and one of links, and a table to sort and to sign."""
+"""The page of a fleet: the verdict, heat maps of hosts and links, a table to sort, and lines to sign."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from trainmark.analysis.fleet.links import Cable, FleetLinks
 from trainmark.analysis.fleet.verdict import Fleet, FleetHost
-from trainmark.report import fleet_text
+from trainmark.report import fleet_view
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import STYLE, whole_page
+from trainmark.report.html.frame import (
+    STYLE,
+    number_cell,
+    page_footer,
+    page_header,
+    skip_link,
+    sortable_table,
+    whole_page,
+)
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.language import Say, speaker
 
@@ -20,7 +27,7 @@ CELL = 22
 SMALL_CELL = 12
 FEW_HOSTS = 48
 """More are drawn in small cells."""
-MOST_IN_MATRIX = 64
+MAX_IN_MATRIX = 64
 """Of more hosts the pairs would be too small to be seen: their cables are drawn instead."""
 LEVELS = (0.03, 0.06, 0.12, 0.25)
 """From so far off the median a cell has its next colour."""
@@ -35,23 +42,10 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
     title = say("Acceptance of {count} hosts").format(count=len(fleet.hosts))
     facts = [fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device, fleet.created[:10]]
     body = [
-        el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
-        el(
-            "header",
-            el(
-                "div",
-                el("p", "trainmark", class_="brand"),
-                el("h1", title),
-                el("p", [el("span", fact) for fact in facts if fact], class_="facts"),
-            ),
-            el("button", say("Light or dark"), id="theme", type="button"),
-        ),
+        skip_link(say),
+        page_header(title, facts, say),
         el("main", _verdict(fleet, say), _maps(fleet, say), _hosts(fleet, say), _signature(say)),
-        el(
-            "footer",
-            el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(version=trainmark)),
-            el("p", say("made {date}").format(date=made)),
-        ),
+        page_footer(trainmark, say, say("made {date}").format(date=made)),
     ]
     return whole_page(
         f"{title} · trainmark",
@@ -64,16 +58,12 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
 
 
 def _verdict(fleet: Fleet, say: Say) -> Markup:
-    sentences = [*fleet_text.host_sentences(fleet), *fleet_text.fleet_sentences(fleet)]
-    if fleet.links:
-        sentences += fleet_text.link_sentences(fleet.links)
-    sentences += fleet_text.proof_sentences(fleet)
     return el(
         "section",
         el(
             "div",
-            el("h2", fleet_text.headline(fleet)),
-            el("ul", [el("li", sentence) for sentence in sentences], class_="findings"),
+            el("h2", fleet_view.headline(fleet)),
+            el("ul", [el("li", sentence) for sentence in fleet_view.sentences(fleet)], class_="findings"),
             class_=f"card validity {TONES[fleet.outcome]}",
         ),
     )
@@ -82,20 +72,10 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
 # Heat maps
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Mark:
-    """One cell."""
-
-    column: int
-    row: int
-    class_: str
-    tip: str
-
-
 def _maps(fleet: Fleet, say: Say) -> Markup:
     hosts = sorted(fleet.hosts, key=lambda one: one.host)
     drawn = [_figure(say("Hosts"), say("from the median, by name"), _grid([_host_mark(one) for one in hosts]), say)]
-    if fleet.links and len(fleet.links.cables) <= MOST_IN_MATRIX:
+    if fleet.links and len(fleet.links.cables) <= MAX_IN_MATRIX:
         drawn.append(_figure(say("Pairs of hosts"), "GB/s", _matrix(fleet.links), say))
     elif fleet.links:
         cables = sorted(fleet.links.cables, key=lambda one: one.host)
@@ -123,7 +103,7 @@ def _figure(title: str, unit: str, drawing: Markup, say: Say) -> Markup:
 
 def _host_mark(one: FleetHost) -> tuple[str, str]:
     named = one.verdict in ("slow", "failed", "fast")
-    return _level(one.away, named=named), f"{one.host}: {fleet_text.away(one)} {one.verdict}"
+    return _level(one.away, named=named), f"{one.host}: {fleet_view.away(one)} {one.verdict}"
 
 
 def _level(away: float | None, *, named: bool) -> str:
@@ -138,10 +118,7 @@ def _level(away: float | None, *, named: bool) -> str:
 def _grid(marks: Sequence[tuple[str, str]]) -> Markup:
     """One cell after the other, in rows about twice as long as there are rows."""
     columns = max(1, math.ceil(math.sqrt(2 * len(marks))))
-    cells = [
-        _Mark(column=index % columns, row=index // columns, class_=class_, tip=tip)
-        for index, (class_, tip) in enumerate(marks)
-    ]
+    cells = [(index % columns, index // columns, class_, tip) for index, (class_, tip) in enumerate(marks)]
     return _cells(cells, columns, math.ceil(len(marks) / columns), len(marks))
 
 
@@ -155,26 +132,27 @@ def _matrix(links: FleetLinks) -> Markup:
         class_ = _level(way.gigabytes_per_s / links.median - 1, named=way.slow or bool(thin & {*way.hosts}))
         tip = f"{way.hosts[0]} – {way.hosts[1]}: {number(way.gigabytes_per_s)} GB/s"
         one, other = (place[host] for host in way.hosts)
-        cells += [_Mark(column=column, row=row, class_=class_, tip=tip) for column, row in ((one, other), (other, one))]
+        cells += [(one, other, class_, tip), (other, one, class_, tip)]
     return _cells(cells, len(names), len(names), len(names))
 
 
-def _cells(marks: Iterable[_Mark], columns: int, rows: int, hosts: int) -> Markup:
+def _cells(marks: Iterable[tuple[int, int, str, str]], columns: int, rows: int, hosts: int) -> Markup:
+    """Cells at their column and row, each with its class and tip."""
     side = CELL if hosts <= FEW_HOSTS else SMALL_CELL
     return el(
         "svg",
         [
             el(
                 "rect",
-                x=side * mark.column,
-                y=side * mark.row,
+                x=side * column,
+                y=side * row,
                 width=side - 2,
                 height=side - 2,
                 rx=3,
-                class_=f"heat {mark.class_}",
-                data_tip=mark.tip,
+                class_=f"heat {class_}",
+                data_tip=tip,
             )
-            for mark in marks
+            for column, row, class_, tip in marks
         ],
         class_="heatmap",
         viewBox=f"-1 -1 {side * columns} {side * rows}",
@@ -202,25 +180,7 @@ def _hosts(fleet: Fleet, say: Say) -> Markup:
     ]
     cables = {one.host: one for one in fleet.links.cables} if fleet.links else {}
     rows = [_row(one, fleet, cables, say) for one in fleet.hosts]
-    return el(
-        "section",
-        el("h2", say("Hosts"), id="summary-title"),
-        el(
-            "div",
-            el(
-                "table",
-                el("thead", el("tr", [_head(name, numeric) for name, numeric in heads])),
-                el("tbody", rows),
-                id="summary",
-            ),
-            class_="scroll",
-        ),
-    )
-
-
-def _head(name: str, numeric: bool) -> Markup:
-    kind = "number" if numeric else None
-    return el("th", el("button", name, type="button"), scope="col", class_=kind, aria_sort="none")
+    return el("section", el("h2", say("Hosts"), id="summary-title"), sortable_table(heads, rows))
 
 
 _SEVERITIES = {"ok": "passed", "slow": "wrong", "failed": "wrong", "unclear": "doubtful", "fast": "note"}
@@ -234,15 +194,14 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
         "failed": say("failed"),
         "unclear": say("unclear"),
     }
-    expected = None if one.of_expected is None else 100 * one.of_expected
     return el(
         "tr",
         el("th", one.host, scope="row"),
         el("td", el("span", words[one.verdict], class_=f"severity {_SEVERITIES[one.verdict]}")),
-        _number(one.value, NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}"),
-        _number(one.away, fleet_text.away(one)),
-        _number(one.interval[0] if one.interval else None, fleet_text.interval(one)),
-        _number(expected, NOTHING if expected is None else f"{expected:.1f} %") if fleet.expected else None,
+        number_cell(NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}", one.value),
+        number_cell(fleet_view.away(one), one.away),
+        number_cell(fleet_view.interval(one), one.interval[0] if one.interval else None),
+        number_cell(fleet_view.of_expected(one), one.of_expected) if fleet.expected else None,
         _cable(cables.get(one.host), say) if fleet.links else None,
         _arithmetic(one, fleet, say) if fleet.proofs else None,
         el("td", "; ".join((*one.reasons, *one.remarks))),
@@ -252,10 +211,10 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
 def _cable(cable: Cable | None, say: Say) -> Markup:
     """A host may be as fast as the others by itself behind a slow cable."""
     if cable is None:
-        return _number(None, NOTHING)
+        return number_cell(NOTHING, None)
     slow = [el("span", say("slow"), class_="severity wrong"), " "] if cable.slow else []
     carries = f"{number(cable.gigabytes_per_s)} GB/s"
-    return el("td", [*slow, carries], class_="number", data_key=f"{cable.gigabytes_per_s:.9g}")
+    return number_cell([*slow, carries], cable.gigabytes_per_s)
 
 
 def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
@@ -268,10 +227,6 @@ def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
     else:
         word, tone = say("open"), "doubtful"
     return el("td", el("span", word, class_=f"severity {tone}"))
-
-
-def _number(key: float | None, shown: str) -> Markup:
-    return el("td", shown, class_="number", data_key=None if key is None else f"{key:.9g}")
 
 
 def _signature(say: Say) -> Markup:

@@ -1,140 +1,222 @@
-"""The page of forecasts: a table of all sizes, a chart a training, and what they rest on."""
+"""The page of forecasts: a table of all sizes, one chart per training, and what they rest on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from trainmark.analysis.forecast import rates
+from trainmark.analysis.forecast.cost import TrainingCost
+from trainmark.analysis.forecast.forecast import Forecast, forecast_next_sizes
 from trainmark.analysis.forecast.rates import RateForecast
-from trainmark.analysis.forecast.until import ForecastRange, WholeTraining
-from trainmark.analysis.forecast.whole import WholeForecast
-from trainmark.report.forecast_table import in_one_unit
-from trainmark.report.html import forecast_chart
+from trainmark.report.forecast_table import ForecastFigure, figures
+from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import whole_page
+from trainmark.report.html.frame import number_cell, page_footer, page_header, sortable_table, whole_page
+from trainmark.spec.errors import UsageError
 from trainmark.spec.format import NOTHING, number
+from trainmark.spec.intervals import Bounds, around
 from trainmark.spec.language import Say, speaker
+from trainmark.spec.record import Record
+from trainmark.workloads import title as workload_title
+
+_WIDE = (1000, 300)
 
 
-def render(found: Sequence[WholeForecast], *, language: str, made: str, trainmark: str) -> str:
+def render(found: Sequence[Forecast], *, language: str, made: str, trainmark: str) -> str:
     """The whole page as text, to be written as UTF-8."""
     say = speaker(language)
     sizes = ", ".join(dict.fromkeys(str(rate.topology) for one in found for rate, _ in one.sizes))
     title = say("Forecast of {sizes}").format(sizes=sizes)
-    subjects = [" · ".join(one.known.subject) for one in found]
-    header = el(
-        "header",
-        el(
-            "div",
-            el("p", "trainmark", class_="brand"),
-            el("h1", title),
-            el(
-                "p",
-                [el("span", fact) for fact in (*subjects[:4], say("made {date}").format(date=made))],
-                class_="facts",
-            ),
-        ),
-        el("button", say("Light or dark"), id="theme", type="button"),
-    )
-    charts = [chart for one in found if (chart := forecast_chart.draw(one, say, wide=len(found) == 1))]
+    subjects = [" · ".join(one.known.subject) for one in found[:4]]
+    charts = [chart for one in found if (chart := draw_chart(one, say, wide=len(found) == 1))]
+    drawn = el("section", el("h2", say("By size")), el("div", charts, class_="charts"), class_="growth")
     body = [
-        header,
+        page_header(title, [*subjects, say("made {date}").format(date=made)], say),
         el(
             "main",
             _table(found, say),
-            el("section", el("h2", say("By size")), el("div", charts, class_="charts"), class_="growth")
-            if charts
-            else None,
+            drawn if charts else None,
             el("section", el("h2", say("What it rests on")), [_basis(one, say) for one in found], class_="run"),
         ),
-        el(
-            "footer",
-            el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(version=trainmark)),
-        ),
+        page_footer(trainmark, say),
     ]
     return whole_page(f"{title} · trainmark", body, language=language, trainmark=trainmark)
 
 
-def _table(found: Sequence[WholeForecast], say: Say) -> Markup:
-    trained = [after for one in found for _, after in one.sizes if after]
-    currency = found[0].assumed.price.currency
+def _table(found: Sequence[Forecast], say: Say) -> Markup:
+    speed, *rest = figures(found[0], *found[0].sizes[0], found)
     heads = [
         (say("topology"), False),
         *([(say("Workload"), False)] if len(found) > 1 else []),
-        (f"{found[0].known.metric}, {found[0].known.unit}", True),
+        (f"{speed.title}, {speed.title_unit}", True),
         (say("efficiency"), True),
-        *([(say("time"), True)] if trained else []),
-        *([(say("energy, kWh"), True)] if any(after.energy_kwh for after in trained) else []),
-        *([(say("cost") + (f", {currency}" if currency else ""), True)] if any(a.cost for a in trained) else []),
+        *((_head(figure, say), True) for figure in rest),
     ]
-    rows = [_row(one, rate, after, heads, len(found) > 1, say) for one in found for rate, after in one.sizes]
-    head = [
-        el("th", el("button", name, type="button"), scope="col", class_="number" if numeric else None, aria_sort="none")
-        for name, numeric in heads
-    ]
+    rows = [el("tr", [*_row(one, rate, cost, found, say)]) for one in found for rate, cost in one.sizes]
     return el(
         "section",
         el("h2", say("Every size, with its 90 % range"), id="summary-title"),
-        el(
-            "div",
-            el("table", el("thead", el("tr", head)), el("tbody", rows), id="summary", class_="sizes"),
-            class_="scroll",
-            tabindex=0,
-            role="region",
-            aria_labelledby="summary-title",
-        ),
+        sortable_table(heads, rows, kind="sizes"),
         class_="summary",
     )
 
 
+def _head(figure: ForecastFigure, say: Say) -> str:
+    words = {"time": say("time"), "energy": say("energy, kWh"), "cost": say("cost")}
+    unit = f", {figure.title_unit}" if figure.title == "cost" and figure.title_unit else ""
+    return words[figure.title] + unit
+
+
 def _row(
-    one: WholeForecast,
-    rate: RateForecast,
-    after: WholeTraining | None,
-    heads: Sequence[tuple[str, bool]],
-    several: bool,
-    say: Say,
-) -> Markup:
-    speed = ForecastRange(value=rate.rate, low=rate.interval[0], high=rate.interval[1]) if rate.interval else None
-    kept = NOTHING if rate.efficiency is None else f"{100 * rate.efficiency:.1f} %"
-    cells = [_span(speed, main=True), _cell(kept, key=rate.efficiency)]
-    names = [name for name, _ in heads]
-    if say("time") in names:
-        cells.append(_time(after.time_s if after else None, say))
-    if say("energy, kWh") in names:
-        cells.append(_span(after.energy_kwh if after else None))
-    if any(name.startswith(say("cost")) for name in names):
-        cells.append(_span(after.cost if after else None))
-    subject = el("td", one.known.subject[0], el("small", " · ".join(one.known.subject[1:]))) if several else None
-    kind = el("small", forecast_chart.kind_word(rate.kind, say))
-    topology = el("th", str(rate.topology), kind, scope="row", data_key=f"{rate.topology.devices:08}")
-    return el("tr", topology, subject, cells)
+    one: Forecast, rate: RateForecast, cost: TrainingCost | None, found: Sequence[Forecast], say: Say
+) -> Iterator[Markup]:
+    kind = el("small", kind_word(rate.kind, say))
+    yield el("th", str(rate.topology), kind, scope="row", data_key=f"{rate.topology.devices:08}")
+    if len(found) > 1:
+        yield el("td", one.known.subject[0], el("small", " · ".join(one.known.subject[1:])))
+    speed, *rest = figures(one, rate, cost, found)
+    yield _cell(speed, say, main=True)
+    yield number_cell(NOTHING if rate.efficiency is None else f"{100 * rate.efficiency:.1f} %", rate.efficiency)
+    for figure in rest:
+        yield _cell(figure, say)
 
 
-def _cell(shown: Child, *, key: float | None, main: bool = False) -> Markup:
-    return el("td", shown, class_="number main" if main else "number", data_key=None if key is None else f"{key:.9g}")
-
-
-def _span(span: ForecastRange | None, *, main: bool = False) -> Markup:
+def _cell(figure: ForecastFigure, say: Say, *, main: bool = False) -> Markup:
+    span = figure.value
     if span is None:
-        return _cell(NOTHING, key=None)
-    middle = NOTHING if span.value is None else number(span.value)
-    ends = el("small", forecast_chart.shown_range((span.low, span.high)))
-    return _cell([middle, ends], key=span.value or span.low, main=main)
+        return number_cell(NOTHING, None)
+    unit = say("days") if figure.unit == "days" else figure.unit
+    middle = NOTHING if span.value is None else f"{number(span.value)} {unit}".rstrip()
+    ends = f"{shown_range((span.low, span.high))} {unit}".rstrip()
+    return number_cell([middle, el("small", ends)], figure.sort_key, "number main" if main else "number")
 
 
-def _time(span: ForecastRange | None, say: Say) -> Markup:
-    if span is None:
-        return _cell(NOTHING, key=None)
-    shown, unit = in_one_unit(span)
-    unit = say("days") if unit == "days" else unit
-    middle = NOTHING if shown.value is None else f"{number(shown.value)} {unit}"
-    ends = f"{forecast_chart.shown_range((shown.low, shown.high))} {unit}"
-    return _cell([middle, el("small", ends)], key=span.value or span.low)
-
-
-def _basis(one: WholeForecast, say: Say) -> list[Child]:
+def _basis(one: Forecast, say: Say) -> list[Child]:
     held = say("Ranges are to hold nine of ten outcomes; 'trainmark forecast --backtest' shows whether they do.")
     return [
         el("p", f"{one.basis} {held}", class_="note"),
         el("ul", [el("li", note) for note in one.notes], class_="doubts") if one.notes else None,
+    ]
+
+
+def draw_next_sizes(records: Sequence[Record], say: Say) -> Markup | None:
+    """What runs of several sizes say of the next ones; nothing where they carry no forecast."""
+    try:
+        return draw_chart(forecast_next_sizes(records), say)
+    except UsageError:
+        return None
+
+
+def draw_chart(found: Forecast, say: Say, *, wide: bool = False) -> Markup | None:
+    """What one device does as more are added, so that the ideal is level; nothing where nothing could be forecast."""
+    expected = sorted(
+        ((rate, rate.interval) for rate, _ in found.sizes if rate.interval and rate.kind != rates.MEASURED),
+        key=lambda pair: pair[0].topology.devices,
+    )
+    if not expected:
+        return None
+    known = found.known
+    measured = [(float(size.topology.devices), size.rate / size.topology.devices) for size in known.sizes]
+    spread = [around(rate, 2 * size.error) for (_, rate), size in zip(measured, known.sizes, strict=True)]
+    area = [_start(measured, expected), *(_ends(rate, interval) for rate, interval in expected)]
+    devices = [int(count) for count, _ in measured] + [rate.topology.devices for rate, _ in expected]
+    ideal = [(float(count), measured[0][1]) for count in (min(devices), max(devices))]
+    last, interval = expected[-1]
+    said = say("{topology}: {rate} {unit} forecast, nine of ten outcomes between {low} and {high}.").format(
+        topology=last.topology,
+        rate=NOTHING if last.rate is None else number(last.rate),
+        unit=known.unit,
+        low=number(interval[0]),
+        high=number(interval[1]),
+    )
+    notes: list[Child] = [said, " ", el("span", found.basis)]
+    return line_chart.draw(
+        line_chart.Chart(
+            title=say("Forecast: {subject}").format(subject=workload_title(known.subject[0])),
+            said=said,
+            x=replace(axis.doubling(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
+            y=axis.linear([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
+            x_name=say("devices"),
+            y_name=say("{metric} of one device, {unit}").format(metric=known.metric, unit=known.unit),
+            y_unit=known.unit,
+            areas=[line_chart.Area(name=say("90 % range"), ends=area, color=1)],
+            lines=[
+                line_chart.Line(name=say("ideal"), points=ideal, color=5),
+                *_middle(measured, expected, say),
+                line_chart.Line(name=say("measured"), points=measured, dots=True, spread=spread),
+            ],
+            data=line_chart.Data(
+                heads=[
+                    say("topology"),
+                    say("devices"),
+                    known.metric,
+                    say("90 % range"),
+                    say("efficiency"),
+                    say("kind"),
+                ],
+                rows=[_chart_row(rate, say) for rate, _ in found.sizes],
+            ),
+            note=notes,
+            whole_x=True,
+            size=_WIDE if wide else line_chart.SIZE,
+        ),
+        say,
+    )
+
+
+def _ends(rate: RateForecast, interval: Bounds) -> tuple[float, float, float]:
+    devices = rate.topology.devices
+    return float(devices), interval[0] / devices, interval[1] / devices
+
+
+def _start(
+    measured: Sequence[tuple[float, float]], expected: Sequence[tuple[RateForecast, Bounds]]
+) -> tuple[float, float, float]:
+    """The range opens at the largest size that was measured below it."""
+    first = expected[0][0].topology.devices
+    count, value = max((point for point in measured if point[0] <= first), default=measured[0])
+    return count, value, value
+
+
+def _middle(
+    measured: Sequence[tuple[float, float]], expected: Sequence[tuple[RateForecast, Bounds]], say: Say
+) -> list[line_chart.Line]:
+    """The forecasts themselves, with what they keep of the ideal; none where only a range is known."""
+    told = [
+        (float(rate.topology.devices), rate.rate / rate.topology.devices, rate.efficiency)
+        for rate, _ in expected
+        if rate.rate is not None
+    ]
+    if not told:
+        return []
+    count, value, _ = _start(measured, expected)
+    shares = ["" if kept is None else f"{100 * kept:.0f} %" for *_, kept in told]
+    points = [(count, value), *((devices, middle) for devices, middle, _ in told)]
+    return [line_chart.Line(name=say("forecast"), points=points, color=1, labels=["", *shares])]
+
+
+def kind_word(kind: str, say: Say) -> str:
+    words = {
+        rates.MEASURED: say("measured"),
+        rates.FORECAST: say("forecast"),
+        rates.ROUGH: say("order of magnitude"),
+        rates.RANGE: say("usual range"),
+        rates.REFUSED: say("refused"),
+    }
+    return words.get(kind, kind)
+
+
+def shown_range(interval: Bounds | None) -> str:
+    return NOTHING if interval is None else f"{number(interval[0])} – {number(interval[1])}"
+
+
+def _chart_row(rate: RateForecast, say: Say) -> list[str]:
+    return [
+        str(rate.topology),
+        str(rate.topology.devices),
+        NOTHING if rate.rate is None else number(rate.rate),
+        shown_range(rate.interval),
+        NOTHING if rate.efficiency is None else f"{100 * rate.efficiency:.1f} %",
+        kind_word(rate.kind, say),
     ]

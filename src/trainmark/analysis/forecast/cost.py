@@ -1,4 +1,4 @@
-"""How long a training would take at a size, what energy it would use and what it would cost."""
+"""Forecasts how long a training would take at a size, what energy it would use and what it would cost."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from trainmark.analysis.forecast.course import NEVER, Course, CourseSeconds, pauses
+from trainmark.analysis.forecast.duration import NEVER, PhaseSeconds, TrainingTimes, parse_pauses
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.spec.errors import UsageError
 from trainmark.spec.price import HOUR_S, JOULES_A_KWH, Price
 from trainmark.spec.record import Record
 from trainmark.spec.topology import Topology
 
-DEVICE_HOURS_A_FAILURE = 50_700.0
+MTBF_DEVICE_HOURS = 50_700.0
 """419 unexpected stops of 16,384 cards in 54 days, as the Llama 3 report tells: an assumption one may change."""
 FAILURES_FROM = 256
-"""Devices from which on failures are reckoned with: below, one in eight days is lost in any interval."""
+"""Devices from which on failures count: below, one in eight days is lost in any interval."""
 CHECKPOINT_S = 60.0
 """What saving the state of a large training takes, where nothing is known."""
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
@@ -60,7 +60,7 @@ class Work:
     evaluation_s: float
     """Of one evaluation."""
     save_s: float = 0.0
-    """Of one checkpoint as the recipe asks for them."""
+    """Of one checkpoint as the recipe requests them."""
     train_share: float
     """p_train over the throughput that is forecast: what waiting for data leaves."""
     joules_per_item: float | None
@@ -72,7 +72,7 @@ class Work:
     restore_s: float = 0.0
     notes: tuple[str, ...] = ()
 
-    def times_as_large(self, rate: RateForecast) -> float:
+    def batch_ratio(self, rate: RateForecast) -> float:
         """A size's global batch over that of the run."""
         batch = rate.batch_per_device or self.batch_per_device
         return rate.topology.devices * batch / (self.devices * self.batch_per_device)
@@ -81,7 +81,7 @@ class Work:
         """Items to train at a size; None where its global batch is larger than any that is known to converge."""
         if self.reference is None:
             return Needed(self.items, self.items, self.items)
-        return self.reference(self.global_batch * self.times_as_large(rate))
+        return self.reference(self.global_batch * self.batch_ratio(rate))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +92,14 @@ class ForecastRange:
     low: float
     high: float
 
+    def scale(self, factor: float) -> ForecastRange:
+        middle = None if self.value is None else self.value * factor
+        return ForecastRange(value=middle, low=self.low * factor, high=self.high * factor)
+
 
 @dataclass(frozen=True, kw_only=True)
-class WholeTraining:
-    """What a whole training would take at one size."""
+class TrainingCost:
+    """What a training would take at one size from start to end."""
 
     items: float
     """To be trained."""
@@ -108,47 +112,43 @@ class WholeTraining:
     """The share of time that is not lost to failures and checkpoints against them."""
 
 
-def work(
+def measure_work(
     records: Sequence[Record], until: str = "target", *, metric: str = "p_core", reference: Reference | None = None
 ) -> Work:
     """What the largest of some runs tells of a whole training; UsageError where that is not known.
 
     `metric` is the throughput that is forecast; `reference` what training by the same recipe is known to need."""
     record = max(records, key=lambda one: Topology.parse(one.plan.topology).devices)
-    timeline = record.timeline
+    timeline, recipe, history = record.timeline, record.plan.recipe, record.quality.history
     trained = sum(trace.whole.items for trace in timeline.ranks)
     if not timeline.steps or not trained:
         raise UsageError(f"run {record.run_id} trained no step; a forecast of time needs one")
     per_step = trained / timeline.steps
-    history = record.quality.history
     steps_per_epoch = next((each.step / each.epoch for each in reversed(history) if each.epoch), None)
-    devices, batch = Topology.parse(record.plan.topology).devices, int(record.plan.recipe["batch_per_device"])
-    global_batch = float(devices * batch * int(record.plan.recipe.get("accumulate", 1)))
-    met = next((found for one in [record, *records] if (found := _met(one))), None)
+    devices, batch = Topology.parse(record.plan.topology).devices, int(recipe["batch_per_device"])
+    global_batch = float(devices * batch * int(recipe.get("accumulate", 1)))
+    met = next((found for one in [record, *records] if (found := _items_to_target(one))), None)
     needed = reference(global_batch) if reference and until == "target" and not met else None
     if needed:
         items, why = needed.items, "as MLPerf's reference needs at the global batch of each size"
     else:
         items, why = met if met and until == "target" else _items(record, until, per_step, steps_per_epoch)
-    notes = []
-    if not history:
-        notes.append("the run evaluated nothing, so no evaluation is in the time")
-    spans = {
-        name: pauses(record.plan.recipe, name, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
+    evaluations, saves = (
+        parse_pauses(recipe, name, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
         for name in ("evaluate_every", "checkpoint_every")
-    }
-    if history and spans["evaluate_every"] is None:
-        notes.append("how often it evaluates cannot be told in steps, so no evaluation is in the time")
+    )
     base, train = (record.metrics.get(alias) for alias in (metric, "p_train"))
-    share = train.value / base.value if base and train and base.value and train.value else 1.0
-    energy = record.metrics.get("energy_per_item")
-    if energy is None or energy.value is None:
-        notes.append("the run's energy was not measured, so none is forecast")
-    saves = spans["checkpoint_every"].times(0, timeline.steps) if spans["checkpoint_every"] else 0.0
-    saved = _checkpoint(record)
-    save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / saves if saves else 0.0))
-    if not save_s and spans["checkpoint_every"] not in (None, NEVER):
-        notes.append("the run saved no checkpoint, so none is in the time")
+    energy, power = record.metrics.get("energy_per_item"), record.metrics.get("power")
+    idle_w = record.environment.idle_power_w
+    saved = _measured_checkpoint(record)
+    times_saved = saves.times(0, timeline.steps) if saves else 0.0
+    save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / times_saved if times_saved else 0.0))
+    unknown = {
+        "the run evaluated nothing, so no evaluation is in the time": not history,
+        "how often it evaluates cannot be told in steps, so no evaluation is in the time": history and not evaluations,
+        "the run's energy was not measured, so none is forecast": energy is None or energy.value is None,
+        "the run saved no checkpoint, so none is in the time": not save_s and saves not in (None, NEVER),
+    }
     return Work(
         items=items,
         why=why,
@@ -157,20 +157,20 @@ def work(
         batch_per_device=batch,
         global_batch=global_batch,
         reference=reference if needed else None,
-        recipe=record.plan.recipe,
+        recipe=recipe,
         items_per_epoch=steps_per_epoch * per_step if steps_per_epoch else None,
         start_s=timeline.seconds("startup", "init"),
         evaluation_s=timeline.seconds("evaluate") / len(history) if history else 0.0,
         save_s=save_s,
-        train_share=share,
+        train_share=train.value / base.value if base and train and base.value and train.value else 1.0,
         joules_per_item=energy.value if energy else None,
-        idle_share=_idle_share(record),
+        idle_share=min(1.0, idle_w / power.value) if idle_w and power and power.value else 0.0,
         **saved,
-        notes=tuple(notes),
+        notes=tuple(note for note, holds in unknown.items() if holds),
     )
 
 
-def _met(record: Record) -> tuple[float, str] | None:
+def _items_to_target(record: Record) -> tuple[float, str] | None:
     """How many items a run had trained when it met its target."""
     quality, timeline = record.quality, record.timeline
     for each in quality.history:
@@ -181,12 +181,7 @@ def _met(record: Record) -> tuple[float, str] | None:
     return None
 
 
-def _idle_share(record: Record) -> float:
-    idle, power = record.environment.idle_power_w, record.metrics.get("power")
-    return min(1.0, idle / power.value) if idle and power and power.value else 0.0
-
-
-def _checkpoint(record: Record) -> dict[str, Any]:
+def _measured_checkpoint(record: Record) -> dict[str, Any]:
     """What the run measured of saving and restoring, if it did."""
     found = record.environment.checkpoint
     if found is None or not found.save_s:
@@ -198,12 +193,12 @@ def _items(record: Record, until: str, per_step: float, steps_per_epoch: float |
     if match := _AMOUNT.fullmatch(until.strip()):
         amount = float(match[1].replace(",", "").replace("_", ""))
         if match[2] == "items":
-            return amount, f"{amount:,.0f} items, as asked for"
+            return amount, f"{amount:,.0f} items, as requested"
         if match[2] == "steps":
-            return amount * per_step, f"{amount:,.0f} steps of the measured batch, as asked for"
+            return amount * per_step, f"{amount:,.0f} steps of the measured batch, as requested"
         if steps_per_epoch is None:
-            raise UsageError("the run's data has no epochs that are on its record; say --until 'N items'")
-        return amount * steps_per_epoch * per_step, f"{amount:g} epochs, as asked for"
+            raise UsageError("the run's record does not say how long an epoch is; use --until 'N items'")
+        return amount * steps_per_epoch * per_step, f"{amount:g} epochs, as requested"
     if until != "target":
         raise UsageError(f"--until {until!r} is not 'target', 'N epochs', 'N steps' or 'N items'")
     last = record.plan.last_step(
@@ -222,29 +217,24 @@ def _items(record: Record, until: str, per_step: float, steps_per_epoch: float |
     )
 
 
-def outcome(
-    known: Work,
-    rate: RateForecast,
-    price: Price,
-    *,
-    device_hours_a_failure: float = DEVICE_HOURS_A_FAILURE,
-) -> WholeTraining | None:
+def forecast_cost(
+    work: Work, rate: RateForecast, price: Price, *, mtbf_device_hours: float = MTBF_DEVICE_HOURS
+) -> TrainingCost | None:
     """None where no rate is forecast, or where nobody knows how much training such a batch takes."""
-    needed = known.needed(rate)
+    needed = work.needed(rate)
     if rate.interval is None or needed is None:
         return None
     devices = rate.topology.devices
-    share = _availability(devices, known, device_hours_a_failure)
+    share = _availability(devices, work, mtbf_device_hours)
 
-    def parts(items: float, items_per_s: float) -> CourseSeconds:
-        found = _course(known, rate, items_per_s).seconds(
-            0, items / (known.items_per_step * known.times_as_large(rate))
-        )
-        # where failures are reckoned with, so are checkpoints as often as pays
+    def phases(items: float, items_per_s: float) -> PhaseSeconds:
+        steps = items / (work.items_per_step * work.batch_ratio(rate))
+        found = _times(work, rate, items_per_s).seconds(0, steps)
+        # the availability holds the checkpoints against failures already
         return found if share == 1 else found._replace(checkpoint=0.0)
 
     def seconds(items: float, items_per_s: float) -> float:
-        return known.start_s + parts(items, items_per_s).total / share
+        return work.start_s + phases(items, items_per_s).total / share
 
     slow, fast = rate.interval
     time = ForecastRange(
@@ -252,39 +242,39 @@ def outcome(
         low=seconds(needed.fewest, fast),
         high=seconds(needed.most, slow),
     )
-    middle = parts(needed.items, rate.rate or math.sqrt(slow * fast))
-    return WholeTraining(
+    middle = phases(needed.items, rate.rate or math.sqrt(slow * fast))
+    return TrainingCost(
         items=needed.items,
         time_s=time,
-        parts_s={"start": known.start_s, **middle._asdict(), "failures": middle.total * (1 / share - 1)},
-        energy_kwh=_energy(known, needed, rate, price),
-        cost=_cost(time, devices, price),
+        parts_s={"start": work.start_s, **middle._asdict(), "failures": middle.total * (1 / share - 1)},
+        energy_kwh=_energy(work, needed, rate, price),
+        cost=None if price.device_hour is None else time.scale(devices * price.device_hour / HOUR_S),
         availability=share,
     )
 
 
-def _course(known: Work, rate: RateForecast, items_per_s: float) -> Course:
+def _times(work: Work, rate: RateForecast, items_per_s: float) -> TrainingTimes:
     """What steps and pauses take at a size: its devices share an evaluation, and one saves for all."""
-    per_step = known.items_per_step * known.times_as_large(rate)
-    per_epoch = known.items_per_epoch / per_step if known.items_per_epoch else None
+    per_step = work.items_per_step * work.batch_ratio(rate)
+    per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
     evaluation, saving = (
-        pauses(known.recipe, name, steps_per_epoch=per_epoch, items_per_step=per_step)
+        parse_pauses(work.recipe, name, steps_per_epoch=per_epoch, items_per_step=per_step)
         for name in ("evaluate_every", "checkpoint_every")
     )
-    return Course(
-        step_s=per_step / (items_per_s * known.train_share),
+    return TrainingTimes(
+        step_s=per_step / (items_per_s * work.train_share),
         evaluation=evaluation or NEVER,
-        evaluation_s=known.evaluation_s * known.devices / rate.topology.devices,
+        evaluation_s=work.evaluation_s * work.devices / rate.topology.devices,
         saving=saving or NEVER,
-        save_s=known.save_s,
+        save_s=work.save_s,
     )
 
 
-def _energy(known: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
+def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
     """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
-    if known.joules_per_item is None or rate.interval is None:
+    if work.joules_per_item is None or rate.interval is None:
         return None
-    working = known.joules_per_item * price.pue / JOULES_A_KWH
+    working = work.joules_per_item * price.pue / JOULES_A_KWH
     ideal = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0)
 
     def waits(items_per_s: float) -> float:
@@ -292,30 +282,19 @@ def _energy(known: Work, needed: Needed, rate: RateForecast, price: Price) -> Fo
         return max(0.0, ideal / items_per_s - 1)
 
     slow, fast = rate.interval
-    low = needed.fewest * working * (1 + known.idle_share * waits(fast))
+    low = needed.fewest * working * (1 + work.idle_share * waits(fast))
     high = needed.most * working * (1 + waits(slow))
-    between = (1 + known.idle_share) / 2
+    between = (1 + work.idle_share) / 2
     value = None if rate.rate is None else needed.items * working * (1 + between * waits(rate.rate))
     return ForecastRange(value=value, low=low, high=max(high, value or low))
 
 
-def _cost(time: ForecastRange, devices: int, price: Price) -> ForecastRange | None:
-    if price.device_hour is None:
-        return None
-    an_hour = devices * price.device_hour
-    return ForecastRange(
-        value=None if time.value is None else time.value / HOUR_S * an_hour,
-        low=time.low / HOUR_S * an_hour,
-        high=time.high / HOUR_S * an_hour,
-    )
-
-
-def _availability(devices: int, known: Work, device_hours_a_failure: float) -> float:
+def _availability(devices: int, work: Work, mtbf_device_hours: float) -> float:
     """By Young and Daly: a checkpoint every sqrt(2 d M), with d its seconds and M those between two failures."""
     if devices < FAILURES_FROM:
         return 1.0
-    between_s = device_hours_a_failure * HOUR_S / devices
-    every_s = math.sqrt(2 * known.checkpoint_s * between_s)
-    again_s = known.start_s + known.restore_s
-    lost = known.checkpoint_s / every_s + every_s / (2 * between_s) + again_s / between_s
+    between_s = mtbf_device_hours * HOUR_S / devices
+    every_s = math.sqrt(2 * work.checkpoint_s * between_s)
+    again_s = work.start_s + work.restore_s
+    lost = work.checkpoint_s / every_s + every_s / (2 * between_s) + again_s / between_s
     return max(0.05, 1 - lost)

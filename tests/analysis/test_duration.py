@@ -1,4 +1,4 @@
-"""Time of a training: its steps, evaluations and checkpoints, for a forecast and for what is left of a run alike."""
+"""The time of a training: its steps, evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from records import make_plan, make_record, make_timeline
+from records import make_record, make_timeline
 
-from trainmark.analysis.forecast import until
-from trainmark.analysis.forecast.course import NEVER, Course, Pauses, left_s, pauses
+from trainmark.analysis.forecast import cost
+from trainmark.analysis.forecast.duration import NEVER, Pauses, TrainingTimes, parse_pauses
 from trainmark.analysis.forecast.rates import FORECAST, RateForecast
 from trainmark.published.mlperf import convergence, needed
-from trainmark.spec import events
 from trainmark.spec.machine import CheckpointFacts
 from trainmark.spec.price import Price
-from trainmark.spec.rank_log import RankLog
-from trainmark.spec.recipe import Limits
 from trainmark.spec.record import Evaluation, Record
 from trainmark.spec.topology import Topology
 
@@ -55,37 +52,15 @@ def test_pauses_are_counted_as_a_run_makes_them(found: Pauses, start: float, end
     ],
 )
 def test_a_recipe_s_word_becomes_steps(word: str, every: Pauses | None) -> None:
-    assert pauses({"evaluate_every": word}, "evaluate_every", steps_per_epoch=50, items_per_step=32) == every
+    assert parse_pauses({"evaluate_every": word}, "evaluate_every", steps_per_epoch=50, items_per_step=32) == every
     if "epoch" in word:
-        assert pauses({"evaluate_every": word}, "evaluate_every", steps_per_epoch=None, items_per_step=32) is None
+        assert parse_pauses({"evaluate_every": word}, "evaluate_every", steps_per_epoch=None, items_per_step=32) is None
 
 
-def test_a_course_adds_steps_evaluations_and_checkpoints() -> None:
-    course = Course(step_s=0.5, evaluation=Pauses(100), evaluation_s=3, saving=Pauses(500), save_s=10)
-    assert course.seconds(0, 1000) == (500, 30, 20)
-    assert course.seconds(0, 1000).total == 550
-
-
-def log(**saved: Any) -> RankLog:
-    found = RankLog(pid=1, steps_per_epoch=10, items_per_step=32.0)
-    steps = {"wait_ns": [0] * 20, "compute_ns": [S] * 20, "items": [32] * 20, "loss": [1.0] * 20}
-    found.add(events.Steps(first=0, **steps))
-    for step, elapsed in ((10, 114), (20, 128)):
-        found.add(events.Evaluated(step=step, epoch=step / 10, values={}, samples=8, elapsed_ns=elapsed * S))
-    if saved:
-        found.add(events.Saved(step=20, phases_ns=saved))
-    return found
-
-
-def test_what_is_left_of_a_run_holds_the_evaluations_and_checkpoints_to_come() -> None:
-    plan = make_plan(recipe={"epochs": 5, "evaluate_every": "1 epoch", "checkpoint_every": "2 epochs"}, limits=Limits())
-    # 30 steps of a second, 3 evaluations of 4 s: what passed between two beside their ten steps
-    assert left_s(plan, log(), step=20, elapsed_s=None) == pytest.approx(30 + 3 * 4)
-    # by its phases an evaluation takes 6 s and a checkpoint 5: at epochs 4 and 5
-    known = log(evaluate=12 * S, checkpoint=5 * S)
-    assert left_s(plan, known, step=20, elapsed_s=None) == pytest.approx(30 + 3 * 6 + 2 * 5)
-    assert left_s(plan, RankLog(), step=0, elapsed_s=1.0) is None
-    assert left_s(replace(plan, limits=Limits(wall_s=60)), known, step=20, elapsed_s=50) == 10
+def test_the_time_adds_steps_evaluations_and_checkpoints() -> None:
+    times = TrainingTimes(step_s=0.5, evaluation=Pauses(100), evaluation_s=3, saving=Pauses(500), save_s=10)
+    assert times.seconds(0, 1000) == (500, 30, 20)
+    assert times.seconds(0, 1000).total == 550
 
 
 def run(**changes: Any) -> Record:
@@ -110,8 +85,10 @@ def rate(topology: str, items_per_s: float) -> RateForecast:
 
 
 def test_evaluations_are_as_frequent_as_the_recipe_says_and_shared_by_the_devices() -> None:
-    work = until.work([run()])
-    one, eight = (until.outcome(work, rate(size, speed), Price()) for size, speed in (("1x1", 32.0), ("1x8", 256.0)))
+    work = cost.measure_work([run()])
+    one, eight = (
+        cost.forecast_cost(work, rate(size, speed), Price()) for size, speed in (("1x1", 32.0), ("1x8", 256.0))
+    )
     assert one is not None
     assert eight is not None
     assert one.items == 90 * 30 * 32
@@ -124,8 +101,8 @@ def test_evaluations_are_as_frequent_as_the_recipe_says_and_shared_by_the_device
 def test_checkpoints_are_in_the_time_by_what_one_took_until_failures_ask_for_more() -> None:
     record = run()
     environment = type(record.environment)(device=record.environment.device, checkpoint=CheckpointFacts(save_s=20.0))
-    work = until.work([replace(record, environment=environment)])
-    small, large = (until.outcome(work, rate(size, 1e4), Price()) for size in ("1x1", "64x8"))
+    work = cost.measure_work([replace(record, environment=environment)])
+    small, large = (cost.forecast_cost(work, rate(size, 1e4), Price()) for size in ("1x1", "64x8"))
     assert small is not None
     assert large is not None
     assert small.parts_s["checkpoint"] == 9 * 20
@@ -135,8 +112,8 @@ def test_checkpoints_are_in_the_time_by_what_one_took_until_failures_ask_for_mor
 
 def test_a_throughput_that_holds_the_wait_already_is_not_made_slower_by_it() -> None:
     waits = run(timeline=make_timeline(steps=60, compute_ms=1000, wait_ms=500))
-    assert until.work([waits], metric="p_core").train_share < 0.7
-    assert until.work([waits], metric="p_train").train_share == 1
+    assert cost.measure_work([waits], metric="p_core").train_share < 0.7
+    assert cost.measure_work([waits], metric="p_train").train_share == 1
 
 
 def mlperf(topology: str, **recipe: Any) -> Record:
@@ -150,10 +127,10 @@ def mlperf(topology: str, **recipe: Any) -> Record:
 
 def test_mlperf_s_recipe_needs_what_its_reference_needs_at_each_size_s_batch() -> None:
     record = mlperf("1x1")
-    work = until.work([record], reference=needed.reference(record))
+    work = cost.measure_work([record], reference=needed.reference(record))
     epochs = {}
     for size in ("1x1", "1x4", "1x8", "1x9", "20x8", "64x8"):
-        found = until.outcome(work, rate(size, 1e4), Price())
+        found = cost.forecast_cost(work, rate(size, 1e4), Price())
         epochs[size] = found and found.items / 1_281_167
     known = {point.global_batch: point.mean for point in convergence.points("4.0", "resnet")}
     assert epochs["1x1"] == pytest.approx(known[1632])  # below the smallest: the smallest
@@ -169,8 +146,8 @@ def test_reference_points_are_for_mlperf_s_own_recipe_and_target_alone() -> None
     assert needed.reference(run()) is None
     assert needed.reference(replace(mlperf("1x8"), quality=make_record().quality)) is None
     record = mlperf("1x8")
-    asked = until.work([record], "90 epochs", reference=needed.reference(record))
+    asked = cost.measure_work([record], "90 epochs", reference=needed.reference(record))
     assert asked.reference is None
     reached = replace(record.quality.history[-1], values={"acc1": 76.0})
     met = replace(record, quality=replace(record.quality, history=(reached,)))
-    assert "met its target" in until.work([met], reference=needed.reference(met)).why
+    assert "met its target" in cost.measure_work([met], reference=needed.reference(met)).why
