@@ -153,7 +153,7 @@ def test_what_went_missing_since_is_written_again(archives: Archives, tmp_path: 
 KILLED = """
 import os, sys
 from pathlib import Path
-from trainmark.datasets import unpack
+from trainmark.spec import archives
 from trainmark.datasets.imagenet.prepare import ArchiveSet, prepare
 
 train, val, out, labels, renames = sys.argv[1:]
@@ -167,7 +167,7 @@ def rename_until_told_to_wait(*args, **kwargs):
         sys.stdin.read()
     rename(*args, **kwargs)
 
-unpack.os.rename = rename_until_told_to_wait
+archives.os.rename = rename_until_told_to_wait
 prepare(Path(train), Path(val), Path(out), val_labels=Path(labels), expected=ArchiveSet())
 """
 
@@ -329,7 +329,7 @@ def test_a_disk_too_small_is_refused_beforehand_and_what_is_there_counts(archive
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"n01440764.tar": b"garbage" * 300}, r"train\.tar/n01440764\.tar is no tar archive"),
+        ({"n01440764.tar": b"garbage" * 300}, r"train\.tar/n01440764\.tar is cut off or damaged"),
         ({"n01440764.tar": b""}, r"train\.tar/n01440764\.tar is cut off"),
         ({"n01440764.tar": tar_of({"a.JPEG": bytes(5000)})[:3000]}, r"n01440764\.tar: member 'a\.JPEG' is cut off"),
         ({"n01440764.tar": tar_of({"../evil.JPEG": b"1"})}, r"member '\.\./evil\.JPEG'"),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainmark.datasets.unpack import Destination
+from trainmark.spec.archives import Destination
 from trainmark.spec.errors import NotReadyError
 
 STATE = PurePosixPath(".trainmark-prepare")

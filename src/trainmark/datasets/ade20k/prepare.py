@@ -10,7 +10,7 @@ from trainmark.datasets import archive_checks
 from trainmark.datasets.ade20k import layouts
 from trainmark.datasets.ade20k.layouts import SceneCounts
 from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, ArchiveProgress, Report
-from trainmark.datasets.unpack import ArchiveLimits, Destination, Member, zip_members
+from trainmark.spec.archives import ArchiveLimits, Destination, Member, zip_members
 from trainmark.spec.errors import NotReadyError
 
 MOST_FILES = 200_000

@@ -10,14 +10,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 from trainmark.datasets import archive_checks
 from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, ArchiveProgress, Report
-from trainmark.datasets.unpack import ArchiveLimits, Destination, Member, members, open_archive
+from trainmark.spec.archives import ArchiveLimits, Destination, Member, tar_members
 from trainmark.spec.errors import NotReadyError
 
 MOST_CLASSES = 30_000
@@ -152,11 +150,10 @@ def read_val_labels(path: Path) -> dict[str, str]:
 def read_devkit_labels(path: Path) -> dict[str, str]:
     """File name to class from the devkit archive: the class number of each image, and the table of class numbers."""
     found: dict[str, bytes] = {}
-    with closing(open_archive(path)) as source:
-        for member in members(source, path.name, _DEVKIT_LIMITS):
-            name = PurePosixPath(member.name)
-            if name.name in (_GROUND_TRUTH, "meta.mat") and name.parent.name == "data":
-                found[name.name] = _all_of(member)
+    for member in tar_members(path, path.name, _DEVKIT_LIMITS):
+        name = PurePosixPath(member.name)
+        if name.name in (_GROUND_TRUTH, "meta.mat") and name.parent.name == "data":
+            found[name.name] = member.read()
     for needed in (_GROUND_TRUTH, "meta.mat"):
         if needed not in found:
             raise NotReadyError(f"{path} has no data/{needed}; it should be ILSVRC2012_devkit_t12.tar.gz")
@@ -205,8 +202,7 @@ def _wnids_by_number(mat: bytes, path: Path) -> dict[int, str]:
 
 def _class_names(train_tar: Path, expected: ArchiveSet) -> list[str]:
     """The classes in the train archive, from its headers alone."""
-    with _open_plain(train_tar) as source:
-        names = [_wnid_of(member) for member in members(source, train_tar.name, _CLASS_LIMITS)]
+    names = [_wnid_of(member) for member in tar_members(train_tar, train_tar.name, _CLASS_LIMITS)]
     if expected.classes is not None and len(names) != expected.classes:
         raise NotReadyError(
             f"{train_tar} holds {len(names)} classes where {expected.classes} were expected; is it the right archive?"
@@ -227,20 +223,19 @@ def _check_labels(labels: Mapping[str, str], classes: list[str], expected: Archi
 def _unpack_train(train_tar: Path, destination: Destination, progress: Report) -> tuple[int, int]:
     total_bytes, files, written = train_tar.stat().st_size, 0, 0
     done_bytes = 0
-    with _open_plain(train_tar) as source:
-        for class_tar in members(source, train_tar.name, _CLASS_LIMITS):
-            wnid = _wnid_of(class_tar)
-            folder, marker = PurePosixPath("train", wnid), STATE / "train" / f"{wnid}.json"
-            done = _finished(destination, marker, folder, class_tar.size)
-            if done is None:
-                done, new = _unpack_class(class_tar, folder, destination, MOST_FILES - files)
-                written += new
-                archive_checks.write_json(
-                    destination, marker, {"files": done[0], "bytes": done[1], "archive_bytes": class_tar.size}
-                )
-            files += done[0]
-            done_bytes += class_tar.size
-            progress(ArchiveProgress(phase="train", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
+    for class_tar in tar_members(train_tar, train_tar.name, _CLASS_LIMITS):
+        wnid = _wnid_of(class_tar)
+        folder, marker = PurePosixPath("train", wnid), STATE / "train" / f"{wnid}.json"
+        done = _finished(destination, marker, folder, class_tar.size)
+        if done is None:
+            done, new = _unpack_class(class_tar, folder, destination, MOST_FILES - files)
+            written += new
+            archive_checks.write_json(
+                destination, marker, {"files": done[0], "bytes": done[1], "archive_bytes": class_tar.size}
+            )
+        files += done[0]
+        done_bytes += class_tar.size
+        progress(ArchiveProgress(phase="train", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     return files, written
 
 
@@ -250,7 +245,7 @@ def _unpack_class(
     """Files and bytes of the class, and how many files had to be written."""
     files = total_bytes = written = 0
     name = f"{class_tar.archive}/{class_tar.name}"
-    for image in members(class_tar, name, ArchiveLimits(files=most_files, total_bytes=MOST_BYTES)):
+    for image in tar_members(class_tar.content, name, ArchiveLimits(files=most_files, total_bytes=MOST_BYTES)):
         _check_image_name(image)
         written += destination.write(folder / image.name, image, image.size)
         files += 1
@@ -277,31 +272,22 @@ def _unpack_val(
 ) -> tuple[int, int]:
     total_bytes = val_tar.stat().st_size
     files = written = done_bytes = reported = 0
-    with _open_plain(val_tar) as source:
-        for image in members(source, val_tar.name, ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)):
-            _check_image_name(image)
-            if image.name not in labels:
-                raise NotReadyError(f"{image} has no label; do the labels belong to this archive?")
-            written += destination.write(PurePosixPath("val", labels[image.name], image.name), image, image.size)
-            files += 1
-            done_bytes += image.size
-            if done_bytes - reported >= PROGRESS_EVERY_BYTES:
-                reported = done_bytes
-                progress(ArchiveProgress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
+    for image in tar_members(val_tar, val_tar.name, ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)):
+        _check_image_name(image)
+        if image.name not in labels:
+            raise NotReadyError(f"{image} has no label; do the labels belong to this archive?")
+        written += destination.write(PurePosixPath("val", labels[image.name], image.name), image, image.size)
+        files += 1
+        done_bytes += image.size
+        if done_bytes - reported >= PROGRESS_EVERY_BYTES:
+            reported = done_bytes
+            progress(ArchiveProgress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     if files != len(labels):
         raise NotReadyError(
             f"{val_tar} holds {files} images and there are {len(labels)} labels; one of them is cut short"
         )
     progress(ArchiveProgress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     return files, written
-
-
-def _open_plain(archive: Path) -> BinaryIO:
-    """These archives are not compressed, so they cannot unpack to more than their own size."""
-    try:
-        return archive.open("rb")
-    except OSError as error:
-        raise NotReadyError(f"cannot read the archive {archive}: {error.strerror}") from error
 
 
 def _wnid_of(class_tar: Member) -> str:
@@ -322,10 +308,3 @@ def _check_image_name(image: Member) -> None:
 
 def _val_name(place: int) -> str:
     return f"ILSVRC2012_val_{place:08d}.JPEG"
-
-
-def _all_of(member: Member) -> bytes:
-    parts = []
-    while data := member.read(1 << 20):
-        parts.append(data)
-    return b"".join(parts)

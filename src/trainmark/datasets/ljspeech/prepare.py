@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from trainmark.datasets import archive_checks
 from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, ArchiveProgress, Report
 from trainmark.datasets.ljspeech.reader import LJSPEECH_CLIPS, METADATA, PUBLISHED_FOLDER, WAVS, read_metadata
-from trainmark.datasets.unpack import ArchiveLimits, Destination, Member, members, open_archive
+from trainmark.spec.archives import ArchiveLimits, Destination, Member, tar_members
 from trainmark.spec.errors import NotReadyError
 
 MOST_FILES = 100_000
@@ -98,19 +97,18 @@ def _unpack(tar: Path, destination: Destination, guessed_bytes: int, progress: R
         total_bytes = max(guessed_bytes, done_bytes)
         progress(ArchiveProgress(phase="unpack", done_bytes=done_bytes, total_bytes=total_bytes, files=clips))
 
-    with closing(open_archive(tar)) as source:
-        for member in members(source, tar.name, ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)):
-            place = _place(member)
-            written += destination.write(place, member, member.size)
-            done_bytes += member.size
-            if place.parent.name == WAVS:
-                clips += 1
-                wav_bytes += member.size
-            elif place.name == METADATA:
-                metadata_bytes = member.size
-            if done_bytes - reported >= PROGRESS_EVERY_BYTES:
-                reported = done_bytes
-                report()
+    for member in tar_members(tar, tar.name, ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)):
+        place = _place(member)
+        written += destination.write(place, member, member.size)
+        done_bytes += member.size
+        if place.parent.name == WAVS:
+            clips += 1
+            wav_bytes += member.size
+        elif place.name == METADATA:
+            metadata_bytes = member.size
+        if done_bytes - reported >= PROGRESS_EVERY_BYTES:
+            reported = done_bytes
+            report()
     guessed_bytes = done_bytes
     report()
     if not metadata_bytes:

@@ -27,7 +27,7 @@ from trainmark.datasets.text.token_files import (
     mapped,
 )
 from trainmark.datasets.text.vocabulary import Tokenizer
-from trainmark.datasets.unpack import Destination
+from trainmark.spec.archives import Destination
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.whole_files import write_whole
 
