@@ -233,7 +233,7 @@ def zipped(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Path
 def test_the_archive_becomes_a_set_and_a_second_time_nothing_is_written(root: Path, tmp_path: Path) -> None:
     archive = zipped(root, tmp_path / "ADEChallengeData2016.zip")
     done = prepare.prepare(archive, tmp_path / "out", expected=COUNTS)
-    assert (done.counts, done.written) == (COUNTS, 15)
+    assert (done.found, done.written) == (COUNTS, 15)
     assert prepare.prepare(archive, tmp_path / "out", expected=COUNTS).written == 0
     assert verify.verify(tmp_path / "out", decode="full").ok
     with pytest.raises(NotReadyError, match=r"holds 4 train and 3 val scenes where 20,210 train and 2,000 val"):

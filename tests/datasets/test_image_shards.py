@@ -290,8 +290,8 @@ def test_a_part_of_a_set_is_noted_by_its_missing_classes(tmp_path: Path) -> None
     report = verify(tmp_path / "set", decode="none", processes=1)
     assert report.ok
     assert [str(note) for note in report.notes] == [
-        "train: 2 of 4 classes have no picture, such as 1",
-        "val: 3 of 4 classes have no picture, such as 0",
+        "train: 2 of 4 classes have no image, such as 1",
+        "val: 3 of 4 classes have no image, such as 0",
     ]
 
 

@@ -18,15 +18,16 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.imagenet.prepare import (
     ILSVRC2012,
     ArchiveProgress,
     ArchiveSet,
-    PreparedImages,
     prepare,
     read_devkit_labels,
     read_val_labels,
 )
+from trainmark.datasets.preparation import Prepared
 from trainmark.spec.errors import NotReadyError
 
 CLASSES = ["n01440764", "n01443537", "n02105855"]
@@ -94,14 +95,14 @@ def tree(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def run(archives: Archives, out: Path, **options: object) -> PreparedImages:
+def run(archives: Archives, out: Path, **options: object) -> Prepared[Counts]:
     settings = {"val_labels": archives.labels, "expected": archives.expected} | options
     return prepare(archives.train, archives.val, out, **settings)  # type: ignore[arg-type]
 
 
 def test_the_archives_become_folders_of_classes(archives: Archives, tmp_path: Path) -> None:
     prepared = run(archives, tmp_path / "out")
-    assert prepared == PreparedImages(classes=3, train=15, val=6, written=21)
+    assert prepared == Prepared(found=Counts(classes=3, train=15, val=6), written=21)
     expected = {f"train/{w}/{w}_{i}.JPEG": content(w, i) for w in CLASSES for i in range(PER_CLASS)}
     expected |= {f"val/{CLASSES[i % 3]}/{val_name(i + 1)}": content("val", i + 1) for i in range(6)}
     assert {name: data for name, (data, _) in tree(tmp_path / "out").items()} == expected
@@ -294,7 +295,7 @@ def test_an_archive_with_another_md5_is_refused_unless_told_not_to_look(archives
     with pytest.raises(NotReadyError, match=r"val\.tar has md5 .* fetch it again"):
         run(archives, tmp_path / "out", expected=wrong)
     assert not (tmp_path / "out/train").exists()
-    assert run(archives, tmp_path / "out", expected=wrong, verify_md5=False).val == 6
+    assert run(archives, tmp_path / "out", expected=wrong, verify_md5=False).found.val == 6
 
 
 def test_an_archive_that_changed_since_its_md5_was_checked_is_checked_again(archives: Archives, tmp_path: Path) -> None:

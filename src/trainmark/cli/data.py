@@ -15,9 +15,9 @@ from trainmark.spec.errors import UsageError
 from trainmark.spec.retold import told
 
 if TYPE_CHECKING:
-    from trainmark.datasets.archive_checks import ArchiveProgress
     from trainmark.datasets.data_set import Option
-    from trainmark.datasets.verify_report import Report
+    from trainmark.datasets.preparation import ArchiveProgress
+    from trainmark.datasets.verification import Report
 
 HELP = "Make, prepare or verify a data set."
 EXAMPLES = """\

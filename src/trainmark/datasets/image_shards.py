@@ -26,7 +26,7 @@ import numpy.typing as npt
 from trainmark.datasets.data_set import MANIFEST
 from trainmark.datasets.image_folder import SUFFIXES, Split
 from trainmark.datasets.synthetic import cache_folder
-from trainmark.datasets.verify_report import problem
+from trainmark.datasets.verification import problem
 from trainmark.spec.archives import ArchiveLimits, Member, tar_members
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError

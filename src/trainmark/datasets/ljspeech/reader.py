@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from trainmark.datasets.data_set import MANIFEST
@@ -53,6 +53,21 @@ class Metadata:
     clips: tuple[Clip, ...]
     faults: tuple[str, ...]
     """One text for each line that names no clip, with the line's number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechSize:
+    """How large a set is; two of as many clips count as the same size."""
+
+    clips: int
+    seconds: float | None = field(default=None, compare=False)
+    """None where nobody looked into the files."""
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.clips} clips"
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return f"{self.clips} clips, {minutes // 60}:{minutes % 60:02}:{seconds:02} of sound"
 
 
 def read_metadata(root: Path) -> tuple[Clip, ...]:

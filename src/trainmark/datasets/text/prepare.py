@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.datasets import archive_checks
-from trainmark.datasets.archive_checks import ArchiveProgress, Report
+from trainmark.datasets.preparation import ArchiveProgress, Report, sole_user
 from trainmark.datasets.text import parquet
 from trainmark.datasets.text.token_files import (
     INDEX,
@@ -95,7 +94,7 @@ def prepare(
     [kind] = kinds
     if kind == "text" and reader is None:
         raise UsageError("files of text need --tokenizer FILE, the tokenizer.json of the model that will read them")
-    with Destination(out) as destination, archive_checks.sole_user(out):
+    with Destination(out) as destination, sole_user(out):
         splits = {}
         for name, (_, paths) in found.items():
             if kind == "text" and reader is not None:
