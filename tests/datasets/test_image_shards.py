@@ -16,9 +16,8 @@ import torch
 from conftest import TINY_RUN
 
 from trainmark.datasets import image_folder, image_shards, pictures as picture_sets
-from trainmark.datasets.imagenet import make, pack
-from trainmark.datasets.imagenet.counts import Counts
-from trainmark.datasets.imagenet.verify import look, verify
+from trainmark.datasets.imagenet import make
+from trainmark.datasets.imagenet.verify import Counts, look, verify
 from trainmark.datasets.input_pool import InputPool
 from trainmark.datasets.order import rank_batches, rank_share
 from trainmark.datasets.pictures import Pictures
@@ -37,7 +36,7 @@ def shards(tmp_path: Path, pictures: Path) -> Path:
     root = tmp_path / "shards"
     root.mkdir()
     for split, count in (("train", 4), ("val", 2)):
-        list(pack.pack(pictures, split, root, shards=count))
+        list(make.pack(pictures, split, root, shards=count))
     return root
 
 
@@ -95,7 +94,7 @@ def test_shards_give_the_batches_that_folders_give(
 
 def test_how_pictures_are_dealt_to_shards_does_not_matter(tmp_path: Path, pictures: Path, shards: Path) -> None:
     (tmp_path / "other").mkdir()
-    list(pack.pack(pictures, "train", tmp_path / "other", shards=1))
+    list(make.pack(pictures, "train", tmp_path / "other", shards=1))
     folders = contents(image_folder.open_split(pictures, "train"))
     assert folders == contents(picture_sets.open_split(shards, "train"))
     assert folders == contents(picture_sets.open_split(tmp_path / "other", "train"))

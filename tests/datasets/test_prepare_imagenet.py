@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.imagenet.prepare import (
     ILSVRC2012,
     ArchiveProgress,
@@ -27,6 +26,7 @@ from trainmark.datasets.imagenet.prepare import (
     read_devkit_labels,
     read_val_labels,
 )
+from trainmark.datasets.imagenet.verify import Counts
 from trainmark.datasets.preparation import Prepared
 from trainmark.spec.errors import NotReadyError
 

@@ -133,7 +133,7 @@ def tar_members(source: Path | Readable, archive: str, limits: ArchiveLimits) ->
     try:
         with _open_tar(source) as tar:
             for number, info in enumerate(tar):
-                tar.members = []  # what was passed is not needed again, and an archive may hold millions
+                tar.members = []  # type: ignore[attr-defined]  # what was passed is not needed again, and an archive may hold millions
                 if number > 3 * limits.files + 100:  # folders cost time, even if nothing is written
                     raise NotReadyError(f"{archive}: more than {number} headers for at most {limits.files} files")
                 kind = "a sparse file" if info.issparse() else _kind(info)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from trainmark.datasets import preparation
-from trainmark.datasets.imagenet.counts import Counts
+from trainmark.datasets.imagenet.verify import Counts
 from trainmark.datasets.preparation import (
     STATE,
     ArchiveProgress,

@@ -3,20 +3,67 @@
 from __future__ import annotations
 
 import io
+import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from trainmark.datasets import image_shards
+from trainmark.datasets.data_set import MANIFEST
 from trainmark.datasets.image_shards import ShardContents
-from trainmark.datasets.imagenet import counts
-from trainmark.datasets.imagenet.counts import Counts
 from trainmark.datasets.verification import Decode, Findings, Report, in_parallel, problem
 from trainmark.spec import cores
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How large a set is."""
+
+    classes: int
+    train: int
+    val: int
+
+    def __str__(self) -> str:
+        return f"{self.classes} classes, {self.train} train and {self.val} val files"
+
+
+IMAGENET_1K = Counts(classes=1000, train=1_281_167, val=50_000)
+
+
+def read_manifest(root: Path) -> Counts | None:
+    """What the maker of the set says it wrote; None where there is no manifest."""
+    path = root / MANIFEST
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotReadyError(f"cannot read {path}: {error}") from error
+    try:
+        values = json.loads(text)
+        numbers = {key: values[key] for key in ("classes", "train", "val")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotReadyError(f"{path} does not give 'classes', 'train' and 'val'; make the set again") from error
+    for key, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise NotReadyError(f"{path}: {key!r} is {number!r}, which is no count; make the set again")
+    return Counts(**numbers)
+
+
+def expected_counts(root: Path, classes: Sequence[str]) -> Counts | None:
+    """What a whole set would hold; None where nothing is known of it."""
+    manifest = read_manifest(root)
+    if manifest is not None:
+        return manifest
+    # a subset of ImageNet has a few hundred classes; a little below 1000 is the whole set with some of it missing
+    like_imagenet = all(re.fullmatch(r"n[0-9]{8}|class [0-9]+", name) for name in classes)
+    return IMAGENET_1K if like_imagenet and 900 < len(classes) <= 1000 else None
+
 
 SPLITS = ("train", "val")
 
@@ -53,7 +100,7 @@ def verify(
     jobs = [(root, f"{split}/{name}", decode) for split in SPLITS for name in classes[split]]
     seen = Findings.total(in_parallel(_look_at_folder, jobs, processes or cores.usable(), "images"))
     return Report(
-        expected=counts.expected(root, classes["train"]) if expected == "auto" else expected,
+        expected=expected_counts(root, classes["train"]) if expected == "auto" else expected,
         found=Counts(classes=len(classes["train"]), train=seen.counts["train"], val=seen.counts["val"]),
         problems=(*_unshared(classes), *seen.problems),
         notes=tuple(seen.notes),
@@ -70,7 +117,7 @@ def _verify_shards(
     seen = {path.name: look.contents for (path, _), look in zip(jobs, looks, strict=True)}
     contents = {split: [seen[name] for name in names] for split, names in shards.items()}
     labels = {split: {each.label for held in contents[split] for each in held.pictures} for split in shards}
-    made = counts.read_manifest(root)
+    made = read_manifest(root)
     classes = made.classes if made else 1 + max(labels["train"], default=-1)
     for split, names in shards.items():
         found.problems += image_shards.twice(names, contents[split])
@@ -79,7 +126,7 @@ def _verify_shards(
             found.add(split, note=f"{len(absent)} of {classes} classes have no image, such as {absent[0]}")
     images = {split: sum(len(held.pictures) for held in contents[split]) for split in shards}
     return Report(
-        expected=counts.expected(root, image_shards.numbered(classes)) if expected == "auto" else expected,
+        expected=expected_counts(root, image_shards.numbered(classes)) if expected == "auto" else expected,
         found=Counts(classes=classes, train=images["train"], val=images["val"]),
         problems=tuple(found.problems),
         notes=tuple(found.notes),
@@ -238,7 +285,7 @@ def look(folder: Path) -> tuple[str, str]:
         return f"{len(shards['train'])} train and {len(shards['val'])} val shards", ""
     classes = {split: _class_folders(folder / split) for split in ("train", "val")}
     found = f"{len(classes['train'])} train and {len(classes['val'])} val classes"
-    expected = counts.expected(folder, classes["train"])
+    expected = expected_counts(folder, classes["train"])
     if not classes["train"]:
         return found, "there is nothing to train on"
     if unshared := set(classes["train"]) ^ set(classes["val"]):
