@@ -41,7 +41,7 @@ from trainmark.datasets import image_shards
 from trainmark.datasets.ade20k.make import make as make_scenes
 from trainmark.datasets.ade20k.reader import SceneSet, open_split as open_scenes
 from trainmark.datasets.image_folder import ImageSet, open_split
-from trainmark.datasets.imagenet.pack import pack
+from trainmark.datasets.imagenet.make import pack
 from trainmark.datasets.input_pool import InputPool
 from trainmark.datasets.order import rank_batches
 from trainmark.datasets.pictures import Pictures, open_split as open_pictures

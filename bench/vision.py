@@ -35,11 +35,10 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.spec.precision import Precision
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.mixing import Mixing
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.segmenter.batches import CropBatch, HowSeen
 from trainmark.workloads.segmenter.recipes import SegmenterRecipe
-from trainmark.workloads.vision import SoftBatch
+from trainmark.workloads.vision import Mixing, SoftBatch
 
 WORKLOADS = ("resnet50", "vit", "segmenter")
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}

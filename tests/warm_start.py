@@ -440,7 +440,7 @@ def _count_once() -> None:
 
 
 if __name__ == "__main__":
-    from trainmark.datasets.die_with_parent import end_with_parent
+    from trainmark.spec.processes import end_with_parent
 
     end_with_parent(os.getppid())
     _warm_up()

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from trainmark.datasets import find
-from trainmark.datasets.ade20k import layouts, make, photometric, prepare, reader, scenes, verify, views
+from trainmark.datasets.ade20k import layouts, make, photometric, prepare, reader, verify, views
 from trainmark.datasets.ade20k.layouts import IGNORED, SceneCounts
 from trainmark.datasets.ade20k.photometric import Distortion
 from trainmark.datasets.ade20k.views import SceneReader, ViewSettings
@@ -56,14 +56,14 @@ def test_the_same_seed_draws_the_same_scenes_and_another_others(root: Path, tmp_
 
 
 def test_a_scene_holds_several_classes_and_a_thin_border_that_nobody_judges() -> None:
-    drawn = [scenes.draw(8, np.random.default_rng(number), long_side=128) for number in range(12)]
+    drawn = [make.draw(8, np.random.default_rng(number), long_side=128) for number in range(12)]
     for pixels, mask in drawn:
         assert pixels.shape[:2] == mask.shape
-        assert scenes.BACKGROUND in mask and len(np.unique(mask[mask >= scenes.FIRST_FORM])) >= 1
-        assert 0 < (mask == scenes.VOID).mean() < 0.08
+        assert make.BACKGROUND in mask and len(np.unique(mask[mask >= make.FIRST_FORM])) >= 1
+        assert 0 < (mask == make.VOID).mean() < 0.08
     found = set(np.unique(np.concatenate([mask.reshape(-1) for _, mask in drawn])).tolist())
     assert found == set(range(9))
-    assert scenes.class_name(2) == "ground" and scenes.class_name(3) == "striped star"
+    assert make.class_name(2) == "ground" and make.class_name(3) == "striped star"
 
 
 @pytest.mark.parametrize("words", [{"train": 0}, {"classes": 2}, {"classes": 151}, {"seed": -1}, {"long_side": 8}])
@@ -233,7 +233,7 @@ def zipped(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Path
 def test_the_archive_becomes_a_set_and_a_second_time_nothing_is_written(root: Path, tmp_path: Path) -> None:
     archive = zipped(root, tmp_path / "ADEChallengeData2016.zip")
     done = prepare.prepare(archive, tmp_path / "out", expected=COUNTS)
-    assert (done.counts, done.written) == (COUNTS, 15)
+    assert (done.found, done.written) == (COUNTS, 15)
     assert prepare.prepare(archive, tmp_path / "out", expected=COUNTS).written == 0
     assert verify.verify(tmp_path / "out", decode="full").ok
     with pytest.raises(NotReadyError, match=r"holds 4 train and 3 val scenes where 20,210 train and 2,000 val"):

@@ -16,9 +16,8 @@ import torch
 from conftest import TINY_RUN
 
 from trainmark.datasets import image_folder, image_shards, pictures as picture_sets
-from trainmark.datasets.imagenet import make, pack
-from trainmark.datasets.imagenet.counts import Counts
-from trainmark.datasets.imagenet.verify import look, verify
+from trainmark.datasets.imagenet import make
+from trainmark.datasets.imagenet.verify import Counts, look, verify
 from trainmark.datasets.input_pool import InputPool
 from trainmark.datasets.order import rank_batches, rank_share
 from trainmark.datasets.pictures import Pictures
@@ -37,7 +36,7 @@ def shards(tmp_path: Path, pictures: Path) -> Path:
     root = tmp_path / "shards"
     root.mkdir()
     for split, count in (("train", 4), ("val", 2)):
-        list(pack.pack(pictures, split, root, shards=count))
+        list(make.pack(pictures, split, root, shards=count))
     return root
 
 
@@ -95,7 +94,7 @@ def test_shards_give_the_batches_that_folders_give(
 
 def test_how_pictures_are_dealt_to_shards_does_not_matter(tmp_path: Path, pictures: Path, shards: Path) -> None:
     (tmp_path / "other").mkdir()
-    list(pack.pack(pictures, "train", tmp_path / "other", shards=1))
+    list(make.pack(pictures, "train", tmp_path / "other", shards=1))
     folders = contents(image_folder.open_split(pictures, "train"))
     assert folders == contents(picture_sets.open_split(shards, "train"))
     assert folders == contents(picture_sets.open_split(tmp_path / "other", "train"))
@@ -215,7 +214,8 @@ def test_a_shard_that_is_cut_off_anywhere_is_refused(shards: Path, left: int) ->
         left += shard.stat().st_size
     os.truncate(shard, left)
     with pytest.raises(
-        NotReadyError, match=r"/train-000002.tar: the shard is cut off (at its very start|after member '.*'); fetch"
+        NotReadyError,
+        match=r"/train-000002.tar: the shard is cut off or damaged (at its very start|after member '.*'),",
     ):
         picture_sets.open_split(shards, "train")
 
@@ -232,9 +232,7 @@ def test_a_shard_with_a_damaged_header_is_refused(shards: Path) -> None:
     place = data.index(b".cls\0")
     data[place] ^= 1
     (shards / "val-000001.tar").write_bytes(data)
-    with pytest.raises(
-        NotReadyError, match=r"/val-000001.tar: the shard is no tar archive or is damaged after member 'n9"
-    ):
+    with pytest.raises(NotReadyError, match=r"/val-000001.tar: the shard is cut off or damaged after member 'n9"):
         picture_sets.open_split(shards, "val")
 
 
@@ -280,7 +278,9 @@ def test_verifying_counts_what_shards_hold_and_names_bad_pictures(shards: Path) 
         ("train-000004.tar/none.jpg", "is empty"),
         ("val-000002.tar/strange.jpg", "is of class 7; expected 0 to 2"),
     }
-    assert any(each.subject == "train-000001.tar" and "is cut off after" in each.sentence for each in found.problems)
+    assert any(
+        each.subject == "train-000001.tar" and "is cut off or damaged after" in each.sentence for each in found.problems
+    )
 
 
 def test_a_part_of_a_set_is_noted_by_its_missing_classes(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_a_part_of_a_set_is_noted_by_its_missing_classes(tmp_path: Path) -> None
     report = verify(tmp_path / "set", decode="none", processes=1)
     assert report.ok
     assert [str(note) for note in report.notes] == [
-        "train: 2 of 4 classes have no picture, such as 1",
-        "val: 3 of 4 classes have no picture, such as 0",
+        "train: 2 of 4 classes have no image, such as 1",
+        "val: 3 of 4 classes have no image, such as 0",
     ]
 
 

@@ -22,11 +22,12 @@ from trainmark.datasets.imagenet.prepare import (
     ILSVRC2012,
     ArchiveProgress,
     ArchiveSet,
-    PreparedImages,
     prepare,
     read_devkit_labels,
     read_val_labels,
 )
+from trainmark.datasets.imagenet.verify import Counts
+from trainmark.datasets.preparation import Prepared
 from trainmark.spec.errors import NotReadyError
 
 CLASSES = ["n01440764", "n01443537", "n02105855"]
@@ -94,14 +95,14 @@ def tree(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def run(archives: Archives, out: Path, **options: object) -> PreparedImages:
+def run(archives: Archives, out: Path, **options: object) -> Prepared[Counts]:
     settings = {"val_labels": archives.labels, "expected": archives.expected} | options
     return prepare(archives.train, archives.val, out, **settings)  # type: ignore[arg-type]
 
 
 def test_the_archives_become_folders_of_classes(archives: Archives, tmp_path: Path) -> None:
     prepared = run(archives, tmp_path / "out")
-    assert prepared == PreparedImages(classes=3, train=15, val=6, written=21)
+    assert prepared == Prepared(found=Counts(classes=3, train=15, val=6), written=21)
     expected = {f"train/{w}/{w}_{i}.JPEG": content(w, i) for w in CLASSES for i in range(PER_CLASS)}
     expected |= {f"val/{CLASSES[i % 3]}/{val_name(i + 1)}": content("val", i + 1) for i in range(6)}
     assert {name: data for name, (data, _) in tree(tmp_path / "out").items()} == expected
@@ -153,7 +154,7 @@ def test_what_went_missing_since_is_written_again(archives: Archives, tmp_path: 
 KILLED = """
 import os, sys
 from pathlib import Path
-from trainmark.datasets import unpack
+from trainmark.spec import archives
 from trainmark.datasets.imagenet.prepare import ArchiveSet, prepare
 
 train, val, out, labels, renames = sys.argv[1:]
@@ -167,7 +168,7 @@ def rename_until_told_to_wait(*args, **kwargs):
         sys.stdin.read()
     rename(*args, **kwargs)
 
-unpack.os.rename = rename_until_told_to_wait
+archives.os.rename = rename_until_told_to_wait
 prepare(Path(train), Path(val), Path(out), val_labels=Path(labels), expected=ArchiveSet())
 """
 
@@ -294,7 +295,7 @@ def test_an_archive_with_another_md5_is_refused_unless_told_not_to_look(archives
     with pytest.raises(NotReadyError, match=r"val\.tar has md5 .* fetch it again"):
         run(archives, tmp_path / "out", expected=wrong)
     assert not (tmp_path / "out/train").exists()
-    assert run(archives, tmp_path / "out", expected=wrong, verify_md5=False).val == 6
+    assert run(archives, tmp_path / "out", expected=wrong, verify_md5=False).found.val == 6
 
 
 def test_an_archive_that_changed_since_its_md5_was_checked_is_checked_again(archives: Archives, tmp_path: Path) -> None:
@@ -329,7 +330,7 @@ def test_a_disk_too_small_is_refused_beforehand_and_what_is_there_counts(archive
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"n01440764.tar": b"garbage" * 300}, r"train\.tar/n01440764\.tar is no tar archive"),
+        ({"n01440764.tar": b"garbage" * 300}, r"train\.tar/n01440764\.tar is cut off or damaged"),
         ({"n01440764.tar": b""}, r"train\.tar/n01440764\.tar is cut off"),
         ({"n01440764.tar": tar_of({"a.JPEG": bytes(5000)})[:3000]}, r"n01440764\.tar: member 'a\.JPEG' is cut off"),
         ({"n01440764.tar": tar_of({"../evil.JPEG": b"1"})}, r"member '\.\./evil\.JPEG'"),

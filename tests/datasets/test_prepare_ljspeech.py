@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.datasets.archive_checks import ArchiveProgress
 from trainmark.datasets.ljspeech import prepare as prepare_module
-from trainmark.datasets.ljspeech.prepare import LJSPEECH_1_1, PreparedClips, Release, prepare
-from trainmark.datasets.ljspeech.reader import read_metadata
+from trainmark.datasets.ljspeech.prepare import LJSPEECH_1_1, Release, prepare
+from trainmark.datasets.ljspeech.reader import SpeechSize, read_metadata
+from trainmark.datasets.preparation import ArchiveProgress, Prepared
 from trainmark.spec.errors import NotReadyError
 
 TOP = "LJSpeech-1.1"
@@ -74,7 +74,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path)
 
 
-def run(archive: Archive, out: Path, **options: object) -> PreparedClips:
+def run(archive: Archive, out: Path, **options: object) -> Prepared[SpeechSize]:
     return prepare(archive.path, out, **({"expected": archive.expected} | options))  # type: ignore[arg-type]
 
 
@@ -86,7 +86,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def test_the_archive_becomes_texts_and_sound_files_without_its_leading_folder(archive: Archive, tmp_path: Path) -> None:
     out = tmp_path / "数据 集"
-    assert run(archive, out) == PreparedClips(clips=CLIPS, written=CLIPS + 2)
+    assert run(archive, out) == Prepared(found=SpeechSize(clips=CLIPS), written=CLIPS + 2)
     assert tree(out) == archive.unpacked
     assert len(read_metadata(out)) == CLIPS
     assert {path.stat().st_mode & 0o777 for path in (out / "wavs").iterdir()} == {0o644}
@@ -98,7 +98,7 @@ def test_prepared_twice_the_archive_is_neither_summed_nor_decompressed_again(arc
     assert phases == ["checksum", "unpack"]
     phases.clear()
     again = run(archive, tmp_path / "out", progress=lambda at: phases.append(at.phase))
-    assert again == PreparedClips(clips=CLIPS, written=0)
+    assert again == Prepared(found=SpeechSize(clips=CLIPS), written=0)
     assert phases == []
 
 
@@ -106,7 +106,7 @@ def test_progress_ends_at_the_whole(archive: Archive, tmp_path: Path) -> None:
     seen: list[ArchiveProgress] = []
     run(archive, tmp_path / "out", progress=seen.append)
     assert [at.done_bytes for at in seen] == [at.total_bytes for at in seen]
-    assert seen[-1].files == CLIPS
+    assert seen[-1].files == CLIPS + 2
 
 
 @pytest.mark.parametrize("damage", ["missing wav", "cut wav", "no metadata", "damaged note", "touched archive"])
@@ -131,7 +131,7 @@ def test_what_went_missing_since_is_written_again(archive: Archive, tmp_path: Pa
 KILLED = """
 import os, sys
 from pathlib import Path
-from trainmark.datasets import unpack
+from trainmark.spec import archives
 from trainmark.datasets.ljspeech.prepare import Release, prepare
 
 tar, out, renames = sys.argv[1:]
@@ -145,7 +145,7 @@ def rename_until_told_to_wait(*args, **kwargs):
         sys.stdin.read()
     rename(*args, **kwargs)
 
-unpack.os.rename = rename_until_told_to_wait
+archives.os.rename = rename_until_told_to_wait
 prepare(Path(tar), Path(out), expected=Release())
 """
 
@@ -174,7 +174,7 @@ def test_an_archive_with_another_md5_is_refused_unless_told_not_to_look(archive:
         run(archive, tmp_path / "new" / "out", expected=LJSPEECH_1_1, free_bytes=lambda _: 10**12)
     assert not (tmp_path / "new").exists()  # a refused archive leaves nothing behind
     wrong = replace(archive.expected, md5="0" * 32)
-    assert run(archive, tmp_path / "out", expected=wrong, verify_md5=False).clips == CLIPS
+    assert run(archive, tmp_path / "out", expected=wrong, verify_md5=False).found.clips == CLIPS
 
 
 def test_the_wrong_set_is_known_by_its_counts(archive: Archive, tmp_path: Path) -> None:
@@ -224,18 +224,18 @@ def test_a_trap_in_the_archive_is_named_and_not_written(
 def test_more_files_or_bytes_than_any_such_set_has_are_refused(
     archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_module, "MOST_FILES", 5)
-    with pytest.raises(NotReadyError, match=r"more than 5 files, at member .*0006\.wav'; refused as too many"):
+    monkeypatch.setattr(prepare_module, "MAX_FILES", 5)
+    with pytest.raises(NotReadyError, match=r"more than 5 files .* at member .*0006\.wav'; refused as too large"):
         run(archive, tmp_path / "out")
-    monkeypatch.setattr(prepare_module, "MOST_FILES", 100)
-    monkeypatch.setattr(prepare_module, "MOST_BYTES", 5000)
-    with pytest.raises(NotReadyError, match=r"more than 5000 bytes unpacked, .* refused as too large"):
+    monkeypatch.setattr(prepare_module, "MAX_FILES", 100)
+    monkeypatch.setattr(prepare_module, "MAX_BYTES", 5000)
+    with pytest.raises(NotReadyError, match=r"files or 5000 bytes, .* refused as too large"):
         run(archive, tmp_path / "out")
 
 
 def test_an_archive_cut_off_is_refused_and_the_whole_one_goes_on_from_there(archive: Archive, tmp_path: Path) -> None:
     whole = archive.path.read_bytes()
-    for data, complaint in ((whole[:-100], "cannot be read to its end"), (b"no archive" * 200, "is no tar archive")):
+    for data, complaint in ((whole[:-100], "is cut off or damaged"), (b"no archive" * 200, "or no tar archive")):
         archive.path.write_bytes(data)
         with pytest.raises(NotReadyError, match=complaint):
             run(archive, tmp_path / "out")
@@ -265,7 +265,7 @@ def test_a_second_preparation_of_the_same_folder_is_refused(archive: Archive, tm
             run(archive, out)
     finally:
         os.close(other)
-    assert run(archive, out).clips == CLIPS
+    assert run(archive, out).found.clips == CLIPS
 
 
 def test_a_missing_archive_is_said_at_once(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from trainmark import datasets
 from trainmark.cli.main import main
-from trainmark.datasets.text import language, make, parquet as text_parquet, prepare
+from trainmark.datasets.text import language, make, prepare
 from trainmark.datasets.text.language import Echo, Slot
 from trainmark.datasets.text.token_files import INDEX, Index, TokenFile, TokenSplit, TokenStream, Windows, read_index
 from trainmark.datasets.text.verify import verify
@@ -316,7 +316,7 @@ def test_rows_of_a_parquet_file_are_documents(
     parquet.write_table(pyarrow.table(rows), file, row_group_size=2)
     assert "has no column 'text'; name one of its own with --column: id, content, kind" in refused()
     assert "has int64 in its column 'id'; name one of text with --column" in refused("--column", "id")
-    monkeypatch.setattr(text_parquet, "LARGEST_ROW_GROUP", 10)
+    monkeypatch.setattr(prepare, "LARGEST_ROW_GROUP", 10)
     assert "says its row group 0 holds" in refused("--column", "content")
     monkeypatch.undo()
     for column, tokens in (("content", [0, 1, 2, 0, 2, 0, 1, 1]), ("kind", [0, 1] * 3)):

@@ -15,9 +15,8 @@ from PIL import Image
 from privileges import ordinary_permissions
 
 from trainmark.datasets.crops import eval_crop
-from trainmark.datasets.imagenet import counts, verify as verify_module
-from trainmark.datasets.imagenet.counts import IMAGENET_1K, Counts
-from trainmark.datasets.imagenet.verify import Decode, Report, verify
+from trainmark.datasets.imagenet import verify as verify_module
+from trainmark.datasets.imagenet.verify import IMAGENET_1K, Counts, Decode, Report, verify
 from trainmark.datasets.jpeg import BadImage, JpegDecoder
 from trainmark.spec.errors import NotReadyError
 
@@ -242,8 +241,8 @@ def test_imagenet_is_known_by_its_classes_even_if_some_are_missing(
     tmp_path: Path, count: int, expected: Counts | None
 ) -> None:
     names = [f"n{i:08d}" for i in range(count)]
-    assert counts.expected(tmp_path, names) == expected
-    assert counts.expected(tmp_path, [*names[:-1], "dog"]) is None
+    assert verify_module.expected_counts(tmp_path, names) == expected
+    assert verify_module.expected_counts(tmp_path, [*names[:-1], "dog"]) is None
 
 
 def test_a_folder_that_is_no_image_set_is_refused(tmp_path: Path) -> None:

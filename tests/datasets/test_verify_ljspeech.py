@@ -14,7 +14,7 @@ from privileges import ordinary_permissions
 
 from trainmark.datasets.ljspeech import verify as verify_module
 from trainmark.datasets.ljspeech.verify import SpeechSize, verify
-from trainmark.datasets.verify_report import Decode, Report
+from trainmark.datasets.verification import Decode, Report
 from trainmark.spec.errors import NotReadyError
 
 RATE = 22050

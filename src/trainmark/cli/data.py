@@ -14,9 +14,9 @@ from trainmark.cli.terminal import result_is_kept, say, show
 from trainmark.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.datasets.archive_checks import ArchiveProgress
     from trainmark.datasets.data_set import Option
-    from trainmark.datasets.verify_report import Report
+    from trainmark.datasets.preparation import ArchiveProgress
+    from trainmark.datasets.verification import Report
 
 NAME = "data"
 HELP = "Make, prepare or verify a data set."

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainmark.datasets.data_set import MANIFEST
-from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.spec import cores
 from trainmark.spec.errors import NotReadyError
+from trainmark.spec.processes import end_with_parent
 from trainmark.spec.whole_files import sync
 
 Progress = Callable[[int, int], None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.datasets.verify_report import Report
+    from trainmark.datasets.verification import Report
 
 MANIFEST = "trainmark-set.json"
 """At the root of a synthetic set: what its maker wrote."""

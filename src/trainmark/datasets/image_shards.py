@@ -26,8 +26,8 @@ import numpy.typing as npt
 from trainmark.datasets.data_set import MANIFEST
 from trainmark.datasets.image_folder import SUFFIXES, Split
 from trainmark.datasets.synthetic import cache_folder
-from trainmark.datasets.unpack import ArchiveLimits, Member, members
-from trainmark.datasets.verify_report import problem
+from trainmark.datasets.verification import problem
+from trainmark.spec.archives import ArchiveLimits, Member, tar_members
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.whole_files import write_whole
@@ -163,14 +163,14 @@ def look_at_shard(path: Path) -> ShardContents:
     problems: list[CheckResult] = []
     try:
         with path.open("rb", buffering=_HEADER_BUFFER) as file:
-            for member in members(file, "the shard", _LIMITS):
+            for member in tar_members(file, "the shard", _LIMITS):
                 folder, slash, name = member.name.rpartition("/")
                 stem, _, kind = name.partition(".")
                 key, kind = f"{folder}{slash}{stem}", kind.lower()
                 if f".{kind}" in SUFFIXES:
                     if key in pictures:
                         problems.append(problem(f"{path.name}/{key}", "there are two pictures of this name"))
-                    pictures[key] = (member.name, file.tell(), member.size)
+                    pictures[key] = (member.name, member.offset, member.size)
                 elif kind == "cls":
                     try:
                         labels[key] = _class_number(member)

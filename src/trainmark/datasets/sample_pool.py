@@ -28,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.datasets.jpeg import BadImage
 from trainmark.datasets.order import BatchShare
 from trainmark.spec import cores
 from trainmark.spec.errors import NotReadyError, WorkloadError
+from trainmark.spec.processes import end_with_parent
 
 Transform = Literal["train", "eval"]
 

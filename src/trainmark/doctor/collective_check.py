@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.network import collective_variables
+from trainmark.spec.processes import end_with_parent
 from trainmark.train.ranks import PARENT
 
 LIMIT_S = 60.0

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.spec import endings, events
 from trainmark.spec.errors import InvalidResultError, TrainmarkError
 from trainmark.spec.event_files import EventWriter
 from trainmark.spec.plan import Plan
+from trainmark.spec.processes import end_with_parent
 from trainmark.train import failures
 from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, host_name
 

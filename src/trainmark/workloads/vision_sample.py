@@ -14,7 +14,7 @@ from PIL import Image
 
 from trainmark.datasets import pictures
 from trainmark.datasets.crops import eval_crop
-from trainmark.datasets.imagenet import names
+from trainmark.datasets.imagenet import make
 from trainmark.datasets.jpeg import BadImage, JpegDecoder, Pixels
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.recipe import knob
@@ -71,7 +71,7 @@ def _titles(folder: Path | None, classes: int) -> list[str]:
     """Of all classes the network can name; by their numbers where the data is not there to say more."""
     found: list[str] = []
     if folder is not None:
-        found = names.class_titles(folder, pictures.class_names(folder))
+        found = make.class_titles(folder, pictures.class_names(folder))
     return [*found, *(f"class {number}" for number in range(len(found), classes))]
 
 

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import PIL
 import simplejpeg
-from PIL import Image
+from PIL import Image, ImageDraw
 
-from trainmark.datasets.ade20k import scenes
 from trainmark.datasets.ade20k.layouts import OBJECT_INFO
 from trainmark.datasets.atomic_dataset import (
     DatasetSpec,
@@ -24,8 +24,43 @@ from trainmark.datasets.atomic_dataset import (
     write_chunks,
     write_file,
 )
-from trainmark.datasets.imagenet import renderer
+from trainmark.datasets.imagenet import renderer, shapes
 from trainmark.spec.errors import UsageError
+
+VOID, BACKGROUND, GROUND, FIRST_FORM = 0, 1, 2, 3
+"""What masks say, as ADE20K's do: 0 is not judged, and classes count from 1."""
+OBJECTS = (3, 6)
+RADIUS = (0.18, 0.36)
+"""Of an object, as a share of the picture's short side, least and most."""
+COVERED = (32, 224)
+"""A pixel is the object's from the second on, of 255; between the two it is neither's, and not judged."""
+
+Mask = npt.NDArray[np.uint8]
+
+
+def class_name(label: int) -> str:
+    """Of what a mask says."""
+    return {BACKGROUND: "background", GROUND: "ground"}.get(label) or shapes.form(label - FIRST_FORM)[0]
+
+
+def draw(classes: int, rng: renderer.Rng, *, long_side: int) -> tuple[renderer.Pixels, Mask]:
+    """A picture (height, width, RGB) and its mask (height, width), with labels from 1 to `classes`."""
+    width, height = renderer.random_size(long_side, rng)
+    image, ground = renderer.backdrop(width, height, rng)
+    canvas = Image.new("L", (width, height), BACKGROUND)
+    if ground:
+        ImageDraw.Draw(canvas).polygon(ground, fill=GROUND)
+    mask = np.array(canvas)
+    short = min(width, height)
+    for _ in range(int(rng.integers(OBJECTS[0], OBJECTS[1] + 1))):
+        form = int(rng.integers(0, classes - GROUND))
+        x, y = width * rng.uniform(0.08, 0.92), height * rng.uniform(0.08, 0.92)
+        pose = renderer.Pose.at(x, y, short * rng.uniform(*RADIUS), rng)
+        place, cover = renderer.add_object(image, form, pose, rng)
+        mask[place][cover >= COVERED[0]] = VOID
+        mask[place][cover >= COVERED[1]] = FIRST_FORM + form
+    return renderer.develop(image, rng), mask
+
 
 VERSION = 1
 """Counts up whenever the same seed gives other scenes."""
@@ -136,7 +171,7 @@ def _object_info(classes: int) -> str:
     """The table of classes, with ADE20K's columns; shares are not known here."""
     lines = ["Idx\tRatio\tTrain\tVal\tStuff\tName"]
     for label in range(1, classes + 1):
-        lines.append(f"{label}\t0\t0\t0\t{int(label < scenes.FIRST_FORM)}\t{scenes.class_name(label)}")
+        lines.append(f"{label}\t0\t0\t0\t{int(label < FIRST_FORM)}\t{class_name(label)}")
     return "\n".join(lines) + "\n"
 
 
@@ -153,7 +188,7 @@ def _draw_chunk(root: Path, contents: _SceneContents, chunk: _SceneChunk) -> lis
     for number in range(chunk.start, chunk.stop):
         # a scene's own generator: none depends on another, nor on who draws it
         rng = np.random.default_rng([contents.seed, SPLITS.index(chunk.split), number])
-        pixels, mask = scenes.draw(contents.classes, rng, long_side=contents.long_side)
+        pixels, mask = draw(contents.classes, rng, long_side=contents.long_side)
         quality = int(rng.integers(86, 95))
         data = simplejpeg.encode_jpeg(pixels, quality=quality, colorsubsampling="420")
         name = f"ADE_{short}_{number + 1:08d}"

@@ -1,20 +1,18 @@
-"""Turns ADEChallengeData2016.zip into folders of pictures and masks; started again, it keeps what is whole."""
+"""Turns ADEChallengeData2016.zip into folders of images and masks; started again, it keeps what is whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainmark.datasets import archive_checks
 from trainmark.datasets.ade20k import layouts
 from trainmark.datasets.ade20k.layouts import SceneCounts
-from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, ArchiveProgress, Report
-from trainmark.datasets.unpack import ArchiveLimits, Destination, Member, zip_members
+from trainmark.datasets.preparation import Prepared, Report, prepare_folder, unpack
+from trainmark.spec.archives import ArchiveLimits, Member, zip_members
 from trainmark.spec.errors import NotReadyError
 
-MOST_FILES = 200_000
-MOST_BYTES = 64 << 30
+MAX_FILES = 200_000
+MAX_BYTES = 64 << 30
 """Larger than any set of this kind; a compressed archive can unpack to far more than its own size."""
 
 PUBLISHED_FOLDER = "ADEChallengeData2016"
@@ -22,19 +20,9 @@ _FOLDERS = {(kind, split) for kind in ("images", "annotations") for split in ("t
 _TEXTS = (layouts.OBJECT_INFO, "sceneCategories.txt")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedScenes:
-    """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
-
-    counts: SceneCounts
-    written: int
-
-
 def from_files(out: Path, *, any_archive: bool, progress: Report, zip: Path) -> str:  # noqa: A002 - the option's name
     """What `trainmark data prepare` does, and what it says at the end."""
-    expected = None if any_archive else layouts.LAYOUTS[0].whole
-    done = prepare(zip, out, expected=expected, progress=progress)
-    return f"{done.counts}, {done.written:,} files written now"
+    return str(prepare(zip, out, expected=None if any_archive else layouts.LAYOUTS[0].whole, progress=progress))
 
 
 def prepare(
@@ -44,37 +32,26 @@ def prepare(
     expected: SceneCounts | None = layouts.LAYOUTS[0].whole,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
-) -> PreparedScenes:
+) -> Prepared[SceneCounts]:
     """Unpacks the archive so that `out/images` and `out/annotations` are there, each file held to its own checksum.
 
     Killed at any time and started again, it keeps what is whole and ends with the same files. `expected` says what
     another archive than the published one should hold; None takes any.
     """
-    if not archive.is_file():
-        raise NotReadyError(f"archive {archive} is not there; download it from data.csail.mit.edu/places/ADEchallenge")
-    limits = ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)
-    with Destination(out) as destination, archive_checks.sole_user(out):
-        # pictures and masks are compressed already: they unpack to little more
-        archive_checks.check_space(out, 1.05 * archive.stat().st_size, ("images", "annotations"), free_bytes)
-        written, done_bytes, reported, files = 0, 0, 0, 0
-        for member in zip_members(archive, limits):
-            place = _place(member)
-            written += destination.write(place, member, member.size)
-            done_bytes, files = done_bytes + member.size, files + 1
-            if done_bytes - reported >= PROGRESS_EVERY_BYTES:
-                reported = done_bytes
-                progress(_far(done_bytes, archive, files))
-        progress(_far(done_bytes, archive, files))
+    with prepare_folder(
+        out,
+        {archive: "data.csail.mit.edu/places/ADEchallenge"},
+        needed_bytes=lambda: 1.05 * archive.stat().st_size,  # images and masks are compressed already
+        folders=("images", "annotations"),
+        free_bytes=free_bytes,
+    ) as destination:
+        members = zip_members(archive, ArchiveLimits(files=MAX_FILES, total_bytes=MAX_BYTES))
+        unpacked = unpack(members, _place, destination, progress, total_bytes=archive.stat().st_size)
     layout, root = layouts.find(out)
     found = SceneCounts(train=len(layout.list_pairs(root, "train")), val=len(layout.list_pairs(root, "val")))
     if expected is not None and found != expected:
         raise NotReadyError(f"{archive} holds {found} where {expected} were expected; is it the right archive?")
-    return PreparedScenes(counts=found, written=written)
-
-
-def _far(done_bytes: int, archive: Path, files: int) -> ArchiveProgress:
-    total_bytes = max(done_bytes, archive.stat().st_size)
-    return ArchiveProgress(phase="unpack", done_bytes=done_bytes, total_bytes=total_bytes, files=files)
+    return Prepared(found=found, written=unpacked.written)
 
 
 def _place(member: Member) -> PurePosixPath:

@@ -8,11 +8,12 @@ from typing import Literal
 
 from PIL import Image, UnidentifiedImageError
 
+from trainmark.datasets import verification
 from trainmark.datasets.ade20k import layouts, reader
 from trainmark.datasets.ade20k.layouts import IGNORED, SceneCounts
 from trainmark.datasets.ade20k.reader import SceneSet
 from trainmark.datasets.jpeg import BadImage, JpegDecoder
-from trainmark.datasets.verify_report import Decode, Report, in_parallel, note_on, problem
+from trainmark.datasets.verification import Decode, Findings, Report, in_parallel, note_on
 from trainmark.spec import cores
 from trainmark.spec.checks import CheckResult
 
@@ -22,7 +23,7 @@ _WORTH_PROCESSES = 1024
 _ENDS = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND"}
 """By how a JPEG and a PNG begin, what stands near their end."""
 _TAIL = 4 << 10
-_MOST_UNJUDGED = 0.95
+_MAX_UNJUDGED = 0.95
 """Share of a picture that nobody judges, above which it is worth a word."""
 
 
@@ -48,14 +49,6 @@ class _SceneJob:
     decode: Decode
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SeenScenes:
-    pixels: int
-    unjudged: int
-    problems: tuple[CheckResult, ...]
-    notes: tuple[CheckResult, ...]
-
-
 def verify(
     root: Path,
     *,
@@ -78,20 +71,19 @@ def verify(
     ]
     if processes is None:
         processes = cores.usable() if sum(map(len, splits)) >= _WORTH_PROCESSES else 1
-    seen = in_parallel(_look_at_scenes, jobs, processes, "pictures and masks")
-    pixels, unjudged = sum(part.pixels for part in seen), sum(part.unjudged for part in seen)
+    seen = Findings.total(in_parallel(_look_at_scenes, jobs, processes, "images and masks"))
+    pixels, unjudged = seen.counts["pixels"], seen.counts["unjudged"]
     return Report(
         expected=wanted and SceneSize(train=wanted.train, val=wanted.val),
         found=SceneSize(train=len(splits[0]), val=len(splits[1]), unjudged=unjudged / pixels if pixels else None),
-        problems=tuple(found for part in seen for found in part.problems),
-        notes=(*_strangers(splits), *(found for part in seen for found in part.notes)),
+        problems=tuple(seen.problems),
+        notes=(*_strangers(splits), *seen.notes),
     )
 
 
 def look(folder: Path) -> tuple[str, str]:
-    """Pictures and masks are counted, none is opened."""
-    report = verify(folder, decode="none")
-    return str(report.found), "" if report.ok else report.sentence()
+    """Images and masks are counted, none is opened."""
+    return verification.look(verify, folder)
 
 
 def _strangers(splits: list[SceneSet]) -> list[CheckResult]:
@@ -111,25 +103,21 @@ def _strangers(splits: list[SceneSet]) -> list[CheckResult]:
     return found
 
 
-def _look_at_scenes(job: _SceneJob) -> _SeenScenes:
-    pixels = unjudged = 0
-    problems: list[CheckResult] = []
-    notes: list[CheckResult] = []
-    decoder = JpegDecoder()
+def _look_at_scenes(job: _SceneJob) -> Findings:
+    found, decoder = Findings(), JpegDecoder()
     for index in range(job.first, job.last):
         name = job.scenes.pictures[index]
         try:
             size, complaint = _look_at_picture(Path(job.scenes.path(index)), job.decode, decoder)
-            held = _look_at_mask(job.scenes, index, size, job.decode)
+            pixels, unjudged = _look_at_mask(job.scenes, index, size, job.decode)
         except BadImage as error:
-            problems.append(problem(name, str(error)))
+            found.add(name, str(error))
             continue
-        if complaint:
-            notes.append(note_on(name, complaint))
-        if held and held[1] > _MOST_UNJUDGED * held[0]:
-            notes.append(note_on(name, f"{100 * held[1] / held[0]:.0f} % of its pixels are not judged"))
-        pixels, unjudged = pixels + held[0], unjudged + held[1]
-    return _SeenScenes(pixels=pixels, unjudged=unjudged, problems=tuple(problems), notes=tuple(notes))
+        found.add(name, note=complaint)
+        if unjudged > _MAX_UNJUDGED * pixels:
+            found.add(name, note=f"{100 * unjudged / pixels:.0f} % of its pixels are not judged")
+        found.counts.update(pixels=pixels, unjudged=unjudged)
+    return found
 
 
 def _look_at_picture(path: Path, decode: Decode, decoder: JpegDecoder) -> tuple[tuple[int, int], str]:

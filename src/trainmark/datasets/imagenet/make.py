@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import shutil
-from collections.abc import Callable, Iterator
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import PIL
@@ -21,8 +25,8 @@ from trainmark.datasets.atomic_dataset import (
     write_chunks,
     write_file,
 )
-from trainmark.datasets.image_folder import Split
-from trainmark.datasets.imagenet import pack, renderer, shapes
+from trainmark.datasets.image_folder import ImageSet, Split, open_split
+from trainmark.datasets.imagenet import renderer, shapes
 from trainmark.spec.errors import UsageError
 
 VERSION = 1
@@ -158,7 +162,7 @@ def _shard_plan(contents: _Contents, shards: int) -> DatasetSpec:
 def _write_shards(root: Path, write: Callable[[Path], list[WrittenFile]], shards: int) -> list[WrittenFile]:
     drawn = root / "folders"
     write(drawn)
-    written = [shard for split in SPLITS for shard in pack.pack(drawn, split, root, shards=shards)]
+    written = [shard for split in SPLITS for shard in pack(drawn, split, root, shards=shards)]
     shutil.rmtree(drawn)
     return written
 
@@ -194,3 +198,41 @@ def _draw_chunk(root: Path, contents: _Contents, chunk: _Chunk) -> list[WrittenF
         folder = class_folder(chunk.index)
         written.append(write_file(root, f"{chunk.split}/{folder}/{folder}_{number}.JPEG", data))
     return written
+
+
+def pack(root: Path, split: Split, out: Path, *, shards: int) -> Iterator[WrittenFile]:
+    """Writes `split-000000.tar` and so on to `out`, each with pictures of many classes."""
+    images = open_split(root, split)
+    mixed = np.random.default_rng(0).permutation(len(images))
+    for number in range(shards):
+        path = out / f"{split}-{number:06}.tar"
+        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as shard:
+            for index in mixed[number::shards].tolist():
+                _add(shard, images, index)
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while data := file.read(1 << 20):
+                digest.update(data)
+        yield WrittenFile(path.name, path.stat().st_size, digest.hexdigest())
+
+
+def _add(shard: tarfile.TarFile, images: ImageSet, index: int) -> None:
+    key = PurePosixPath(images.path(index)).stem
+    for name, data in ((f"{key}.jpg", images.read(index)), (f"{key}.cls", str(images.labels[index]).encode())):
+        header = tarfile.TarInfo(name)
+        header.size = len(data)
+        shard.addfile(header, io.BytesIO(data))
+
+
+MAPPING = "LOC_synset_mapping.txt"
+"""A file beside train/ and val/ whose lines are `n01440764 tench, Tinca tinca`; some copies of the set have it."""
+
+
+def class_titles(folder: Path, classes: Sequence[str]) -> list[str]:
+    """One for each class folder: its name in words where the set says one, else the folder's own."""
+    known = {class_folder(index): shapes.form(index)[0] for index in range(len(classes))}
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in (folder / MAPPING).read_text(encoding="utf-8").splitlines():
+            name, _, title = line.partition(" ")
+            known[name] = title.strip() or name
+    return [known.get(name, name) for name in classes]

@@ -10,25 +10,33 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
-from trainmark.datasets import archive_checks
-from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, ArchiveProgress, Report
-from trainmark.datasets.unpack import ArchiveLimits, Destination, Member, members, open_archive
+from trainmark.datasets import preparation
+from trainmark.datasets.imagenet.verify import Counts
+from trainmark.datasets.preparation import (
+    STATE,
+    ArchiveProgress,
+    Prepared,
+    Report,
+    check_archives,
+    prepare_folder,
+    unpack,
+)
+from trainmark.spec.archives import ArchiveLimits, Destination, Member, tar_members
 from trainmark.spec.errors import NotReadyError
 
-MOST_CLASSES = 30_000
-MOST_FILES = 20_000_000
-MOST_BYTES = 4 << 40
+MAX_CLASSES = 30_000
+MAX_FILES = 20_000_000
+MAX_BYTES = 4 << 40
 """Larger than any set of this kind (ImageNet-21k has 21,841 classes, 14 million files and 1.3 TB)."""
 
 _MISTAKEN = {
     "ccaf1013018ac1037801578038d370da": "the archive of task 3 (dogs); ILSVRC2012_img_train.tar, 138 GB, is needed"
 }
-_CLASS_LIMITS = ArchiveLimits(files=MOST_CLASSES, total_bytes=MOST_BYTES)
+_CLASS_LIMITS = ArchiveLimits(files=MAX_CLASSES, total_bytes=MAX_BYTES)
 _DEVKIT_LIMITS = ArchiveLimits(files=200, total_bytes=64 << 20)
 _GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
@@ -56,16 +64,6 @@ ILSVRC2012 = ArchiveSet(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedImages:
-    """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
-
-    classes: int
-    train: int
-    val: int
-    written: int
-
-
 def from_files(
     out: Path,
     *,
@@ -78,8 +76,9 @@ def from_files(
 ) -> str:
     """What `trainmark data prepare` does, and what it says at the end."""
     expected = ArchiveSet() if any_archive else ILSVRC2012
-    done = prepare(train_tar, val_tar, out, devkit=devkit, val_labels=val_labels, expected=expected, progress=progress)
-    return f"{done.classes} classes, {done.train:,} train and {done.val:,} val pictures, {done.written:,} written now"
+    return str(
+        prepare(train_tar, val_tar, out, devkit=devkit, val_labels=val_labels, expected=expected, progress=progress)
+    )
 
 
 def prepare(
@@ -93,26 +92,29 @@ def prepare(
     expected: ArchiveSet = ILSVRC2012,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
-) -> PreparedImages:
+) -> Prepared[Counts]:
     """Unpacks both archives below `out`; everything that can be checked is checked before the first file is written.
 
     One of `devkit` (ILSVRC2012_devkit_t12.tar.gz) and `val_labels` (a text file, see `read_val_labels`) is needed.
     Killed at any time and started again, it keeps what is whole and ends with the same files. `expected` says what
     other archives than ILSVRC2012's should be; `verify_md5=False` saves reading them twice.
     """
-    for archive in (train_tar, val_tar):
-        if not archive.is_file():
-            raise NotReadyError(f"archive {archive} is not there; download it from image-net.org")
+    archives = dict.fromkeys((train_tar, val_tar), "image-net.org")
+    check_archives(archives)
     labels = _labels(devkit, val_labels, expected.devkit_md5 if verify_md5 else None)
     classes = _class_names(train_tar, expected)
     _check_labels(labels, classes, expected)
-    with Destination(out) as destination, archive_checks.sole_user(out):
-        both_bytes = train_tar.stat().st_size + val_tar.stat().st_size
+    with prepare_folder(
+        out,
+        archives,
         # files fill whole blocks: about 2 % more than their bytes
-        archive_checks.check_space(out, 1.02 * both_bytes, ("train", "val"), free_bytes)
+        needed_bytes=lambda: 1.02 * (train_tar.stat().st_size + val_tar.stat().st_size),
+        folders=("train", "val"),
+        free_bytes=free_bytes,
+    ) as destination:
         if verify_md5:
-            archive_checks.check_md5(train_tar, expected.train_md5, destination, progress, _MISTAKEN)
-            archive_checks.check_md5(val_tar, expected.val_md5, destination, progress)
+            preparation.check_md5(train_tar, expected.train_md5, destination, progress, _MISTAKEN)
+            preparation.check_md5(val_tar, expected.val_md5, destination, progress)
         train, train_written = _unpack_train(train_tar, destination, progress)
         val, val_written = _unpack_val(val_tar, labels, destination, progress)
     for split, found, wanted in (("train", train, expected.train), ("val", val, expected.val)):
@@ -120,7 +122,7 @@ def prepare(
             raise NotReadyError(
                 f"{split}: {found} files unpacked where {wanted} were expected; is it the right archive?"
             )
-    return PreparedImages(classes=len(classes), train=train, val=val, written=train_written + val_written)
+    return Prepared(found=Counts(classes=len(classes), train=train, val=val), written=train_written + val_written)
 
 
 def read_val_labels(path: Path) -> dict[str, str]:
@@ -152,11 +154,10 @@ def read_val_labels(path: Path) -> dict[str, str]:
 def read_devkit_labels(path: Path) -> dict[str, str]:
     """File name to class from the devkit archive: the class number of each image, and the table of class numbers."""
     found: dict[str, bytes] = {}
-    with closing(open_archive(path)) as source:
-        for member in members(source, path.name, _DEVKIT_LIMITS):
-            name = PurePosixPath(member.name)
-            if name.name in (_GROUND_TRUTH, "meta.mat") and name.parent.name == "data":
-                found[name.name] = _all_of(member)
+    for member in tar_members(path, path.name, _DEVKIT_LIMITS):
+        name = PurePosixPath(member.name)
+        if name.name in (_GROUND_TRUTH, "meta.mat") and name.parent.name == "data":
+            found[name.name] = member.read()
     for needed in (_GROUND_TRUTH, "meta.mat"):
         if needed not in found:
             raise NotReadyError(f"{path} has no data/{needed}; it should be ILSVRC2012_devkit_t12.tar.gz")
@@ -177,7 +178,7 @@ def _labels(devkit: Path | None, val_labels: Path | None, devkit_md5: str | None
             "or a text file of labels (--val-labels FILE, lines 'ILSVRC2012_val_00000001.JPEG n01751748')"
         )
     if devkit_md5 is not None:
-        archive_checks.compare_md5(devkit, devkit_md5, lambda _: None)
+        preparation.compare_md5(devkit, devkit_md5, lambda _: None)
     return read_devkit_labels(devkit)
 
 
@@ -205,8 +206,7 @@ def _wnids_by_number(mat: bytes, path: Path) -> dict[int, str]:
 
 def _class_names(train_tar: Path, expected: ArchiveSet) -> list[str]:
     """The classes in the train archive, from its headers alone."""
-    with _open_plain(train_tar) as source:
-        names = [_wnid_of(member) for member in members(source, train_tar.name, _CLASS_LIMITS)]
+    names = [_wnid_of(member) for member in tar_members(train_tar, train_tar.name, _CLASS_LIMITS)]
     if expected.classes is not None and len(names) != expected.classes:
         raise NotReadyError(
             f"{train_tar} holds {len(names)} classes where {expected.classes} were expected; is it the right archive?"
@@ -227,35 +227,22 @@ def _check_labels(labels: Mapping[str, str], classes: list[str], expected: Archi
 def _unpack_train(train_tar: Path, destination: Destination, progress: Report) -> tuple[int, int]:
     total_bytes, files, written = train_tar.stat().st_size, 0, 0
     done_bytes = 0
-    with _open_plain(train_tar) as source:
-        for class_tar in members(source, train_tar.name, _CLASS_LIMITS):
-            wnid = _wnid_of(class_tar)
-            folder, marker = PurePosixPath("train", wnid), STATE / "train" / f"{wnid}.json"
-            done = _finished(destination, marker, folder, class_tar.size)
-            if done is None:
-                done, new = _unpack_class(class_tar, folder, destination, MOST_FILES - files)
-                written += new
-                archive_checks.write_json(
-                    destination, marker, {"files": done[0], "bytes": done[1], "archive_bytes": class_tar.size}
-                )
-            files += done[0]
-            done_bytes += class_tar.size
-            progress(ArchiveProgress(phase="train", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
+    for class_tar in tar_members(train_tar, train_tar.name, _CLASS_LIMITS):
+        wnid = _wnid_of(class_tar)
+        folder, marker = PurePosixPath("train", wnid), STATE / "train" / f"{wnid}.json"
+        done = _finished(destination, marker, folder, class_tar.size)
+        if done is None:
+            name = f"{class_tar.archive}/{class_tar.name}"
+            limits = ArchiveLimits(files=MAX_FILES - files, total_bytes=MAX_BYTES)
+            unpacked = unpack(tar_members(class_tar.content, name, limits), partial(_place, folder), destination)
+            done = len(unpacked.sizes), unpacked.total_bytes(folder)
+            written += unpacked.written
+            note = {"files": done[0], "bytes": done[1], "archive_bytes": class_tar.size}
+            preparation.write_json(destination, marker, note)
+        files += done[0]
+        done_bytes += class_tar.size
+        progress(ArchiveProgress(phase="train", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
     return files, written
-
-
-def _unpack_class(
-    class_tar: Member, folder: PurePosixPath, destination: Destination, most_files: int
-) -> tuple[tuple[int, int], int]:
-    """Files and bytes of the class, and how many files had to be written."""
-    files = total_bytes = written = 0
-    name = f"{class_tar.archive}/{class_tar.name}"
-    for image in members(class_tar, name, ArchiveLimits(files=most_files, total_bytes=MOST_BYTES)):
-        _check_image_name(image)
-        written += destination.write(folder / image.name, image, image.size)
-        files += 1
-        total_bytes += image.size
-    return (files, total_bytes), written
 
 
 def _finished(
@@ -265,7 +252,7 @@ def _finished(
 
     Counting again makes up for not syncing every file to disk: after a power cut a marker may be there and a file not.
     """
-    state = archive_checks.read_json(destination, marker)
+    state = preparation.read_json(destination, marker)
     found = destination.files(folder) if state else None
     if found and state == {"files": found[0], "bytes": found[1], "archive_bytes": archive_bytes}:
         return found
@@ -275,33 +262,20 @@ def _finished(
 def _unpack_val(
     val_tar: Path, labels: Mapping[str, str], destination: Destination, progress: Report
 ) -> tuple[int, int]:
-    total_bytes = val_tar.stat().st_size
-    files = written = done_bytes = reported = 0
-    with _open_plain(val_tar) as source:
-        for image in members(source, val_tar.name, ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)):
-            _check_image_name(image)
-            if image.name not in labels:
-                raise NotReadyError(f"{image} has no label; do the labels belong to this archive?")
-            written += destination.write(PurePosixPath("val", labels[image.name], image.name), image, image.size)
-            files += 1
-            done_bytes += image.size
-            if done_bytes - reported >= PROGRESS_EVERY_BYTES:
-                reported = done_bytes
-                progress(ArchiveProgress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
+    def place(image: Member) -> PurePosixPath:
+        where = _place(PurePosixPath("val", labels.get(image.name, "")), image)
+        if image.name not in labels:
+            raise NotReadyError(f"{image} has no label; do the labels belong to this archive?")
+        return where
+
+    members = tar_members(val_tar, val_tar.name, ArchiveLimits(files=MAX_FILES, total_bytes=MAX_BYTES))
+    unpacked = unpack(members, place, destination, progress, phase="val", total_bytes=val_tar.stat().st_size)
+    files = len(unpacked.sizes)
     if files != len(labels):
         raise NotReadyError(
             f"{val_tar} holds {files} images and there are {len(labels)} labels; one of them is cut short"
         )
-    progress(ArchiveProgress(phase="val", done_bytes=done_bytes, total_bytes=total_bytes, files=files))
-    return files, written
-
-
-def _open_plain(archive: Path) -> BinaryIO:
-    """These archives are not compressed, so they cannot unpack to more than their own size."""
-    try:
-        return archive.open("rb")
-    except OSError as error:
-        raise NotReadyError(f"cannot read the archive {archive}: {error.strerror}") from error
+    return files, unpacked.written
 
 
 def _wnid_of(class_tar: Member) -> str:
@@ -315,17 +289,11 @@ def _is_wnid(text: str) -> bool:
     return re.fullmatch(r"n[0-9]{8}", text) is not None
 
 
-def _check_image_name(image: Member) -> None:
+def _place(folder: PurePosixPath, image: Member) -> PurePosixPath:
     if "/" in image.name or image.name.startswith(".") or not image.name.lower().endswith((".jpeg", ".jpg")):
         raise NotReadyError(f"{image} is no JPEG file; is it the right archive?")
+    return folder / image.name
 
 
 def _val_name(place: int) -> str:
     return f"ILSVRC2012_val_{place:08d}.JPEG"
-
-
-def _all_of(member: Member) -> bytes:
-    parts = []
-    while data := member.read(1 << 20):
-        parts.append(data)
-    return b"".join(parts)

@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 import io
+import json
 import os
-from collections import Counter
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from trainmark.datasets import image_shards
+from trainmark.datasets.data_set import MANIFEST
 from trainmark.datasets.image_shards import ShardContents
-from trainmark.datasets.imagenet import counts
-from trainmark.datasets.imagenet.counts import Counts
-from trainmark.datasets.verify_report import Decode, Report, in_parallel, note_on, problem
+from trainmark.datasets.verification import Decode, Findings, Report, in_parallel, problem
 from trainmark.spec import cores
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How large a set is."""
+
+    classes: int
+    train: int
+    val: int
+
+    def __str__(self) -> str:
+        return f"{self.classes} classes, {self.train} train and {self.val} val files"
+
+
+IMAGENET_1K = Counts(classes=1000, train=1_281_167, val=50_000)
+
+
+def read_manifest(root: Path) -> Counts | None:
+    """What the maker of the set says it wrote; None where there is no manifest."""
+    path = root / MANIFEST
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotReadyError(f"cannot read {path}: {error}") from error
+    try:
+        values = json.loads(text)
+        numbers = {key: values[key] for key in ("classes", "train", "val")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotReadyError(f"{path} does not give 'classes', 'train' and 'val'; make the set again") from error
+    for key, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise NotReadyError(f"{path}: {key!r} is {number!r}, which is no count; make the set again")
+    return Counts(**numbers)
+
+
+def expected_counts(root: Path, classes: Sequence[str]) -> Counts | None:
+    """What a whole set would hold; None where nothing is known of it."""
+    manifest = read_manifest(root)
+    if manifest is not None:
+        return manifest
+    # a subset of ImageNet has a few hundred classes; a little below 1000 is the whole set with some of it missing
+    like_imagenet = all(re.fullmatch(r"n[0-9]{8}|class [0-9]+", name) for name in classes)
+    return IMAGENET_1K if like_imagenet and 900 < len(classes) <= 1000 else None
+
 
 SPLITS = ("train", "val")
 
@@ -27,22 +73,9 @@ _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = b"\xff\xd9"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Folder:
-    """What one class folder holds."""
-
-    files: int
-    problems: tuple[CheckResult, ...] = ()
-    notes: tuple[CheckResult, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shard:
-    """What one shard holds, its pictures looked at."""
-
+@dataclass(kw_only=True)
+class _ShardFindings(Findings):
     contents: ShardContents
-    problems: tuple[CheckResult, ...] = ()
-    notes: tuple[CheckResult, ...] = ()
 
 
 def verify(
@@ -65,15 +98,12 @@ def verify(
             raise NotReadyError(f"{root} has no folder {split!r}; an image set is laid out {split}/<class>/*.JPEG")
     classes = {split: _class_folders(root / split) for split in SPLITS}
     jobs = [(root, f"{split}/{name}", decode) for split in SPLITS for name in classes[split]]
-    folders = in_parallel(_look_at_folder, jobs, processes or cores.usable(), "images")
-    files: Counter[str] = Counter()
-    for (_, path, _), folder in zip(jobs, folders, strict=True):
-        files[path.partition("/")[0]] += folder.files
+    seen = Findings.total(in_parallel(_look_at_folder, jobs, processes or cores.usable(), "images"))
     return Report(
-        expected=counts.expected(root, classes["train"]) if expected == "auto" else expected,
-        found=Counts(classes=len(classes["train"]), train=files["train"], val=files["val"]),
-        problems=(*_unshared(classes), *(finding for folder in folders for finding in folder.problems)),
-        notes=tuple(finding for folder in folders for finding in folder.notes),
+        expected=expected_counts(root, classes["train"]) if expected == "auto" else expected,
+        found=Counts(classes=len(classes["train"]), train=seen.counts["train"], val=seen.counts["val"]),
+        problems=(*_unshared(classes), *seen.problems),
+        notes=tuple(seen.notes),
     )
 
 
@@ -83,44 +113,41 @@ def _verify_shards(
     shards = {split: image_shards.shard_names(root, split) for split in image_shards.SPLITS}
     jobs = [(root / name, decode) for names in shards.values() for name in names]
     looks = in_parallel(_look_at_shard, jobs, processes, "shards")
-    problems = [finding for look in looks for finding in look.problems]
-    notes = [finding for look in looks for finding in look.notes]
+    found = Findings.total(looks)
     seen = {path.name: look.contents for (path, _), look in zip(jobs, looks, strict=True)}
     contents = {split: [seen[name] for name in names] for split, names in shards.items()}
     labels = {split: {each.label for held in contents[split] for each in held.pictures} for split in shards}
-    made = counts.read_manifest(root)
+    made = read_manifest(root)
     classes = made.classes if made else 1 + max(labels["train"], default=-1)
     for split, names in shards.items():
-        problems += image_shards.twice(names, contents[split])
-        problems += image_shards.strangers(names, contents[split], classes)
+        found.problems += image_shards.twice(names, contents[split])
+        found.problems += image_shards.strangers(names, contents[split], classes)
         if absent := sorted(set(range(classes)) - labels[split]):
-            notes.append(note_on(split, f"{len(absent)} of {classes} classes have no picture, such as {absent[0]}"))
-    found = {split: sum(len(held.pictures) for held in contents[split]) for split in shards}
+            found.add(split, note=f"{len(absent)} of {classes} classes have no image, such as {absent[0]}")
+    images = {split: sum(len(held.pictures) for held in contents[split]) for split in shards}
     return Report(
-        expected=counts.expected(root, image_shards.numbered(classes)) if expected == "auto" else expected,
-        found=Counts(classes=classes, train=found["train"], val=found["val"]),
-        problems=tuple(problems),
-        notes=tuple(notes),
+        expected=expected_counts(root, image_shards.numbered(classes)) if expected == "auto" else expected,
+        found=Counts(classes=classes, train=images["train"], val=images["val"]),
+        problems=tuple(found.problems),
+        notes=tuple(found.notes),
     )
 
 
-def _look_at_shard(job: tuple[Path, Decode]) -> _Shard:
+def _look_at_shard(job: tuple[Path, Decode]) -> _ShardFindings:
     path, decode = job
     contents = image_shards.look_at_shard(path)
-    problems, notes = list(contents.problems), list[CheckResult]()
+    found = _ShardFindings(contents=contents, problems=list(contents.problems))
     if not contents.pictures:
-        return _Shard(contents=contents, problems=contents.problems)
+        return found
     with path.open("rb") as shard:
         for picture in contents.pictures:
             subject = f"{path.name}/{os.fsdecode(picture.name)}"
             if not picture.size:
-                problems.append(problem(subject, "is empty"))
+                found.add(subject, "is empty")
             elif decode != "none":
                 shard.seek(picture.offset)
-                fault, note = _look_at_bytes(io.BytesIO(shard.read(picture.size)), picture.size, decode)
-                problems += [problem(subject, fault)] if fault else []
-                notes += [note_on(subject, note)] if note else []
-    return _Shard(contents=contents, problems=tuple(problems), notes=tuple(notes))
+                found.add(subject, *_look_at_bytes(io.BytesIO(shard.read(picture.size)), picture.size, decode))
+    return found
 
 
 def _class_folders(split: Path) -> list[str]:
@@ -136,29 +163,24 @@ def _unshared(classes: dict[str, list[str]]) -> Iterable[CheckResult]:
         yield problem(f"val/{name}", "this class is in val and not in train")
 
 
-def _look_at_folder(job: tuple[Path, str, Decode]) -> _Folder:
+def _look_at_folder(job: tuple[Path, str, Decode]) -> Findings:
     root, path, decode = job
-    problems: list[CheckResult] = []
-    notes: list[CheckResult] = []
-    files = 0
+    found, split = Findings(), path.partition("/")[0]
     try:
         with os.scandir(root / path) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
     except OSError as error:
-        return _Folder(files=0, problems=(problem(path, f"cannot be listed: {error.strerror}"),))
+        found.add(path, f"cannot be listed: {error.strerror}")
+        return found
     for name in names:
-        if not name.lower().endswith((".jpeg", ".jpg")):
-            notes.append(note_on(f"{path}/{name}", "is not named .JPEG and was left out"))
-            continue
-        files += 1
-        fault, note = _look_at_file(root / path / name, decode)
-        if fault:
-            problems.append(problem(f"{path}/{name}", fault))
-        if note:
-            notes.append(note_on(f"{path}/{name}", note))
-    if not files:
-        problems.append(problem(path, "the class has no files"))
-    return _Folder(files=files, problems=tuple(problems), notes=tuple(notes))
+        if name.lower().endswith((".jpeg", ".jpg")):
+            found.counts[split] += 1
+            found.add(f"{path}/{name}", *_look_at_file(root / path / name, decode))
+        else:
+            found.add(f"{path}/{name}", note="is not named .JPEG and was left out")
+    if not found.counts[split]:
+        found.add(path, "the class has no files")
+    return found
 
 
 def _look_at_file(path: Path, decode: Decode) -> tuple[str, str]:
@@ -261,9 +283,9 @@ def look(folder: Path) -> tuple[str, str]:
     if image_shards.lie_in(folder):
         shards = {split: image_shards.shard_names(folder, split) for split in image_shards.SPLITS}
         return f"{len(shards['train'])} train and {len(shards['val'])} val shards", ""
-    classes = {split: _folders(folder / split) for split in ("train", "val")}
+    classes = {split: _class_folders(folder / split) for split in ("train", "val")}
     found = f"{len(classes['train'])} train and {len(classes['val'])} val classes"
-    expected = counts.expected(folder, classes["train"])
+    expected = expected_counts(folder, classes["train"])
     if not classes["train"]:
         return found, "there is nothing to train on"
     if unshared := set(classes["train"]) ^ set(classes["val"]):
@@ -273,10 +295,5 @@ def look(folder: Path) -> tuple[str, str]:
     for split in classes:
         first = folder / split / classes[split][0]
         if not any(path.stat().st_size for path in first.iterdir()):
-            return found, f"{split}/{first.name} holds no pictures"
+            return found, f"{split}/{first.name} holds no images"
     return found, ""
-
-
-def _folders(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))

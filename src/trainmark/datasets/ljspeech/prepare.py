@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainmark.datasets import archive_checks
-from trainmark.datasets.archive_checks import PROGRESS_EVERY_BYTES, STATE, ArchiveProgress, Report
-from trainmark.datasets.ljspeech.reader import LJSPEECH_CLIPS, METADATA, PUBLISHED_FOLDER, WAVS, read_metadata
-from trainmark.datasets.unpack import ArchiveLimits, Destination, Member, members, open_archive
+from trainmark.datasets import preparation
+from trainmark.datasets.ljspeech.reader import (
+    LJSPEECH_CLIPS,
+    METADATA,
+    PUBLISHED_FOLDER,
+    WAVS,
+    SpeechSize,
+    read_metadata,
+)
+from trainmark.datasets.preparation import STATE, Prepared, Report, prepare_folder, unpack
+from trainmark.spec.archives import ArchiveLimits, Destination, Member, tar_members
 from trainmark.spec.errors import NotReadyError
 
-MOST_FILES = 100_000
-MOST_BYTES = 64 << 30
+MAX_FILES = 100_000
+MAX_BYTES = 64 << 30
 """Larger than any set of this kind; a compressed archive can unpack to far more than its own size."""
 
 _MARKER = STATE / "unpacked.json"
@@ -33,18 +39,9 @@ class Release:
 LJSPEECH_1_1 = Release(md5="c4763be9595ddfa79c2fc6eaeb3b6c8e", clips=LJSPEECH_CLIPS, disk_bytes=3_830_000_000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedClips:
-    """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
-
-    clips: int
-    written: int
-
-
 def from_files(out: Path, *, any_archive: bool, progress: Report, tar: Path) -> str:
     """What `trainmark data prepare` does, and what it says at the end."""
-    done = prepare(tar, out, expected=Release() if any_archive else LJSPEECH_1_1, progress=progress)
-    return f"{done.clips:,} clips, {done.written:,} files written now"
+    return str(prepare(tar, out, expected=Release() if any_archive else LJSPEECH_1_1, progress=progress))
 
 
 def prepare(
@@ -55,34 +52,36 @@ def prepare(
     expected: Release = LJSPEECH_1_1,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
-) -> PreparedClips:
+) -> Prepared[SpeechSize]:
     """Unpacks the archive so that `out/metadata.csv` and `out/wavs/` are there.
 
     Killed at any time and started again, it keeps what is whole and ends with the same files, though a compressed
     archive must be read from its start again. `expected` says what another archive than LJSpeech-1.1's should be;
     `verify_md5=False` saves reading it twice.
     """
-    if not tar.is_file():
-        raise NotReadyError(f"archive {tar} is not there; download it from keithito.com/LJ-Speech-Dataset")
-    guessed_bytes = expected.disk_bytes or tar.stat().st_size
-    with Destination(out) as destination, archive_checks.sole_user(out):
-        archive_checks.check_space(out, guessed_bytes, (WAVS,), free_bytes)
+    with prepare_folder(
+        out,
+        {tar: "keithito.com/LJ-Speech-Dataset"},
+        needed_bytes=lambda: expected.disk_bytes or tar.stat().st_size,
+        folders=(WAVS,),
+        free_bytes=free_bytes,
+    ) as destination:
         if verify_md5:
-            archive_checks.check_md5(tar, expected.md5, destination, progress)
+            preparation.check_md5(tar, expected.md5, destination, progress)
         clips, written = _there_already(tar, destination), 0
         if clips is None:
-            clips, written = _unpack(tar, destination, guessed_bytes, progress)
+            clips, written = _unpack(tar, destination, expected.disk_bytes or tar.stat().st_size, progress)
     if expected.clips is not None and clips != expected.clips:
         raise NotReadyError(f"{clips} clips unpacked where {expected.clips} were expected; is it the right archive?")
     named = len(read_metadata(out))
     if named != clips:
         raise NotReadyError(f"{tar} holds {clips} sound files and its {METADATA} names {named}; is it damaged?")
-    return PreparedClips(clips=clips, written=written)
+    return Prepared(found=SpeechSize(clips=clips), written=written)
 
 
 def _there_already(tar: Path, destination: Destination) -> int | None:
     """The clips that an earlier run unpacked from this archive, if the folder still holds exactly those."""
-    state = archive_checks.read_json(destination, _MARKER)
+    state = preparation.read_json(destination, _MARKER)
     if not state:
         return None
     clips, wav_bytes = destination.files(PurePosixPath(WAVS))
@@ -92,31 +91,16 @@ def _there_already(tar: Path, destination: Destination) -> int | None:
 
 def _unpack(tar: Path, destination: Destination, guessed_bytes: int, progress: Report) -> tuple[int, int]:
     """How many clips the archive holds, and how many files had to be written."""
-    clips = wav_bytes = metadata_bytes = written = done_bytes = reported = 0
-
-    def report() -> None:
-        total_bytes = max(guessed_bytes, done_bytes)
-        progress(ArchiveProgress(phase="unpack", done_bytes=done_bytes, total_bytes=total_bytes, files=clips))
-
-    with closing(open_archive(tar)) as source:
-        for member in members(source, tar.name, ArchiveLimits(files=MOST_FILES, total_bytes=MOST_BYTES)):
-            place = _place(member)
-            written += destination.write(place, member, member.size)
-            done_bytes += member.size
-            if place.parent.name == WAVS:
-                clips += 1
-                wav_bytes += member.size
-            elif place.name == METADATA:
-                metadata_bytes = member.size
-            if done_bytes - reported >= PROGRESS_EVERY_BYTES:
-                reported = done_bytes
-                report()
-    guessed_bytes = done_bytes
-    report()
+    members = tar_members(tar, tar.name, ArchiveLimits(files=MAX_FILES, total_bytes=MAX_BYTES))
+    unpacked = unpack(members, _place, destination, progress, total_bytes=guessed_bytes)
+    metadata_bytes = unpacked.sizes.get(PurePosixPath(METADATA), 0)
     if not metadata_bytes:
         raise NotReadyError(f"{tar} has no {PUBLISHED_FOLDER}/{METADATA} or an empty one; is it the right archive?")
-    archive_checks.write_json(destination, _MARKER, _note(tar, clips, wav_bytes, metadata_bytes))
-    return clips, written
+    wavs = PurePosixPath(WAVS)
+    clips = sum(place.parent == wavs for place in unpacked.sizes)
+    note = _note(tar, clips, unpacked.total_bytes(wavs), metadata_bytes)
+    preparation.write_json(destination, _MARKER, note)
+    return clips, unpacked.written
 
 
 def _note(tar: Path, clips: int, wav_bytes: int, metadata_bytes: int) -> dict[str, int]:

@@ -7,10 +7,12 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from trainmark.datasets.audio import BadAudioError
 from trainmark.datasets.data_set import MANIFEST
+from trainmark.datasets.mel_cache import MelCache
 from trainmark.spec.errors import NotReadyError
 
 METADATA, WAVS = "metadata.csv", "wavs"
@@ -53,6 +55,21 @@ class Metadata:
     clips: tuple[Clip, ...]
     faults: tuple[str, ...]
     """One text for each line that names no clip, with the line's number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechSize:
+    """How large a set is; two of as many clips count as the same size."""
+
+    clips: int
+    seconds: float | None = field(default=None, compare=False)
+    """None where nobody looked into the files."""
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.clips} clips"
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return f"{self.clips} clips, {minutes // 60}:{minutes % 60:02}:{seconds:02} of sound"
 
 
 def read_metadata(root: Path) -> tuple[Clip, ...]:
@@ -245,3 +262,29 @@ def _manifest_clips(path: Path) -> int | None:
     if not isinstance(clips, int) or isinstance(clips, bool) or clips < 0:
         raise NotReadyError(f"{path}: 'clips' is {clips!r}, which is no count; make the set again")
     return clips
+
+
+def analysed(
+    splits: Sequence[Sequence[Clip]], cache: MelCache, skip_bad: int, *, first: float = 0.0
+) -> tuple[list[list[Clip]], list[tuple[str, str]]]:
+    """The clips of each split that can be read, and those that cannot with the reason, of which `skip_bad` may be.
+
+    All ranks find the same ones, because each looks at every clip; the mels missing from the cache are shared out by
+    starting at different places: `first` is where, as a share of the clips.
+    """
+    skipped: list[tuple[str, str]] = []
+    return [_readable(clips, cache, skip_bad, first, skipped) for clips in splits], skipped
+
+
+def _readable(
+    clips: Sequence[Clip], cache: MelCache, skip_bad: int, first: float, skipped: list[tuple[str, str]]
+) -> list[Clip]:
+    start = int(len(clips) * first)
+    bad = dict(cache.fill([clip.path for clip in (*clips[start:], *clips[:start])]))
+    for clip in clips:
+        if clip.path in bad:
+            skipped.append((str(clip.path), bad[clip.path]))
+            if len(skipped) > skip_bad:
+                allowed = f" (--skip-bad allows {skip_bad}, and all are used up)" if skip_bad else ""
+                raise BadAudioError(clip.path, bad[clip.path] + allowed)
+    return [clip for clip in clips if clip.path not in bad]

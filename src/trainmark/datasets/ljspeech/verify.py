@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trainmark.datasets import audio
+from trainmark.datasets import audio, verification
 from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.verify_report import Decode, Report, in_parallel, note_on, problem
+from trainmark.datasets.ljspeech.reader import SpeechSize
+from trainmark.datasets.verification import Decode, Findings, Report, in_parallel, note_on, problem
 from trainmark.spec import cores
-from trainmark.spec.checks import CheckResult
 
 _CHUNK = 64
 _WORTH_PROCESSES = 512
 """Clips from which on reading them takes longer than starting processes to read them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpeechSize:
-    """How large a set is; two of as many clips count as the same size."""
-
-    clips: int
-    seconds: float | None = field(default=None, compare=False)
-    """None where nobody looked into the files."""
-
-    def __str__(self) -> str:
-        if self.seconds is None:
-            return f"{self.clips} clips"
-        minutes, seconds = divmod(round(self.seconds), 60)
-        return f"{self.clips} clips, {minutes // 60}:{minutes % 60:02}:{seconds:02} of sound"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +28,6 @@ class _Job:
     below: str
     """The folder as seen from the root."""
     decode: Decode
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """What some clips hold."""
-
-    samples: int
-    problems: tuple[CheckResult, ...]
-    notes: tuple[CheckResult, ...]
 
 
 def verify(
@@ -73,20 +49,17 @@ def verify(
     below = (metadata.folder / reader.WAVS).relative_to(root).as_posix()
     named = [clip.path.name for clip in metadata.clips]
     there = [name for name in named if name in files]
-    seen = _look_at_all(metadata.folder / reader.WAVS, there, below, decode, processes)
-    samples = sum(part.samples for part in seen)
+    seen = Findings.total(_look_at_all(metadata.folder / reader.WAVS, there, below, decode, processes))
+    seconds = None if decode == "none" else seen.counts["samples"] / audio.RATE
     return Report(
         expected=None if clips is None else SpeechSize(clips=clips),
-        found=SpeechSize(clips=len(there), seconds=None if decode == "none" else samples / audio.RATE),
+        found=SpeechSize(clips=len(there), seconds=seconds),
         problems=(
             *(problem(reader.METADATA, fault) for fault in metadata.faults),
             *(problem(f"{below}/{name}", "is missing") for name in named if name not in files),
-            *(finding for part in seen for finding in part.problems),
+            *seen.problems,
         ),
-        notes=(
-            *(note_on(f"{below}/{name}", _stranger(name)) for name in sorted(files - set(named))),
-            *(finding for part in seen for finding in part.notes),
-        ),
+        notes=(*(note_on(f"{below}/{name}", _stranger(name)) for name in sorted(files - set(named))), *seen.notes),
     )
 
 
@@ -96,7 +69,9 @@ def _stranger(name: str) -> str:
     return "is not named .wav and was left out"
 
 
-def _look_at_all(folder: Path, names: Sequence[str], below: str, decode: Decode, processes: int | None) -> list[_Seen]:
+def _look_at_all(
+    folder: Path, names: Sequence[str], below: str, decode: Decode, processes: int | None
+) -> list[Findings]:
     if processes is None:
         worth_it = decode == "full" and len(names) >= _WORTH_PROCESSES
         processes = cores.usable() if worth_it else 1
@@ -107,20 +82,18 @@ def _look_at_all(folder: Path, names: Sequence[str], below: str, decode: Decode,
     return in_parallel(_look_at_clips, jobs, processes, "sound files")
 
 
-def _look_at_clips(job: _Job) -> _Seen:
-    samples = 0
-    problems: list[CheckResult] = []
-    notes: list[CheckResult] = []
+def _look_at_clips(job: _Job) -> Findings:
+    found = Findings()
     for name in job.names:
+        path = f"{job.below}/{name}"
         try:
-            held, note = _look_at_clip(job.folder / name, job.decode)
+            samples, note = _look_at_clip(job.folder / name, job.decode)
         except audio.BadAudioError as error:
-            problems.append(problem(f"{job.below}/{name}", error.reason))
-            continue
-        samples += held
-        if note:
-            notes.append(note_on(f"{job.below}/{name}", note))
-    return _Seen(samples=samples, problems=tuple(problems), notes=tuple(notes))
+            found.add(path, error.reason)
+        else:
+            found.counts["samples"] += samples
+            found.add(path, note=note)
+    return found
 
 
 def _look_at_clip(path: Path, decode: Decode) -> tuple[int, str]:
@@ -141,5 +114,4 @@ def _look_at_clip(path: Path, decode: Decode) -> tuple[int, str]:
 
 def look(folder: Path) -> tuple[str, str]:
     """Texts and sound files are counted, none is opened."""
-    report = verify(folder, decode="none")
-    return str(report.found), "" if report.ok else report.sentence()
+    return verification.look(verify, folder)

@@ -12,9 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.datasets import archive_checks
-from trainmark.datasets.archive_checks import ArchiveProgress, Report
-from trainmark.datasets.text import parquet
+from trainmark.datasets.preparation import ArchiveProgress, Report, sole_user
 from trainmark.datasets.text.token_files import (
     INDEX,
     SPLITS,
@@ -27,7 +25,7 @@ from trainmark.datasets.text.token_files import (
     mapped,
 )
 from trainmark.datasets.text.vocabulary import Tokenizer
-from trainmark.datasets.unpack import Destination
+from trainmark.spec.archives import Destination
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.whole_files import write_whole
 
@@ -95,7 +93,7 @@ def prepare(
     [kind] = kinds
     if kind == "text" and reader is None:
         raise UsageError("files of text need --tokenizer FILE, the tokenizer.json of the model that will read them")
-    with Destination(out) as destination, archive_checks.sole_user(out):
+    with Destination(out) as destination, sole_user(out):
         splits = {}
         for name, (_, paths) in found.items():
             if kind == "text" and reader is not None:
@@ -269,7 +267,7 @@ def _tokenized(
 def _documents(path: Path, column: str) -> Iterator[str]:
     """A .txt file is one document; a line of a .jsonl file is one, in a field; so is a row of a .parquet file."""
     if path.suffix == ".parquet":
-        yield from parquet.documents(path, column)
+        yield from documents(path, column)
         return
     try:
         if path.suffix == ".txt":
@@ -319,3 +317,57 @@ def _with_bytes(split: TokenSplit, out: Path, reader: Tokenizer) -> TokenSplit:
 
 def _name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.bin"
+
+
+LARGEST_ROW_GROUP = 16 << 30
+"""Bytes of text that a row group may say it holds; files have at most a few GB in one."""
+ROWS = 256
+"""Documents in memory at once."""
+
+
+def documents(path: Path, column: str) -> Iterator[str]:
+    """What a column of text holds, row after row."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise NotReadyError(f"{path.name} needs the package pyarrow: pip install 'trainmark[parquet]'") from error
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            _check_column(path, file.schema_arrow, column, pyarrow.types)
+            for group in range(file.num_row_groups):
+                _check_size(path, file.metadata.row_group(group), group)
+                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[column]):
+                    for text in batch.column(0).to_pylist():
+                        number += 1
+                        if text is None:
+                            raise NotReadyError(f"{path}, document {number}: its column {column!r} is empty")
+                        yield text
+    except OSError as error:  # pyarrow's own, too, where pages are damaged
+        reason = error.strerror or _first_line(error)
+        raise NotReadyError(f"{path} cannot be read: {reason}") from error
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise NotReadyError(f"{path} is no Parquet file, or it is damaged: {_first_line(error)}") from error
+
+
+def _check_column(path: Path, schema: Any, column: str, types: Any) -> None:
+    if column not in schema.names:
+        known = ", ".join(schema.names[:20])
+        raise NotReadyError(f"{path} has no column {column!r}; name one of its own with --column: {known}")
+    kind = schema.field(column).type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (types.is_string(kind) or types.is_large_string(kind)):
+        raise NotReadyError(f"{path} has {kind} in its column {column!r}; name one of text with --column")
+
+
+def _check_size(path: Path, group: Any, number: int) -> None:
+    if group.total_byte_size > LARGEST_ROW_GROUP:
+        raise NotReadyError(
+            f"{path} says its row group {number} holds {group.total_byte_size:,} bytes; write it in smaller ones"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainmark.datasets import verification
 from trainmark.datasets.text.token_files import (
     INDEX,
     SPLITS,
@@ -16,7 +17,7 @@ from trainmark.datasets.text.token_files import (
     read_index,
 )
 from trainmark.datasets.text.vocabulary import of_folder
-from trainmark.datasets.verify_report import Decode, Report, note_on, problem
+from trainmark.datasets.verification import Decode, Report, note_on, problem
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
 
@@ -67,5 +68,4 @@ def verify(folder: Path, *, decode: Decode = "header") -> Report[TextSize]:
 
 def look(folder: Path) -> tuple[str, str]:
     """Sizes are compared, no token is read."""
-    report = verify(folder, decode="none")
-    return str(report.found), "" if report.ok else report.sentence()
+    return verification.look(verify, folder)

@@ -17,8 +17,7 @@ from trainmark.datasets import audio, mel, order, synthetic
 from trainmark.datasets.ahead import ahead
 from trainmark.datasets.audio import BadAudioError
 from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.ljspeech.analysed import analysed
-from trainmark.datasets.ljspeech.reader import Clip
+from trainmark.datasets.ljspeech.reader import Clip, analysed
 from trainmark.datasets.mel_cache import MelCache
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.workloads.tacotron2 import text

@@ -16,8 +16,7 @@ from trainmark.datasets import audio, order, synthetic
 from trainmark.datasets.ahead import ahead
 from trainmark.datasets.counter_rng import Draws
 from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.ljspeech.analysed import analysed
-from trainmark.datasets.ljspeech.reader import Clip
+from trainmark.datasets.ljspeech.reader import Clip, analysed
 from trainmark.datasets.mel import MEL, frames
 from trainmark.datasets.mel_cache import Mel, MelCache
 from trainmark.workloads.wavenet import linear_prediction

@@ -1,4 +1,4 @@
-"""What preparing any set from its published archives needs: checksums, space, one user at a time, a memory."""
+"""Prepares a set from its published archives: checksums, space, one user at a time, and a memory of what is done."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Generic, TypeVar
 
-from trainmark.datasets.unpack import Destination
+from trainmark.spec.archives import Destination, Member
 from trainmark.spec.errors import NotReadyError
 
 STATE = PurePosixPath(".trainmark-prepare")
 """Below the prepared set: what is finished and which archives were checked. Removing it only costs time."""
 
 PROGRESS_EVERY_BYTES = 64 << 20
+
+Size = TypeVar("Size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Generic[Size]):
+    """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
+
+    found: Size
+    written: int
+
+    def __str__(self) -> str:
+        return f"{self.found}, {self.written:,} files written now"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +46,66 @@ class ArchiveProgress:
 
 
 Report = Callable[[ArchiveProgress], None]
+
+
+@contextmanager
+def prepare_folder(
+    out: Path,
+    archives: Mapping[Path, str],
+    *,
+    needed_bytes: Callable[[], float],
+    folders: tuple[str, ...],
+    free_bytes: Callable[[Path], int] | None,
+) -> Iterator[Destination]:
+    """Opens the folder for one preparation at a time, if the archives are there and the disk is large enough.
+
+    `archives` says where each is to be had; `needed_bytes` is what the whole set takes in its `folders`.
+    """
+    check_archives(archives)
+    with Destination(out) as destination, sole_user(out):
+        _check_space(out, needed_bytes(), folders, free_bytes)
+        yield destination
+
+
+def check_archives(archives: Mapping[Path, str]) -> None:
+    for archive, source in archives.items():
+        if not archive.is_file():
+            raise NotReadyError(f"archive {archive} is not there; download it from {source}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpacked:
+    sizes: Mapping[PurePosixPath, int]
+    """Of every file below the destination."""
+    written: int
+    """Files that were not there before."""
+
+    def total_bytes(self, folder: PurePosixPath) -> int:
+        return sum(size for place, size in self.sizes.items() if place.parent == folder)
+
+
+def unpack(
+    members: Iterable[Member],
+    place: Callable[[Member], PurePosixPath],
+    destination: Destination,
+    report: Report = lambda _: None,
+    *,
+    phase: str = "unpack",
+    total_bytes: int = 0,
+) -> Unpacked:
+    """Writes each member where `place` says; `total_bytes` is what they may come to, for the report."""
+    sizes: dict[PurePosixPath, int] = {}
+    written = done_bytes = reported = 0
+    for member in members:
+        where = place(member)
+        written += destination.write(where, member, member.size)
+        sizes[where] = member.size
+        done_bytes += member.size
+        if done_bytes - reported >= PROGRESS_EVERY_BYTES:
+            reported, total_bytes = done_bytes, max(total_bytes, done_bytes)
+            report(ArchiveProgress(phase=phase, done_bytes=done_bytes, total_bytes=total_bytes, files=len(sizes)))
+    report(ArchiveProgress(phase=phase, done_bytes=done_bytes, total_bytes=done_bytes, files=len(sizes)))
+    return Unpacked(sizes=sizes, written=written)
 
 
 def check_md5(
@@ -79,7 +153,7 @@ def _md5_of(path: Path, progress: Report) -> str:
     return digest.hexdigest()
 
 
-def check_space(
+def _check_space(
     out: Path, whole_bytes: float, folders: tuple[str, ...], free_bytes: Callable[[Path], int] | None
 ) -> None:
     """Refuses a disk too small for a set of `whole_bytes`, less what is in its `folders` below `out` already."""

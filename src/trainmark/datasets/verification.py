@@ -1,12 +1,14 @@
-"""What is said of a set that was looked through: its size, what is wrong with it and what is only unusual."""
+"""Verifies a set: its size, what is wrong with it and what is only unusual."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from trainmark.spec.checks import CheckResult
@@ -62,6 +64,35 @@ class Report(Generic[Size]):
             "problems": [{"path": found.subject, "text": found.sentence} for found in self.problems],
             "notes": [{"path": found.subject, "text": found.sentence} for found in self.notes],
         }
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What one process saw of a part of a set."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[CheckResult] = field(default_factory=list)
+    notes: list[CheckResult] = field(default_factory=list)
+
+    def add(self, path: str, fault: str = "", note: str = "") -> None:
+        """What is wrong with a file, and what is only unusual."""
+        self.problems += [problem(path, fault)] if fault else []
+        self.notes += [note_on(path, note)] if note else []
+
+    @classmethod
+    def total(cls, parts: Iterable[Findings]) -> Findings:
+        found = cls()
+        for part in parts:
+            found.counts.update(part.counts)
+            found.problems += part.problems
+            found.notes += part.notes
+        return found
+
+
+def look(verify: Callable[..., Report[Any]], folder: Path) -> tuple[str, str]:
+    """What a folder seems to hold by names and sizes alone, and what is wrong with it."""
+    report = verify(folder, decode="none")
+    return str(report.found), "" if report.ok else report.sentence()
 
 
 def in_parallel(look: Callable[[Job], Seen], jobs: Sequence[Job], processes: int, what: str) -> list[Seen]:

@@ -1,4 +1,4 @@
-"""Ends a process with its parent, however the parent ends."""
+"""Ties the life of a process to that of its parent, however the parent ends."""
 
 from __future__ import annotations
 
