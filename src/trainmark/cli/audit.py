@@ -103,7 +103,7 @@ def _record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
     from trainmark.analysis.audit_events import audit_logs
     from trainmark.analysis.audit_record import audit_document
-    from trainmark.published.mlperf.own_convergence import look_at
+    from trainmark.published.mlperf.convergence import look_at
     from trainmark.spec.audit import Audit
     from trainmark.spec.errors import TrainmarkError
     from trainmark.spec.record import Record
@@ -177,11 +177,15 @@ def _pages(word: str) -> Iterator[Audit]:
 
 
 def _mlperf(path: Path) -> Iterator[Audit]:
+    from trainmark.cli.terminal import say
+    from trainmark.published.mlperf import official
     from trainmark.published.mlperf.audit_result import audits
     from trainmark.published.mlperf.folder import result_folders
 
-    for folder in result_folders(path):
-        yield from audits(folder)
+    if not official.is_installed():
+        say(official.INSTALL)
+    for _, found in audits(result_folders(path)):
+        yield from found
 
 
 def _published(word: str, store: Store) -> Iterator[Audit]:

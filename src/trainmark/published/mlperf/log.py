@@ -17,12 +17,12 @@ from trainmark.spec.errors import UsageError
 TOKEN = b":::MLLOG "
 OLDER = b":::MLL "
 """Begins the lines of rounds before 0.7, which have another form."""
-LONGEST_LINE = 1 << 20
-MOST_EVENTS = 200_000
-MOST_VALUES = 64
+MAX_LINE = 1 << 20
+MAX_EVENTS = 200_000
+MAX_VALUES = 64
 """Different values kept of one key."""
-MOST_DAMAGES = 1000
-LOOKED_THROUGH = 8 << 20
+MAX_DAMAGES = 1000
+MAX_HEAD = 8 << 20
 """Bytes of a file in which its first line of such a log must stand; launchers print much before it."""
 
 TIMELINE = frozenset(
@@ -53,27 +53,6 @@ class LogEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoggedValue:
-    value: Any
-    line: int
-    """Where it stands first."""
-
-
-@dataclass(kw_only=True)
-class LoggedKey:
-    """All that a log says under one key."""
-
-    count: int = 0
-    values: list[LoggedValue] = field(default_factory=list)
-    """The different ones, in order, up to `MOST_VALUES`."""
-    metadata: dict[frozenset[str], int] = field(default_factory=dict)
-    """Which fields the occurrences' metadata have, with the line where such a one stands first."""
-    first_line: int = 0
-    sources: set[tuple[str, int, str]] = field(default_factory=set)
-    """Of a seed: file, line and value, by which the rules tell seeds apart."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class LineDamage:
     line: int
     why: str
@@ -88,9 +67,9 @@ class RunLog:
     sha256: str
     said_sha256: str
     """Of keys, values and metadata without the times: two logs of one training share it."""
-    lines: int
     entries: int
-    keys: Mapping[str, LoggedKey]
+    values: Mapping[str, list[Any]]
+    """By key the different ones, in order, up to `MAX_VALUES`."""
     events: tuple[LogEvent, ...]
     rates: tuple[float, ...]
     """Items a second, where the log itself states them."""
@@ -100,8 +79,8 @@ class RunLog:
 
     def value(self, key: str) -> Any:
         """The first value of a key, or None."""
-        found = self.keys.get(key)
-        return found.values[0].value if found and found.values else None
+        found = self.values.get(key)
+        return found[0] if found else None
 
     def number(self, key: str) -> float | None:
         return as_number(self.value(key))
@@ -157,7 +136,7 @@ class RunLog:
 
     @property
     def seeds(self) -> list[int | float | str]:
-        return [entry.value for entry in self.keys["seed"].values] if "seed" in self.keys else []
+        return self.values.get("seed", [])
 
     @property
     def epochs(self) -> float | None:
@@ -185,7 +164,7 @@ def is_log(path: Path) -> bool:
     """Whether a file holds a line of such a log."""
     try:
         with path.open("rb") as stream:
-            return any(TOKEN in line for line, _ in lines_of(stream, most=LOOKED_THROUGH))
+            return any(TOKEN in line for line, _ in lines_of(stream, most=MAX_HEAD))
     except OSError:
         return False
 
@@ -210,11 +189,11 @@ def read(path: Path, name: str | None = None) -> RunLog:
 def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
     """Lines, and whether each is whole: the rest of one that is too long is passed over unread."""
     taken = 0
-    while taken < most and (line := stream.readline(LONGEST_LINE)):
+    while taken < most and (line := stream.readline(MAX_LINE)):
         taken += len(line)
-        whole = line.endswith(b"\n") or len(line) < LONGEST_LINE
+        whole = line.endswith(b"\n") or len(line) < MAX_LINE
         yield line, whole
-        while not whole and (rest := stream.readline(LONGEST_LINE)):
+        while not whole and (rest := stream.readline(MAX_LINE)):
             taken += len(rest)
             if rest.endswith(b"\n"):
                 break
@@ -223,7 +202,7 @@ def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, 
 class _Reader:
     def __init__(self) -> None:
         self.number, self.entries, self.older, self.cut = 0, 0, False, False
-        self.keys: dict[str, LoggedKey] = {}
+        self.values: dict[str, list[Any]] = {}
         self.events: list[LogEvent] = []
         self.rates: list[float] = []
         self.damages: list[LineDamage] = []
@@ -237,7 +216,7 @@ class _Reader:
             self.older = self.older or OLDER in line
             return
         if not whole:
-            self._damaged(f"it is longer than {LONGEST_LINE // 2**10} KiB")
+            self._damaged(f"it is longer than {MAX_LINE // 2**10} KiB")
             return
         try:
             found = decoded(text)
@@ -254,9 +233,8 @@ class _Reader:
             path=path,
             sha256=self._content.hexdigest(),
             said_sha256=self._said.hexdigest(),
-            lines=self.number,
             entries=self.entries,
-            keys=self.keys,
+            values=self.values,
             events=tuple(self.events),
             rates=tuple(self.rates),
             damages=tuple(self.damages),
@@ -267,20 +245,15 @@ class _Reader:
         key, value = found["key"], found.get("value")
         metadata = found.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        entry = self.keys.setdefault(key, LoggedKey(first_line=self.number))
-        entry.count += 1
-        if len(entry.values) < MOST_VALUES and not any(_same(known.value, value) for known in entry.values):
-            entry.values.append(LoggedValue(value=value, line=self.number))
-        if len(entry.metadata) < MOST_VALUES:
-            entry.metadata.setdefault(frozenset(metadata), self.number)
-        if key == "seed":
-            entry.sources.add((str(metadata.get("file")), int(as_number(metadata.get("lineno")) or 0), str(value)))
-        if key == "tracked_stats" and isinstance(value, dict) and len(self.rates) < MOST_EVENTS:
+        known = self.values.setdefault(key, [])
+        if len(known) < MAX_VALUES and not any(type(one) is type(value) and one == value for one in known):
+            known.append(value)
+        if key == "tracked_stats" and isinstance(value, dict) and len(self.rates) < MAX_EVENTS:
             rate = as_number(value.get("throughput"))
             self.rates += [rate] if rate is not None else []
         if key not in TIMELINE:
             return
-        if len(self.events) >= MOST_EVENTS and key != "run_stop":
+        if len(self.events) >= MAX_EVENTS and key != "run_stop":
             self.cut = True
             return
         place = {name: number for name in PLACES if (number := as_number(metadata.get(name))) is not None}
@@ -297,12 +270,8 @@ class _Reader:
         )
 
     def _damaged(self, why: str) -> None:
-        if len(self.damages) < MOST_DAMAGES:
+        if len(self.damages) < MAX_DAMAGES:
             self.damages.append(LineDamage(line=self.number, why=why))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
 
 
 def decoded(text: bytes) -> dict[str, Any]:
