@@ -11,7 +11,7 @@ from statistics import median
 from trainmark.published.mlperf import audit_log, score
 from trainmark.published.mlperf.folder import ResultFolder
 from trainmark.published.mlperf.log import RunLog
-from trainmark.published.mlperf.official import Checkers, Verdict
+from trainmark.published.mlperf.official import Checkers, OfficialVerdict
 from trainmark.spec.audit import Audit, CannotCheckError, Check, check, doubtful, look, note, wrong
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.escape import terminal
@@ -26,10 +26,10 @@ MAX_NAMED = 5
 @dataclass(frozen=True, kw_only=True)
 class ResultCase:
     folder: ResultFolder
-    official: Verdict | str
+    official: OfficialVerdict | str
     """A sentence where there is none."""
 
-    def verdict(self, name: str) -> Verdict:
+    def verdict(self, name: str) -> OfficialVerdict:
         """Where one of mlcommons' checkers has something to say."""
         if isinstance(self.official, str):
             raise CannotCheckError(self.official)

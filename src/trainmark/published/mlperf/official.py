@@ -32,7 +32,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     power: str | None
 
 
-class Verdict(msgspec.Struct, kw_only=True):
+class OfficialVerdict(msgspec.Struct, kw_only=True):
     compliance: dict[str, list[str]] = {}
     """Complaints by log."""
     convergence: tuple[bool, str, float] | None = None
@@ -59,7 +59,7 @@ class Checkers:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._end()
 
-    def verdict(self, folder: ResultFolder) -> Verdict | str:
+    def verdict(self, folder: ResultFolder) -> OfficialVerdict | str:
         """On one result; a sentence where there is none."""
         if not is_installed():
             return INSTALL
@@ -100,13 +100,13 @@ def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=home, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
-def _ask(process: subprocess.Popen[bytes], question: Question) -> Verdict:
+def _ask(process: subprocess.Popen[bytes], question: Question) -> OfficialVerdict:
     questions, answers = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
     questions.write(msgspec.json.encode(question) + b"\n")
     questions.flush()
     if not select.select([answers], [], [], MAX_SECONDS)[0]:
         raise TimeoutError(f"they were given {MAX_SECONDS} s")
-    return msgspec.json.decode(answers.readline(), type=Verdict)
+    return msgspec.json.decode(answers.readline(), type=OfficialVerdict)
 
 
 # In that process
@@ -132,8 +132,8 @@ class _Messages(logging.Handler):
         self.lines += record.getMessage().splitlines()
 
 
-def _answer(question: Question, said: list[str]) -> Verdict:
-    verdict = Verdict(compliance={Path(log).name: _complaints(log, question.ruleset) for log in question.logs})
+def _answer(question: Question, said: list[str]) -> OfficialVerdict:
+    verdict = OfficialVerdict(compliance={Path(log).name: _complaints(log, question.ruleset) for log in question.logs})
 
     def complaints(name: str, check: Callable[[], Any]) -> None:
         said.clear()
