@@ -61,9 +61,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.analysis.audit_events import audit_log, audit_logs
-    from trainmark.published.found import is_mlperf
+    from trainmark.published.found import ENDINGS, STANDARD_INPUT, has_pages, is_mlperf
     from trainmark.published.lookup import group
-    from trainmark.published.page_files import ENDINGS, STANDARD_INPUT, has_pages
     from trainmark.spec.errors import UsageError
 
     path = Path(word)
@@ -170,7 +169,7 @@ def _run_folder(store: Store, word: str) -> Path | None:
 def _pages(word: str) -> Iterator[Audit]:
     from trainmark.published import read
     from trainmark.published.audit import audit
-    from trainmark.published.page_files import page_files
+    from trainmark.published.found import page_files
 
     for file in page_files([word]):
         yield audit(read.read(file.text, name=file.name))

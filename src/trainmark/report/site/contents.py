@@ -9,11 +9,11 @@ from typing import Any
 
 from trainmark.analysis.audit_record import audit_record
 from trainmark.published import beside, imported, library, read
+from trainmark.published.found import page_files
 from trainmark.published.mlperf import rows as mlperf_rows
 from trainmark.published.mlperf.audit_result import audits
 from trainmark.published.mlperf.convergence import look_at
 from trainmark.published.mlperf.folder import result_folders
-from trainmark.published.page_files import page_files
 from trainmark.spec.audit import by_gravity, findings
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import TrainmarkError, UsageError
@@ -146,8 +146,8 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
     elif isinstance(document, dict) and document.get("kind") == imported.KIND:
         try:
             yield from imported.rows_of(document)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"it is damaged ({type(error).__name__}: {error})") from error
+        except ValueError as error:
+            raise UsageError(f"it is damaged ({error})") from error
 
 
 def _is_record(document: Any) -> bool:
