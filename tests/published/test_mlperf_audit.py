@@ -149,17 +149,9 @@ NOT_CHECKED_THERE = {
     "reached and lost": (lost, ("mllog-target", "doubtful")),
     "reached and trained on": (_reached_early, ("mllog-target", "note")),
     "other data": (put("train_samples", 640_000), ("mllog-data", "doubtful")),
-    "a rate that is none": (lambda log: _stated(log, 2.0), ("mllog-rate", "doubtful")),
     "an aborted run": (tell("run_stop", "status", "aborted"), ("mllog-target", "note")),
     "never good enough": (lambda log: entries(last=0.7589), ("mllog-target", "wrong")),
 }
-
-
-def _stated(log: Entries, factor: float) -> Entries:
-    for entry in log:
-        if entry["key"] == "tracked_stats":
-            entry["value"] = {"throughput": factor * entry["value"]["throughput"]}
-    return log
 
 
 @pytest.mark.parametrize("case", NOT_CHECKED_THERE)
@@ -294,11 +286,6 @@ def test_a_log_that_counts_no_epochs_has_none_left_out(tmp_path: Path) -> None:
         if entry["key"] in ("epoch_start", "epoch_stop"):
             entry["metadata"]["epoch_num"] *= 20
     assert not any(name == "mllog-epochs" for name, _ in found(write_log(tmp_path / "result_0.txt", log)))
-
-
-def test_a_throughput_of_one_device_is_no_other_throughput(tmp_path: Path) -> None:
-    path = write_log(tmp_path / "result_0.txt", _stated(entries(), 0.5))
-    assert not any(name == "mllog-rate" for name, _ in found(path))
 
 
 def test_what_is_evaluated_after_the_run_is_not_called_wrong(tmp_path: Path) -> None:

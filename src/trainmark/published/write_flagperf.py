@@ -100,7 +100,8 @@ def _common_metrics(section: WrittenSection, say: Say, *, language: bool) -> Ite
     """Rows of the table of metrics: a name, where its value stands, what it means."""
     record = section.records[0]
     known, data = workloads.facts_of(record), record.plan.data
-    yield say("Task category"), say((known.task if known else "") or UNKNOWN), ""
+    task = (known.task if known else "") or UNKNOWN
+    yield say("Task category"), say(task), ""
     yield say("Model"), section.first.workload, ""
     yield say("Data set"), data.name, say("synthetic, not the real set") if data.synthetic else ""
     yield say("Data precision"), _see("precision", say), say("read back from what ran")

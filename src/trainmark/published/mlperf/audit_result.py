@@ -123,6 +123,8 @@ def converged(case: ResultCase) -> Iterator[CheckResult]:
 
 @check("result-spread", "the runs of one machine are alike in speed")
 def spread(case: ResultCase) -> Iterator[CheckResult]:
+    if case.folder.benchmark in audit_log.OFFLINE:
+        raise CannotCheckError(f"{case.folder.benchmark} is evaluated after the run, in any order")
     rates = {log.name: rate for log in case.folder.logs if (rate := score.training_rate(log))}
     if len(rates) < 3:
         raise CannotCheckError("fewer than three runs tell how many samples they trained on")

@@ -41,8 +41,8 @@ def _page_name(folder: ResultFolder) -> str:
 def _unread(folder: ResultFolder) -> Iterator[str]:
     yield from folder.unreadable
     for log in folder.logs:
-        for damage in log.damages[:20]:
-            yield f"{log.name}, line {damage.line}: {damage.why}"
+        for line, why in log.damages[:20]:
+            yield f"{log.name}, line {line}: {why}"
         if len(log.damages) > 20:
             yield f"{log.name}: {len(log.damages) - 20} more lines are damaged"
 

@@ -158,13 +158,14 @@ def _newest(result: SiteResult) -> tuple[int, ...]:
 def _tile(site: _Site, workload: str) -> Markup:
     say, results = site.say, [one for one in site.results if one.workload == workload]
     best, known = fastest(results), facts(workload)
+    task = known.task if known else ""
     measured = sum(one.kind == "measured" for one in results)
     tally = Counter(one.severity for one in results)
     counts = say("{measured} measured, {published} published")
     return el(
         "li",
         el("h2", el("a", title(workload), href=site.names[workload])),
-        el("p", say(known.task), class_="note") if known and known.task else None,
+        el("p", say(task), class_="note") if task else None,
         _best(best, say) if best else None,
         el("p", counts.format(measured=measured, published=len(results) - measured), class_="note"),
         el("p", [_chip(one, say, count=tally[one]) for one in SEVERITY_ORDER if tally[one]], class_="tally"),
