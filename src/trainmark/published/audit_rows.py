@@ -341,14 +341,5 @@ def _needed(count: int, why_not: str) -> None:
 
 
 CHECKS: tuple[Check[PublishedPage], ...] = (
-    possible_values,
-    page_device,
-    card_memory,
-    throughput_order,
-    mfu,
-    memory_fits,
-    target,
-    whole_epochs,
-    item,
-    opinion,
-)
+    possible_values, page_device, card_memory, throughput_order, mfu, memory_fits, target, whole_epochs, item, opinion,
+)  # fmt: skip

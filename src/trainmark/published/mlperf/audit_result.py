@@ -37,12 +37,6 @@ class ResultCase:
             raise CannotCheckError(f"mlcommons' checker ended with {self.official.failures[name]}")
         return self.official
 
-    def complaints(self, name: str) -> list[str]:
-        found = self.verdict(name).complaints
-        if name not in found:
-            raise CannotCheckError("mlcommons do not check it here")
-        return [terminal(line) for line in found[name]]
-
 
 def audits(folders: Iterable[ResultFolder]) -> Iterator[tuple[ResultFolder, list[Audit]]]:
     """Of each result its logs one by one, then all together."""
@@ -210,25 +204,17 @@ def convergence(case: ResultCase) -> Iterator[CheckResult]:
         yield note(f"{terminal(why)}: {factor:.4f}", "sooner than the reference: the score is multiplied", "the rules")
 
 
-@check("mlcommons-seeds", "mlcommons' seed checker finds a seed of its own in every log")
-def seeds(case: ResultCase) -> Iterator[CheckResult]:
-    found = [line for line in case.complaints("seeds") if line]
-    if found:
-        report = doubtful if any("same seed" in line for line in found) else note
-        yield report("; ".join(found[:3]), "the seed checker does not pass the runs", "the runs' seeds")
-
-
-@check("mlcommons-system", "mlcommons' checker passes the description of the system")
+@check("mlcommons-files", "mlcommons' checkers pass seeds, the system's description and power logs")
 def described(case: ResultCase) -> Iterator[CheckResult]:
-    for line in case.complaints("system"):
-        report = note if "Field status" in line else doubtful  # whose words changed from round to round
-        yield report(line, "the description is not as the rules ask", case.folder.description_file.name)
-
-
-@check("mlcommons-power", "mlcommons' checker passes the power logs")
-def power_files(case: ResultCase) -> Iterator[CheckResult]:
-    for line in case.complaints("power"):
-        yield wrong(line, "the power logs are not as the rules ask", "the folder power")
+    if not (found := case.verdict("files").complaints):
+        raise CannotCheckError("there is nothing of that here for mlcommons' checkers")
+    for what, lines in found.items():
+        clerical = any(words in line for line in lines for words in ("logs no seed", "Field status"))
+        if lines:
+            report = note if clerical else doubtful
+            yield report(
+                "; ".join(terminal(line) for line in lines[:3]), f"mlcommons' checker of {what} complains", what
+            )
 
 
 def _dropped(case: ResultCase) -> int:
@@ -237,5 +223,5 @@ def _dropped(case: ResultCase) -> int:
 
 CHECKS: tuple[Check[ResultCase], ...] = (
     files, same_bytes, alike, converged, spread, apart, system, power,
-    compliance, convergence, seeds, described, power_files,
+    compliance, convergence, described,
 )  # fmt: skip

@@ -38,7 +38,7 @@ class OfficialVerdict(msgspec.Struct, kw_only=True):
     convergence: tuple[bool, str, float] | None = None
     """Whether it passed, why, and what the score is multiplied by; None of the open division."""
     complaints: dict[str, list[str]] = {}
-    """Of seeds, power and system, where they were checked."""
+    """Of seeds, system and power, where they were checked."""
     failures: dict[str, str] = {}
     """Checks that ended with an exception of theirs."""
 
@@ -142,7 +142,7 @@ def _answer(question: Question, said: list[str]) -> OfficialVerdict:
             home = f"{question.folder}/"
             verdict.complaints[name] = [line.replace(home, "").strip()[:MAX_TEXT] for line in said]
         except Exception as error:
-            verdict.failures[name] = _named(error)
+            verdict.complaints[name] = [f"it ended with {_named(error)}"]
 
     if question.folder and question.closed:
         seeds = _module("package_checker.seed_checker").SeedChecker(question.ruleset)

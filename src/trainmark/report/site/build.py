@@ -36,12 +36,6 @@ SEVERITY_ORDER = ("passed", "note", "doubtful", "wrong")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuiltSite:
-    folder: Path
-    pages: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Site:
     contents: SiteContents
     results: tuple[SiteResult, ...]
@@ -53,11 +47,12 @@ class _Site:
     say: Say
 
 
-def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> BuiltSite:
-    """Writes the whole site, or nothing; a site that is there is replaced."""
+def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> int:
+    """Writes the whole site, or nothing, and returns how many pages it has; a site that is there is replaced."""
     _check_place(out)
     say = speaker(language)
-    pages = _run_pages(contents)
+    pages = _file_names([run.record.run_id for run in contents.runs], "run")
+    tables = _file_names(contents.workloads, "workload")
     results = (
         *(of_run(run, f"r{index}", f"runs/{pages[index]}.html", say) for index, run in enumerate(contents.runs)),
         *(of_row(entry, f"p{index}") for index, entry in enumerate(contents.rows)),
@@ -65,7 +60,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
     site = _Site(
         contents=contents,
         results=results,
-        names=_workload_files(contents.workloads),
+        names={workload: f"{name}.html" for workload, name in zip(contents.workloads, tables, strict=True)},
         title=heading or say("Training results"),
         made=made,
         language=language,
@@ -81,7 +76,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
                 written += name.endswith(".html")
     except OSError as error:
         raise NotReadyError(f"{out} could not be written: {error.strerror}") from error
-    return BuiltSite(folder=out, pages=written)
+    return written
 
 
 def _check_place(out: Path) -> None:
@@ -114,25 +109,17 @@ def _files(site: _Site, pages: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield MARK, json.dumps({"kind": KIND, "trainmark": __version__, "made": site.made, **counts}) + "\n"
 
 
-def _run_pages(contents: SiteContents) -> list[str]:
-    """A file's name for each run: its id where that is one, and never the same twice."""
-    taken: Counter[str] = Counter()
-    found = []
-    for run in contents.runs:
-        name = names.slug(run.record.run_id, "run").replace("_", "-")[:100]
-        taken[name] += 1
-        found.append(name if taken[name] == 1 else f"{name}-{taken[name]}")
-    return found
-
-
-def _workload_files(workloads: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for workload in workloads:
-        plain = re.sub(r"[^a-z0-9]+", "-", names.slug(workload, "workload")).strip("-") or "workload"
-        while f"{plain}.html" in found.values() or plain == "index":
-            plain += "-2"
-        found[workload] = f"{plain}.html"
-    return found
+def _file_names(words: Sequence[str], otherwise: str) -> list[str]:
+    """A file's name for each word, never the same twice, and never the first page's."""
+    found = ["index"]
+    for text in words:
+        plain = re.sub(r"[^a-z0-9]+", "-", names.slug(text, otherwise)).strip("-") or otherwise
+        name, count = plain, 1
+        while name in found:
+            count += 1
+            name = f"{plain}-{count}"
+        found.append(name)
+    return found[1:]
 
 
 # The pages
