@@ -12,6 +12,7 @@ from trainmark.analysis.forecast import cost
 from trainmark.analysis.forecast.duration import NEVER, Pauses, TrainingTimes, parse_pauses
 from trainmark.analysis.forecast.rates import FORECAST, RateForecast
 from trainmark.published.mlperf import convergence, needed
+from trainmark.published.mlperf.benchmarks import benchmarks
 from trainmark.spec.machine import CheckpointFacts
 from trainmark.spec.price import Price
 from trainmark.spec.record import Evaluation, Record
@@ -132,7 +133,7 @@ def test_mlperf_s_recipe_needs_what_its_reference_needs_at_each_size_s_batch() -
     for size in ("1x1", "1x4", "1x8", "1x9", "20x8", "64x8"):
         found = cost.forecast_cost(work, rate(size, 1e4), Price())
         epochs[size] = found and found.items / 1_281_167
-    known = {point.global_batch: point.mean for point in convergence.points("4.0", "resnet")}
+    known = {point.global_batch: point.mean for point in convergence.points(benchmarks()["resnet"])}
     assert epochs["1x1"] == pytest.approx(known[1632])  # below the smallest: the smallest
     assert epochs["1x4"] == pytest.approx(known[1632])
     assert epochs["1x8"] == pytest.approx(known[3264])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.cli import import_, published
-from trainmark.published.page_files import MOST_BYTES
+from trainmark.published.found import MOST_BYTES
 from trainmark.spec.errors import UsageError
 
 PAGE = """\

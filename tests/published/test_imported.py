@@ -96,7 +96,6 @@ def spoilt(change: Any) -> str:
         spoilt(lambda document, row: row.update(name="run")),
         spoilt(lambda document, row: row.update(device=None)),
         spoilt(lambda document, row: row.update(source={"title": 1, "address": "", "date": None})),
-        spoilt(lambda document, row: row.update(extra=1)),
         spoilt(lambda document, row: row.pop("mem_used_gib")),
     ],
 )

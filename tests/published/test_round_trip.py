@@ -10,7 +10,7 @@ from records import make_plan, make_quality, make_record, make_timeline
 
 from trainmark.published import read, write_deepspark, write_flagperf
 from trainmark.published.cells import is_blank
-from trainmark.published.own_rows import memory_gib, own_row, rounded
+from trainmark.published.write import memory_gib, own_row, rounded
 from trainmark.spec.machine import DeviceInfo, Environment, PrecisionProof
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.published_row import PREFIX, PublishedRow, Source

@@ -16,8 +16,8 @@ from records import (
     renamed,
 )
 
-from trainmark.published import flagperf_language, markdown, read, write_deepspark, write_flagperf
-from trainmark.published.command import command
+from trainmark.published import markdown, read, write_deepspark, write_flagperf
+from trainmark.published.write_deepspark import command
 from trainmark.spec.machine import FlopsFacts
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.plan import DataChoice
@@ -332,9 +332,9 @@ def test_a_language_model_is_written_in_the_form_such_pages_have_for_it() -> Non
     assert row[8] == "39.5%"
     assert "token/p/s,见“性能指标”" in text
     alone = replace(record, plan=replace(plan, topology="1x1", recipe={**recipe, "parallel": "ddp"}))
-    assert (flagperf_language.shared(alone), flagperf_language.aligned(alone)) == ("PP1DP1TP1", "/")
+    assert (write_flagperf.shared(alone), write_flagperf.aligned(alone)) == ("PP1DP1TP1", "/")
     by_blocks = [{**recipe, "parallel": way, "tensor_parallel": 2} for way in ("fsdp", "hsdp")]
-    shared = [flagperf_language.shared(replace(record, plan=replace(plan, recipe=one))) for one in by_blocks]
+    shared = [write_flagperf.shared(replace(record, plan=replace(plan, recipe=one))) for one in by_blocks]
     assert shared == ["FSDP4TP2", "DP2FSDP2TP2"]
 
 

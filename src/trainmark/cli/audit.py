@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.analysis.audit_events import audit_log, audit_logs
-    from trainmark.published.found import is_mlperf
-    from trainmark.published.page_files import ENDINGS, STANDARD_INPUT, has_pages
+    from trainmark.published.found import ENDINGS, STANDARD_INPUT, has_pages, is_mlperf
     from trainmark.spec.errors import UsageError
     from trainmark.store.lookup import group
 
@@ -104,7 +103,7 @@ def _record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
     from trainmark.analysis.audit_events import audit_logs
     from trainmark.analysis.audit_record import audit_document
-    from trainmark.published.mlperf.own_convergence import look_at
+    from trainmark.published.mlperf.convergence import look_at
     from trainmark.spec.audit import Audit
     from trainmark.spec.errors import TrainmarkError
     from trainmark.spec.record import Record
@@ -171,18 +170,22 @@ def _run_folder(store: Store, word: str) -> Path | None:
 def _pages(word: str) -> Iterator[Audit]:
     from trainmark.published import read
     from trainmark.published.audit import audit
-    from trainmark.published.page_files import page_files
+    from trainmark.published.found import page_files
 
     for file in page_files([word]):
         yield audit(read.read(file.text, name=file.name))
 
 
 def _mlperf(path: Path) -> Iterator[Audit]:
+    from trainmark.cli.terminal import say
+    from trainmark.published.mlperf import official
     from trainmark.published.mlperf.audit_result import audits
     from trainmark.published.mlperf.folder import result_folders
 
-    for folder in result_folders(path):
-        yield from audits(folder)
+    if not official.is_installed():
+        say(official.INSTALL)
+    for _, found in audits(result_folders(path)):
+        yield from found
 
 
 def _published(word: str, store: Store) -> Iterator[Audit]:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     result_is_kept()
     for reason in found.why_open if found.division == "open" else ():
         say(escape.terminal(f"open division: {reason}"))
-    judged = [audit for folder in result_folders(found.results) for audit in audits(folder)]
+    judged = [audit for _, results in audits(result_folders(found.results)) for audit in results]
     screen = console()
     screen.file.write(render(judged, everything=False, **look(screen)))
     screen.file.write(escape.terminal(f"{found.results}: {len(runs)} runs, {found.division} division") + "\n")

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         for sentence in replaced:
             say(escape.terminal(f"replaced {sentence}"))
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    built = build(found, args.out, heading=args.title, made=made, language=args.lang or by_locale())
+    build(found, args.out, heading=args.title, made=made, language=args.lang or by_locale())
     result_is_kept()
-    print(escape.terminal(f"{built.folder / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows"))
+    print(escape.terminal(f"{args.out / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows"))
     return 0

@@ -26,10 +26,6 @@ NEAR_CAP = 0.01
 """Training within this share of the cap's epochs is taken to have been ended by it."""
 
 
-def devices(row: PublishedRow) -> int | None:
-    return row.devices
-
-
 def epochs(row: PublishedRow, page: PublishedPage) -> float | None:
     """How often a row went through its data set: at most this, as e2e_time also holds what came before."""
     items = items_per_epoch(row, page)
@@ -60,7 +56,7 @@ def cap(row: PublishedRow) -> int | None:
 @check("possible-values", "every figure is one that can be measured")
 def possible_values(page: PublishedPage) -> Iterator[CheckResult]:
     for row in page.rows:
-        if devices(row) is None and row.topology != UNKNOWN:
+        if row.devices is None and row.topology != UNKNOWN:
             yield wrong(f"configuration {row.topology!r}", "it is not nodes x devices", "the page's own line", row.name)
         for name in ("e2e_time_s", *THROUGHPUTS, "mem_used_gib", "mem_total_gib", "batch_per_device"):
             value = getattr(row, name)
@@ -142,7 +138,7 @@ def throughput_order(page: PublishedPage) -> Iterator[CheckResult]:
 def mfu(page: PublishedPage) -> Iterator[CheckResult]:
     held = 0
     for row in page.rows:
-        used = peaks.use(row) if devices(row) else None
+        used = peaks.use(row) if row.devices else None
         if used is None:
             continue
         held += 1
@@ -262,7 +258,7 @@ def whole_epochs(page: PublishedPage) -> Iterator[CheckResult]:
 def item(page: PublishedPage) -> Iterator[CheckResult]:
     counted, beyond = 0, []
     for row in page.rows:
-        rate, each, known = row.p_core or row.p_train or row.p_whole, devices(row), facts(row.workload)
+        rate, each, known = row.p_core or row.p_train or row.p_whole, row.devices, facts(row.workload)
         if rate is None or each is None or known is None:
             continue
         counted += 1
@@ -345,14 +341,5 @@ def _needed(count: int, why_not: str) -> None:
 
 
 CHECKS: tuple[Check[PublishedPage], ...] = (
-    possible_values,
-    page_device,
-    card_memory,
-    throughput_order,
-    mfu,
-    memory_fits,
-    target,
-    whole_epochs,
-    item,
-    opinion,
-)
+    possible_values, page_device, card_memory, throughput_order, mfu, memory_fits, target, whole_epochs, item, opinion,
+)  # fmt: skip

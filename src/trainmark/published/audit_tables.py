@@ -313,11 +313,5 @@ def _learning_rate(row: PublishedRow) -> float | None:
 
 
 CHECKS: tuple[Check[PublishedPage], ...] = (
-    shares,
-    scaling,
-    samples_once,
-    parallel,
-    tokens_mfu,
-    one_recipe,
-    faster_when_narrower,
-)
+    shares, scaling, samples_once, parallel, tokens_mfu, one_recipe, faster_when_narrower,
+)  # fmt: skip

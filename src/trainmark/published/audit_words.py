@@ -190,12 +190,5 @@ def _words(page: PublishedPage) -> tuple[Said, ...]:
 
 
 CHECKS: tuple[Check[PublishedPage], ...] = (
-    configuration,
-    quality_named_once,
-    one_throughput,
-    units,
-    ratios,
-    val_loss,
-    remarks,
-    read,
-)
+    configuration, quality_named_once, one_throughput, units, ratios, val_loss, remarks, read,
+)  # fmt: skip

@@ -6,23 +6,20 @@ import contextlib
 import errno
 import hashlib
 import json
-import types
-import typing
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from trainmark.published import library
 from trainmark.published.names import UNKNOWN
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.spec.published_row import PREFIX, PublishedDetail, PublishedRow, Source
+from trainmark.spec.published_row import PREFIX, PublishedRow
 from trainmark.spec.topology import Topology
 
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
     from trainmark.published.page import PublishedPage
-
-_T = typing.TypeVar("_T")
 
 KIND = "trainmark imported page"
 SCHEMA = 1
@@ -87,10 +84,11 @@ def contents(store_folder: Path) -> ImportedPages:
     for path in _files(store_folder):
         try:
             document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-            found.append((str(document["imported"]), path.stem, rows_of(document)))
+            page = rows_of(document)
+            found.append((document["imported"], path.stem, page))
         except OSError as error:
             damaged.append(f"imported page {path} is left out: {error.strerror}")
-        except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
+        except (ValueError, RecursionError, UsageError) as error:
             damaged.append(f"imported page {path} is left out: it is damaged ({type(error).__name__}: {error})")
     taken = {row.name for row in library.rows()}
     named = []
@@ -122,39 +120,25 @@ def _files(store_folder: Path) -> list[Path]:
         return []
 
 
-def rows_of(document: Mapping[str, Any]) -> list[PublishedRow]:
-    """The rows of one file; ValueError, KeyError or TypeError where it is damaged."""
-    if document["kind"] != KIND or document["schema"] != SCHEMA:
-        raise ValueError(f"kind {document['kind']!r}, schema {document['schema']!r}")
-    if not isinstance(document["imported"], str):
-        raise ValueError(f"imported is {document['imported']!r}")
-    return [_row(entry, document["imported"]) for entry in document["rows"]]
+class _KeptPage(msgspec.Struct, frozen=True):
+    kind: Literal["trainmark imported page"]
+    schema: Literal[1]
+    imported: str
+    rows: tuple[PublishedRow, ...]
 
 
-def _row(entry: Mapping[str, Any], day: str) -> PublishedRow:
-    details = tuple(_built(PublishedDetail, detail) for detail in entry["details"])
-    row = _built(PublishedRow, {**entry, "source": _built(Source, entry["source"]), "details": details})
-    if row.topology != UNKNOWN:
-        Topology.parse(row.topology)
-    if not row.name.startswith(PREFIX):
-        raise ValueError(f"name is {row.name!r}")
-    return replace(row, source=replace(row.source, date=f"{_IMPORTED}{day}"))
-
-
-def _built(kind: type[_T], values: Mapping[str, Any]) -> _T:
-    """An instance whose fields hold what they are declared to hold; JSON itself promises nothing."""
-    for name, kinds in _kinds(kind).items():
-        if not isinstance(values[name], kinds) or isinstance(values[name], bool):
-            raise ValueError(f"{name} is {values[name]!r}")
-    return kind(**values)
-
-
-def _kinds(kind: type) -> dict[str, tuple[type, ...]]:
-    found = {}
-    for name, hint in typing.get_type_hints(kind).items():
-        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (typing.get_origin(hint) or hint,)
-        found[name] = (*kinds, int) if float in kinds else tuple(kinds)  # JSON does not tell 40 from 40.0
-    return found
+def rows_of(document: Any) -> list[PublishedRow]:
+    """The rows of one file; ValueError where it is damaged."""
+    try:
+        page = msgspec.convert(document, _KeptPage)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+    for row in page.rows:
+        if row.topology != UNKNOWN:
+            Topology.parse(row.topology)
+        if not row.name.startswith(PREFIX):
+            raise ValueError(f"name is {row.name!r}")
+    return [replace(row, source=replace(row.source, date=f"{_IMPORTED}{page.imported}")) for row in page.rows]
 
 
 def _refuse(constant: str) -> Any:

@@ -35,31 +35,12 @@ _FORM = re.compile(r"[- _](?:sxm[0-9]*|pcie|nvl|oam|[0-9]+ ?gi?b?)\b.*", re.IGNO
 _PLAIN_PAGE = re.compile(r"readme(?:[._-][a-z-]{2,5})?|index|page|-|", re.IGNORECASE)
 _BESIDE = re.compile(r"[A-Za-z0-9.+]+|[^\sA-Za-z0-9.+_-]+")
 _APART = re.compile(r"[/|,;:()\[\]，：；（）]")
-_HARMLESS = frozenset(
-    (
-        *(
-            "a",
-            "an",
-            "and",
-            "at",
-            "by",
-            "case",
-            "for",
-            "from",
-            "in",
-            "model",
-            "network",
-            "of",
-            "on",
-            "our",
-            "test",
-            "the",
-        ),
-        *("to", "train", "training", "trained", "using", "version", "vs", "with", "benchmark", "performance", "result"),
-        *("results", "table", "gpu", "gpus", "b", "b16", "16", "base", "patch16", "224", "v1", "v1.5", "1.5", "v15"),
-        *("pytorch", "torch", "paddle", "paddlepaddle", "tensorflow", "tensorflow2", "tf", "tf2", "mindspore"),
-    )
-)
+_HARMLESS = frozenset((
+    "a", "an", "and", "at", "by", "case", "for", "from", "in", "model", "network", "of", "on", "our", "test", "the",
+    "to", "train", "training", "trained", "using", "version", "vs", "with", "benchmark", "performance", "result",
+    "results", "table", "gpu", "gpus", "b", "b16", "16", "base", "patch16", "224", "v1", "v1.5", "1.5", "v15",
+    "pytorch", "torch", "paddle", "paddlepaddle", "tensorflow", "tensorflow2", "tf", "tf2", "mindspore",
+))  # fmt: skip
 """Words that may stand beside a model's name without making another model of it."""
 
 
@@ -172,16 +153,20 @@ def short_device(name: str) -> str:
     return _FORM.sub("", name) or name
 
 
+def _maker_table() -> list[dict[str, str]]:
+    text = files("trainmark.published").joinpath("makers.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
 @cache
 def _makers() -> tuple[_Maker, ...]:
-    text = files("trainmark.published").joinpath("makers.csv").read_text(encoding="utf-8")
     return tuple(
         _Maker(
             vendor=entry["vendor"],
             words=re.compile(_beginning(entry["words"].split("|")), re.IGNORECASE),
             cards=re.compile(rf"(?:{entry['cards']})(?![0-9A-Za-z])", re.IGNORECASE),
         )
-        for entry in csv.DictReader(text.splitlines())
+        for entry in _maker_table()
     )
 
 
@@ -192,8 +177,7 @@ def _beginning(words: list[str]) -> str:
 
 @cache
 def _maker_words() -> frozenset[str]:
-    text = files("trainmark.published").joinpath("makers.csv").read_text(encoding="utf-8")
-    return frozenset(word for entry in csv.DictReader(text.splitlines()) for word in entry["words"].split("|"))
+    return frozenset(word for entry in _maker_table() for word in entry["words"].split("|"))
 
 
 def vendor(text: str) -> str:

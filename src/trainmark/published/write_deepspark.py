@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,9 +11,19 @@ from typing import TYPE_CHECKING
 from trainmark import workloads
 from trainmark.analysis.scaling import all_scalings
 from trainmark.analysis.stability import stability_of
-from trainmark.published.command import command
-from trainmark.published.own_rows import memory_gib, metric, own_row, rounded, written
-from trainmark.published.write import WrittenSection, data_set, machines, notes, sections, table
+from trainmark.published.write import (
+    WrittenSection,
+    data_set,
+    machines,
+    memory_gib,
+    metric,
+    notes,
+    own_row,
+    rounded,
+    sections,
+    table,
+    written,
+)
 from trainmark.spec import escape
 from trainmark.spec.format import shown_quality
 from trainmark.spec.language import Say, speaker
@@ -19,6 +31,7 @@ from trainmark.spec.precision import PRECISIONS
 from trainmark.spec.topology import Topology
 
 if TYPE_CHECKING:
+    from trainmark.spec.plan import Plan
     from trainmark.spec.published_row import PublishedRow
     from trainmark.spec.record import Record
 
@@ -26,6 +39,9 @@ SHOWN = ("p_train", "p_steady", "power_steady", "mem_steady")
 UNKNOWN = "-"
 """What such pages write where nothing was measured."""
 CODE = "```"
+DATA = "DATA"
+"""Stands for the reader's own folder of the data."""
+_PLAIN = re.compile(r"[\w.,=+/-]{1,60}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,3 +236,31 @@ def _references(section: WrittenSection, say: Say) -> Iterator[str]:
     yield "- " + say("Runs, whose records `trainmark audit` checks: {runs}").format(
         runs=", ".join(escape.markdown_cell(record.run_id) for record in section.records)
     )
+
+
+# The command that runs a plan again, as a page of results gives it to its readers
+
+
+def command(plan: Plan, *, repeat: int = 1) -> str:
+    """In words of the reference recipe, so that whatever differs from it stands there."""
+    return " ".join(shlex.quote(word) for word in _words(plan, repeat))
+
+
+def _words(plan: Plan, repeat: int) -> Iterator[str]:
+    yield from ("trainmark", "run", plan.workload, "--recipe", "reference")
+    for deviation in plan.deviations:
+        setting = f"{deviation.name}={_value(deviation.actual)}"
+        if _PLAIN.fullmatch(setting):
+            yield from ("--set", setting)
+    yield from ("--topology", plan.topology, "--precision", plan.precision, "--platform", plan.platform_word)
+    if not plan.data.synthetic:
+        yield from ("--data", DATA)
+    for name in ("steps", "seconds", "epochs", "items"):
+        if (limit := getattr(plan.limits, name)) is not None:
+            yield from (f"--{name}", f"{limit:g}" if isinstance(limit, float) else str(limit))
+    if repeat > 1:
+        yield from ("--repeat", str(repeat))
+
+
+def _value(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -6,10 +6,20 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trainmark import workloads
-from trainmark.published import flagperf_language, names
-from trainmark.published.own_rows import written
-from trainmark.published.write import Machine, Strong, WrittenSection, data_set, machines, notes, sections, table
-from trainmark.spec import escape
+from trainmark.published import names
+from trainmark.published.write import (
+    Machine,
+    Strong,
+    WrittenSection,
+    data_set,
+    machines,
+    notes,
+    rounded,
+    sections,
+    table,
+    written,
+)
+from trainmark.spec import escape, loss_bands
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.topology import Topology
 
@@ -19,6 +29,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "/"
 """What such pages write where nothing was measured or collected."""
+FLOPS = "6 x parameters"
+"""By which pages of language models count FLOPs."""
 SHOWN = ("p_whole", "p_train", "p_core", "mem", "mem_total")
 
 
@@ -41,33 +53,25 @@ def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     yield "### " + say("Results")
     yield "* " + say("General metrics")
     yield ""
-    language = flagperf_language.is_meant(section)
-    metrics = flagperf_language.metrics(section, say) if language else _metrics(section, say)
+    language = _is_language(section)
+    metrics = [*_common_metrics(section, say, language=language)]
+    metrics += _language_metrics(say) if language else _metrics(section, say)
     yield from table((say("Metric"), say("Value"), say("Notes")), metrics)
     yield ""
     yield "* " + say("Performance")
     yield ""
-    if language:
-        yield from flagperf_language.performance(
-            section, lambda row: _configuration(_shown(row, section), Topology.parse(row.topology), say), _memory, say
-        )
-    else:
-        yield from _performance(section, say)
+    heads = _language_heads(say) if language else _heads(section)
+    cells = _language_cells if language else _cells
+    rows = (
+        (_configuration(row, section, say), row.precision, *cells(row, record))
+        for row, record in zip(section.rows, section.records, strict=True)
+    )
+    yield from table((say("Configuration"), "precision", *heads), rows)
     if lines := notes(section, lang, SHOWN):
         yield ""
         yield say("Notes:")
         yield ""
         yield from lines
-
-
-def _performance(section: WrittenSection, say: Say) -> Iterator[str]:
-    yield from table(
-        (
-            say("Configuration"), "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core",
-            section.column, "mem",
-        ),
-        (_row(row, section, say) for row in section.rows),
-    )  # fmt: skip
 
 
 def _environment(machine: Machine, say: Say) -> Iterator[str]:
@@ -88,55 +92,38 @@ def _environment(machine: Machine, say: Say) -> Iterator[str]:
     yield item(say("Other software"), machine.software)
 
 
-def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]]:
-    """Every row of the table of metrics: its name, where its value stands, what it means."""
+def _see(word: str, say: Say) -> str:
+    return say("{word}, see Performance").format(word=word)
 
-    def see(word: str) -> str:
-        return say("{word}, see Performance").format(word=word)
 
-    first, record = section.first, section.records[0]
-    rate = say("unit: {item}/s").format(item=first.item)
-    known = workloads.facts_of(record)
-    task = (known.task if known else "") or "/"
-    data = record.plan.data
-    kind = say("synthetic, not the real set") if data.synthetic else ""
+def _common_metrics(section: WrittenSection, say: Say, *, language: bool) -> Iterator[tuple[str, str, str]]:
+    """Rows of the table of metrics: a name, where its value stands, what it means."""
+    record = section.records[0]
+    known, data = workloads.facts_of(record), record.plan.data
+    task = (known.task if known else "") or UNKNOWN
     yield say("Task category"), say(task), ""
-    yield say("Model"), first.workload, ""
-    yield say("Data set"), data.name, kind
-    yield say("Data precision"), see("precision"), say("read back from what ran")
-    yield (
-        say("Hyper-parameter changes"),
-        see("fix_hp"),
-        say("computed against the reference recipe; / where none"),
-    )
-    for name in dict.fromkeys(f"{row.vendor} {_shown(row, section)}" for row in section.rows):
+    yield say("Model"), section.first.workload, ""
+    yield say("Data set"), data.name, say("synthetic, not the real set") if data.synthetic else ""
+    yield say("Data precision"), _see("precision", say), say("read back from what ran")
+    if language:
+        yield say("Hyper-parameter changes"), _see("parallel", say), say("how ranks share the network")
+    changes = say("computed against the reference recipe; / where none")
+    yield say("Hyper-parameter changes"), _see("fix_hp", say), changes
+    shown = (row.device if language else _shown(row, section) for row in section.rows)
+    for name in dict.fromkeys(f"{row.vendor} {name}" for row, name in zip(section.rows, shown, strict=True)):
         yield say("Device name"), name, ""
-    yield (
-        say("Device memory"),
-        see("mem"),
-        say("unit: GiB; peak of the worst rank / memory of one device"),
-    )
-    yield (
-        say("End-to-end time"),
-        see("e2e_time"),
-        say("unit: s; from launch to the end, of full runs"),
-    )
-    yield (
-        say("Overall throughput"),
-        see("p_whole"),
-        say("{unit}; evaluation and data wait included").format(unit=rate),
-    )
-    yield (
-        say("Training throughput"),
-        see("p_train"),
-        say("{unit}; without evaluation").format(unit=rate),
-    )
-    yield (
-        Strong(say("Compute throughput")),
-        Strong(see("p_core")),
-        say("{unit}; without evaluation and data wait").format(unit=rate),
-    )
-    yield say("Training result"), see(section.column), say("target {goal}").format(goal=section.goal)
+    yield say("Device memory"), _see("mem", say), say("unit: GiB; peak of the worst rank / memory of one device")
+
+
+def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]]:
+    rate = say("unit: {item}/s").format(item=section.first.item)
+    whole, train = say("{unit}; evaluation and data wait included"), say("{unit}; without evaluation")
+    core = say("{unit}; without evaluation and data wait").format(unit=rate)
+    yield say("End-to-end time"), _see("e2e_time", say), say("unit: s; from launch to the end, of full runs")
+    yield say("Overall throughput"), _see("p_whole", say), whole.format(unit=rate)
+    yield say("Training throughput"), _see("p_train", say), train.format(unit=rate)
+    yield Strong(say("Compute throughput")), Strong(_see("p_core", say)), core
+    yield say("Training result"), _see(section.column, say), say("target {goal}").format(goal=section.goal)
     yield say("Further changes"), say("; ").join(_changes(section, say)) or say("none"), ""
 
 
@@ -159,20 +146,15 @@ def _changes(section: WrittenSection, say: Say) -> Iterator[str]:
         yield say("{count} unreadable data files were left out").format(count=left)
 
 
-def _row(row: PublishedRow, section: WrittenSection, say: Say) -> tuple[str, ...]:
-    topology = Topology.parse(row.topology)
+def _heads(section: WrittenSection) -> tuple[str, ...]:
+    return "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", section.column, "mem"
+
+
+def _cells(row: PublishedRow, _: Record) -> tuple[str, ...]:
     unit = row.quality_unit if row.quality_unit not in (None, "-") else ""
-    return (
-        _configuration(_shown(row, section), topology, say),
-        row.precision,
-        row.fix_hp or "",
-        written(row.e2e_time_s) or UNKNOWN,
-        written(row.p_whole) or UNKNOWN,
-        written(row.p_train) or UNKNOWN,
-        written(row.p_core) or UNKNOWN,
-        written(row.quality, unit or "") or UNKNOWN,
-        _memory(row),
-    )
+    measured = (row.e2e_time_s, row.p_whole, row.p_train, row.p_core)
+    rates = (written(value) or UNKNOWN for value in measured)
+    return row.fix_hp or "", *rates, written(row.quality, unit or "") or UNKNOWN, _memory(row)
 
 
 def _shown(row: PublishedRow, section: WrittenSection) -> str:
@@ -182,13 +164,14 @@ def _shown(row: PublishedRow, section: WrittenSection) -> str:
     return short if len(alike) == 1 else row.device
 
 
-def _configuration(device: str, topology: Topology, say: Say) -> str:
+def _configuration(row: PublishedRow, section: WrittenSection, say: Say) -> str:
+    topology = Topology.parse(row.topology)
     few = {1: say("1 node"), 2: say("2 nodes")}
     nodes = few.get(topology.nodes) or say("{count} nodes").format(count=topology.nodes)
     each = topology.devices_per_node
     devices = say("1 device") if each == 1 else say("{count} devices").format(count=each)
     return say("{device} {nodes}, {devices} ({topology})").format(
-        device=device, nodes=nodes, devices=devices, topology=topology
+        device=_shown(row, section), nodes=nodes, devices=devices, topology=topology
     )
 
 
@@ -201,3 +184,59 @@ def _memory(row: PublishedRow) -> str:
 def _decimal(value: float | None) -> str:
     text = written(value)
     return f"{text}.0" if text and "." not in text else text
+
+
+# Language models: tokens per second and device, how ranks share the network, MFU
+
+
+def _is_language(section: WrittenSection) -> bool:
+    known = workloads.facts_of(section.records[0])
+    return known is not None and known.item == "tokens"
+
+
+def _language_metrics(say: Say) -> Iterator[tuple[str, str, str]]:
+    yield say("Compute utilisation"), _see("MFU", say), say("6 FLOPs for each parameter and token")
+    yield Strong(say("Throughput")), Strong(_see("token/p/s", say)), say("tokens a second and device, of p_train")
+
+
+def _language_heads(say: Say) -> tuple[str, ...]:
+    return "parallel", "fix_hp", "token/p/s", "loss", say("Loss aligned"), "mem", "MFU"
+
+
+def _language_cells(row: PublishedRow, record: Record) -> tuple[str, ...]:
+    rate, quality = _per_device(row), written(row.quality) or UNKNOWN
+    return shared(record), row.fix_hp or "", rate, quality, aligned(record), _memory(row), _utilisation(record)
+
+
+def shared(record: Record) -> str:
+    """How ranks share the network, in the pages' letters: DP for replicas, FSDP for what is sharded, TP for blocks that
+    devices compute together."""
+    topology, way = Topology.parse(record.plan.topology), record.plan.recipe.get("parallel", "ddp")
+    tensor = int(record.plan.recipe.get("tensor_parallel", 1))
+    blocks = f"TP{tensor}" if tensor > 1 else ""
+    if way == "fsdp":
+        return f"FSDP{topology.devices // tensor}{blocks}"
+    if way == "hsdp":
+        return f"DP{topology.nodes}FSDP{topology.devices_per_node // tensor}{blocks}"
+    return f"PP1DP{topology.devices}TP1"
+
+
+def aligned(record: Record) -> str:
+    """Whether every evaluation lies where public runs of the recipe lay; nothing where none can be held to them."""
+    known = workloads.facts_of(record)
+    band = loss_bands.band_of(record.plan, known.bands) if known else None
+    places = [one.place for one in loss_bands.judged(band, record.quality.history)] if band else []
+    return str(all(place == "in the band" for place in places)) if places else UNKNOWN
+
+
+def _per_device(row: PublishedRow) -> str:
+    if row.p_train is None:
+        return UNKNOWN
+    return written(rounded(row.p_train / Topology.parse(row.topology).devices))
+
+
+def _utilisation(record: Record) -> str:
+    used, flops = record.metrics.get("mfu"), record.environment.flops
+    if used is None or used.value is None or flops is None or FLOPS not in flops.otherwise:
+        return UNKNOWN
+    return f"{written(rounded(used.value * flops.otherwise[FLOPS] / flops.per_item, 3))}%"

@@ -10,15 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainmark.published.mlperf import power, rules
+from trainmark.published.mlperf import power
+from trainmark.published.mlperf.benchmarks import Benchmark, benchmarks, round_of
 from trainmark.published.mlperf.log import RunLog, is_log, read
 from trainmark.spec.errors import UsageError
 
 RESULT = re.compile(r"result_[^/]*\.txt")
 BESIDE = frozenset({"scaling.json", "package_checker_params", "power", "README.md"})
 """What may lie beside the logs of a result."""
-MOST_LOGS = 20_000
-MOST_DESCRIPTION = 1 << 20
+MAX_LOGS = 20_000
+MAX_DESCRIPTION = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +51,17 @@ class ResultFolder:
         return next((log.benchmark for log in self.logs if log.benchmark), self.path.name if self.whole else "")
 
     @property
+    def known(self) -> Benchmark | None:
+        return benchmarks().get(self.benchmark)
+
+    @property
     def division(self) -> str:
         return next((log.word("submission_division") for log in self.logs if log.word("submission_division")), "closed")
 
     @property
     def round(self) -> str | None:
         starts = [event.time_ms for log in self.logs if (event := log.first("run_start"))]
-        return rules.round_of(self.benchmark, path=str(self.path.absolute()), time_ms=max(starts, default=None))
+        return round_of(self.benchmark, path=str(self.path.absolute()), time_ms=max(starts, default=None))
 
     @property
     def description_file(self) -> Path:
@@ -70,18 +75,18 @@ class ResultFolder:
             return None
         try:
             with self.description_file.open("rb") as stream:
-                found = json.loads(stream.read(MOST_DESCRIPTION))
+                found = json.loads(stream.read(MAX_DESCRIPTION))
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
     @cached_property
-    def energies(self) -> Mapping[str, power.RunEnergy]:
-        """By log, where power was measured."""
+    def power(self) -> Mapping[str, list[power.NodePower]]:
+        """By log what its nodes drew; empty where power was not measured."""
         folder = self.path / "power"
         if not self.whole or not folder.is_dir():
             return {}
-        return {log.name: power.measured(folder / Path(log.name).stem, log) for log in self.logs}
+        return {log.name: power.measure(folder / Path(log.name).stem, log) for log in self.logs}
 
 
 def holds_logs(path: Path) -> bool:
@@ -96,8 +101,8 @@ def result_folders(path: Path) -> Iterator[ResultFolder]:
         return
     members: dict[Path, list[Path]] = {}
     for count, found in enumerate(_results(path)):
-        if count == MOST_LOGS:
-            raise UsageError(f"folder {path} has more than {MOST_LOGS} result logs; name a folder inside it")
+        if count == MAX_LOGS:
+            raise UsageError(f"folder {path} has more than {MAX_LOGS} result logs; name a folder inside it")
         members.setdefault(found.parent, []).append(found)
     for folder in sorted(members):
         yield _folder(folder, members[folder])

@@ -17,12 +17,12 @@ from trainmark.spec.errors import UsageError
 TOKEN = b":::MLLOG "
 OLDER = b":::MLL "
 """Begins the lines of rounds before 0.7, which have another form."""
-LONGEST_LINE = 1 << 20
-MOST_EVENTS = 200_000
-MOST_VALUES = 64
+MAX_LINE = 1 << 20
+MAX_EVENTS = 200_000
+MAX_VALUES = 64
 """Different values kept of one key."""
-MOST_DAMAGES = 1000
-LOOKED_THROUGH = 8 << 20
+MAX_DAMAGES = 1000
+MAX_HEAD = 8 << 20
 """Bytes of a file in which its first line of such a log must stand; launchers print much before it."""
 
 TIMELINE = frozenset(
@@ -52,56 +52,28 @@ class LogEvent:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedValue:
-    value: Any
-    line: int
-    """Where it stands first."""
-
-
 @dataclass(kw_only=True)
-class LoggedKey:
-    """All that a log says under one key."""
-
-    count: int = 0
-    values: list[LoggedValue] = field(default_factory=list)
-    """The different ones, in order, up to `MOST_VALUES`."""
-    metadata: dict[frozenset[str], int] = field(default_factory=dict)
-    """Which fields the occurrences' metadata have, with the line where such a one stands first."""
-    first_line: int = 0
-    sources: set[tuple[str, int, str]] = field(default_factory=set)
-    """Of a seed: file, line and value, by which the rules tell seeds apart."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineDamage:
-    line: int
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunLog:
     """One result file, reduced to what a reader or an auditor asks of it."""
 
     name: str
     path: Path
-    sha256: str
-    said_sha256: str
+    sha256: str = ""
+    said_sha256: str = ""
     """Of keys, values and metadata without the times: two logs of one training share it."""
-    lines: int
-    entries: int
-    keys: Mapping[str, LoggedKey]
-    events: tuple[LogEvent, ...]
-    rates: tuple[float, ...]
-    """Items a second, where the log itself states them."""
-    damages: tuple[LineDamage, ...]
-    cut: bool
+    entries: int = 0
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    """By key the different ones, in order, up to `MAX_VALUES`."""
+    events: list[LogEvent] = field(default_factory=list)
+    damages: list[tuple[int, str]] = field(default_factory=list)
+    """Lines that cannot be read, and why."""
+    cut: bool = False
     """Whether it has more events than are kept."""
 
     def value(self, key: str) -> Any:
         """The first value of a key, or None."""
-        found = self.keys.get(key)
-        return found.values[0].value if found and found.values else None
+        found = self.values.get(key)
+        return found[0] if found else None
 
     def number(self, key: str) -> float | None:
         return as_number(self.value(key))
@@ -157,7 +129,7 @@ class RunLog:
 
     @property
     def seeds(self) -> list[int | float | str]:
-        return [entry.value for entry in self.keys["seed"].values] if "seed" in self.keys else []
+        return self.values.get("seed", [])
 
     @property
     def epochs(self) -> float | None:
@@ -185,124 +157,83 @@ def is_log(path: Path) -> bool:
     """Whether a file holds a line of such a log."""
     try:
         with path.open("rb") as stream:
-            return any(TOKEN in line for line, _ in lines_of(stream, most=LOOKED_THROUGH))
+            return any(TOKEN in line for line, _ in lines_of(stream, most=MAX_HEAD))
     except OSError:
         return False
 
 
-def read(path: Path, name: str | None = None) -> RunLog:
+def read(path: Path) -> RunLog:
     """UsageError where the file cannot be read or is of another kind."""
-    reader = _Reader()
+    log, older = RunLog(name=path.name, path=path), False
+    content, said = hashlib.sha256(), hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            for line, whole in lines_of(stream):
-                reader.take(line, whole=whole)
+            for number, (line, whole) in enumerate(lines_of(stream), 1):
+                content.update(line)
+                _, token, text = line.rpartition(TOKEN)
+                older = older or OLDER in line
+                if token and (found := _decoded(log, number, text, whole=whole)):
+                    said.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
+                    _keep(log, number, found)
     except OSError as error:
         raise UsageError(f"log {path} cannot be read: {error.strerror}") from error
-    if not reader.entries and not reader.damages:
-        older = "; its lines have the form of rounds before 0.7, which is not read" if reader.older else ""
+    if not log.entries and not log.damages:
+        form = "; its lines have the form of rounds before 0.7, which is not read" if older else ""
         raise UsageError(
-            f"log {path} holds no line of MLPerf's logger, which begin with {TOKEN.decode().strip()}{older}"
+            f"log {path} holds no line of MLPerf's logger, which begin with {TOKEN.decode().strip()}{form}"
         )
-    return reader.log(name or path.name, path)
+    log.sha256, log.said_sha256 = content.hexdigest(), said.hexdigest()
+    return log
 
 
 def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
     """Lines, and whether each is whole: the rest of one that is too long is passed over unread."""
     taken = 0
-    while taken < most and (line := stream.readline(LONGEST_LINE)):
+    while taken < most and (line := stream.readline(MAX_LINE)):
         taken += len(line)
-        whole = line.endswith(b"\n") or len(line) < LONGEST_LINE
+        whole = line.endswith(b"\n") or len(line) < MAX_LINE
         yield line, whole
-        while not whole and (rest := stream.readline(LONGEST_LINE)):
+        while not whole and (rest := stream.readline(MAX_LINE)):
             taken += len(rest)
             if rest.endswith(b"\n"):
                 break
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self.number, self.entries, self.older, self.cut = 0, 0, False, False
-        self.keys: dict[str, LoggedKey] = {}
-        self.events: list[LogEvent] = []
-        self.rates: list[float] = []
-        self.damages: list[LineDamage] = []
-        self._content, self._said = hashlib.sha256(), hashlib.sha256()
-
-    def take(self, line: bytes, *, whole: bool) -> None:
-        self.number += 1
-        self._content.update(line)
-        _, token, text = line.rpartition(TOKEN)
-        if not token:
-            self.older = self.older or OLDER in line
-            return
+def _decoded(log: RunLog, number: int, text: bytes, *, whole: bool) -> dict[str, Any] | None:
+    """The entry of a line; None of one that is damaged, which the log then names."""
+    try:
         if not whole:
-            self._damaged(f"it is longer than {LONGEST_LINE // 2**10} KiB")
-            return
-        try:
-            found = decoded(text)
-        except ValueError as error:
-            self._damaged(str(error))
-            return
-        self.entries += 1
-        self._said.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
-        self._keep(found)
+            raise ValueError(f"it is longer than {MAX_LINE // 2**10} KiB")
+        return decoded(text)
+    except ValueError as error:
+        if len(log.damages) < MAX_DAMAGES:
+            log.damages.append((number, str(error)))
+        return None
 
-    def log(self, name: str, path: Path) -> RunLog:
-        return RunLog(
-            name=name,
-            path=path,
-            sha256=self._content.hexdigest(),
-            said_sha256=self._said.hexdigest(),
-            lines=self.number,
-            entries=self.entries,
-            keys=self.keys,
-            events=tuple(self.events),
-            rates=tuple(self.rates),
-            damages=tuple(self.damages),
-            cut=self.cut,
+
+def _keep(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
+    key, value, metadata = found["key"], found.get("value"), found.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    log.entries += 1
+    known = log.values.setdefault(key, [])
+    if len(known) < MAX_VALUES and not any(type(one) is type(value) and one == value for one in known):
+        known.append(value)
+    if key not in TIMELINE:
+        return
+    if len(log.events) >= MAX_EVENTS and key != "run_stop":
+        log.cut = True
+        return
+    status = metadata.get("status")
+    log.events.append(
+        LogEvent(
+            key=key,
+            time_ms=found["time_ms"],
+            line=number,
+            value=value,
+            status=status if isinstance(status, str) else None,
+            place={name: place for name in PLACES if (place := as_number(metadata.get(name))) is not None},
         )
-
-    def _keep(self, found: Mapping[str, Any]) -> None:
-        key, value = found["key"], found.get("value")
-        metadata = found.get("metadata")
-        metadata = metadata if isinstance(metadata, dict) else {}
-        entry = self.keys.setdefault(key, LoggedKey(first_line=self.number))
-        entry.count += 1
-        if len(entry.values) < MOST_VALUES and not any(_same(known.value, value) for known in entry.values):
-            entry.values.append(LoggedValue(value=value, line=self.number))
-        if len(entry.metadata) < MOST_VALUES:
-            entry.metadata.setdefault(frozenset(metadata), self.number)
-        if key == "seed":
-            entry.sources.add((str(metadata.get("file")), int(as_number(metadata.get("lineno")) or 0), str(value)))
-        if key == "tracked_stats" and isinstance(value, dict) and len(self.rates) < MOST_EVENTS:
-            rate = as_number(value.get("throughput"))
-            self.rates += [rate] if rate is not None else []
-        if key not in TIMELINE:
-            return
-        if len(self.events) >= MOST_EVENTS and key != "run_stop":
-            self.cut = True
-            return
-        place = {name: number for name in PLACES if (number := as_number(metadata.get(name))) is not None}
-        status = metadata.get("status")
-        self.events.append(
-            LogEvent(
-                key=key,
-                time_ms=found["time_ms"],
-                line=self.number,
-                value=value,
-                status=status if isinstance(status, str) else None,
-                place=place,
-            )
-        )
-
-    def _damaged(self, why: str) -> None:
-        if len(self.damages) < MOST_DAMAGES:
-            self.damages.append(LineDamage(line=self.number, why=why))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+    )
 
 
 def decoded(text: bytes) -> dict[str, Any]:

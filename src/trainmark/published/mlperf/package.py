@@ -10,7 +10,6 @@ from typing import Any
 
 from trainmark.published import names
 from trainmark.published.mlperf import write
-from trainmark.published.mlperf.audit_result import DESCRIBED
 from trainmark.published.mlperf.write import STATUSES, MlperfRun
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Record
@@ -18,6 +17,17 @@ from trainmark.spec.topology import Topology
 from trainmark.spec.whole_files import whole_folder
 
 GIB = 2**30
+DESCRIBED = (
+    "submitter", "division", "status", "system_name", "number_of_nodes", "host_processors_per_node",
+    "host_processor_model_name", "host_processor_core_count", "host_processor_vcpu_count", "host_processor_frequency",
+    "host_processor_caches", "host_processor_interconnect", "host_memory_capacity", "host_storage_type",
+    "host_storage_capacity", "host_networking", "host_networking_topology", "host_memory_configuration",
+    "accelerators_per_node", "accelerator_model_name", "accelerator_host_interconnect", "accelerator_frequency",
+    "accelerator_on-chip_memories", "accelerator_memory_configuration", "accelerator_memory_capacity",
+    "accelerator_interconnect", "accelerator_interconnect_topology", "cooling", "hw_notes", "framework",
+    "other_software_stack", "operating_system", "sw_notes",
+)  # fmt: skip
+"""The fields of a system's description, which must all be there."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,6 @@ from pathlib import Path
 
 from trainmark.published.mlperf.log import TOKEN, RunLog, as_number, decoded, lines_of
 
-FEWEST_READINGS = 60
-LONGEST_GAP_S = 1.5
-"""The rules ask for a reading a second."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodePower:
@@ -20,54 +16,25 @@ class NodePower:
     name: str
     energy_j: float | None
     """Over the time of the run, at the power that was measured; None where that cannot be said."""
-    readings: int
-    least_w: float | None
-    most_w: float | None
     began_ms: float | None
     ended_ms: float | None
-    longest_gap_s: float
-    backwards: int
-    """Readings that are older than the one before them."""
-    damaged: tuple[int, ...]
-    """Lines that could not be read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunEnergy:
-    nodes: tuple[NodePower, ...]
-    switches: tuple[NodePower, ...]
-    missing: bool
-    """Whether there is no folder for the run."""
-
-    @property
-    def energy_j(self) -> float | None:
-        parts = [node.energy_j for node in (*self.nodes, *self.switches)]
-        known = [part for part in parts if part is not None]
-        return sum(known) if self.nodes and len(known) == len(parts) else None
-
-
-def measured(folder: Path, log: RunLog) -> RunEnergy:
+def measure(folder: Path, log: RunLog) -> list[NodePower]:
     """What lies in power/RESULT/ for a log."""
-    if not folder.is_dir():
-        return RunEnergy(nodes=(), switches=(), missing=True)
-    found = {kind: sorted(folder.glob(f"{kind}_*")) for kind in ("node", "sw")}
-    return RunEnergy(
-        nodes=tuple(_node(path, log) for path in found["node"]),
-        switches=tuple(_node(path, log) for path in found["sw"]),
-        missing=False,
-    )
+    return [_node(path, log) for kind in ("node", "sw") for path in sorted(folder.glob(f"{kind}_*"))]
+
+
+def energy_j(nodes: list[NodePower]) -> float | None:
+    parts = [node.energy_j for node in nodes]
+    known = [part for part in parts if part is not None]
+    return sum(known) if parts and len(known) == len(parts) else None
 
 
 def _node(path: Path, log: RunLog) -> NodePower:
-    began = ended = last = least = most = None
+    began = ended = last = None
     aggregate, efficiency, estimate = 0.0, 1.0, None
-    readings = backwards = 0
-    gap, damaged = 0.0, []
-    for line, found in _entries(path):
-        if found is None:
-            damaged.append(line)
-            continue
-        key, time_ms, value = found
+    for key, time_ms, value in _entries(path):
         if key == "power_measurement_start":
             began = last = time_ms
         elif key == "power_measurement_stop":
@@ -76,49 +43,29 @@ def _node(path: Path, log: RunLog) -> NodePower:
             efficiency = value
         elif key == "interconnect_power_est" and value is not None:
             estimate = (estimate or 0.0) + value
-        elif key == "power_reading" and value is not None and began is not None and ended is None:
-            readings += 1
-            least = value if least is None else min(least, value)
-            most = value if most is None else max(most, value)
-            passed = time_ms - (began if last is None else last)
-            backwards += passed < 0
-            gap = max(gap, passed / 1000)
-            aggregate += value * max(0.0, passed)
-            last = max(time_ms, began if last is None else last)
+        elif key == "power_reading" and value is not None and last is not None and ended is None:
+            aggregate += value * max(0.0, time_ms - last)
+            last = max(time_ms, last)
     ended = last if ended is None else ended
-    energy, run_s = None, log.run_s
-    if run_s is not None:
-        if estimate is not None:
-            energy = estimate * efficiency * run_s
-        elif readings and began is not None and ended is not None and ended > began:
-            energy = efficiency * aggregate * run_s / (ended - began)
-    return NodePower(
-        name=path.name,
-        energy_j=energy,
-        readings=readings,
-        least_w=least,
-        most_w=most,
-        began_ms=began,
-        ended_ms=ended,
-        longest_gap_s=gap,
-        backwards=backwards,
-        damaged=tuple(damaged),
-    )
+    energy = None
+    if log.run_s is not None and estimate is not None:
+        energy = estimate * efficiency * log.run_s
+    elif log.run_s is not None and aggregate and began is not None and ended is not None and ended > began:
+        energy = efficiency * aggregate * log.run_s / (ended - began)
+    return NodePower(name=path.name, energy_j=energy, began_ms=began, ended_ms=ended)
 
 
-def _entries(path: Path) -> Iterator[tuple[int, tuple[str, float, float | None] | None]]:
-    """Line by line: key, time and number, or None where a line is damaged."""
+def _entries(path: Path) -> Iterator[tuple[str, float, float | None]]:
+    """Line by line: key, time and number; what is damaged is passed over."""
     try:
         with path.open("rb") as stream:
-            for number, (line, whole) in enumerate(lines_of(stream), 1):
+            for line, whole in lines_of(stream):
                 _, token, text = line.rpartition(TOKEN)
-                if not token:
-                    continue
                 try:
-                    found = decoded(text) if whole else None
+                    found = decoded(text) if token and whole else None
                 except ValueError:
-                    found = None
-                known = (found["key"], found["time_ms"], as_number(found.get("value"))) if found else None
-                yield number, known
+                    continue
+                if found:
+                    yield found["key"], found["time_ms"], as_number(found.get("value"))
     except OSError:
-        yield 0, None
+        return

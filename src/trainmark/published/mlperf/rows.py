@@ -9,8 +9,8 @@ from typing import Any
 
 from trainmark import workloads
 from trainmark.published import names
-from trainmark.published.mlperf import rules, score
-from trainmark.published.mlperf.convergence import unit_of
+from trainmark.published.mlperf import power, score
+from trainmark.published.mlperf.benchmarks import unit_of
 from trainmark.published.mlperf.folder import ResultFolder
 from trainmark.published.mlperf.log import as_number
 from trainmark.published.page import PublishedPage
@@ -41,15 +41,15 @@ def _page_name(folder: ResultFolder) -> str:
 def _unread(folder: ResultFolder) -> Iterator[str]:
     yield from folder.unreadable
     for log in folder.logs:
-        for damage in log.damages[:20]:
-            yield f"{log.name}, line {damage.line}: {damage.why}"
+        for line, why in log.damages[:20]:
+            yield f"{log.name}, line {line}: {why}"
         if len(log.damages) > 20:
             yield f"{log.name}: {len(log.damages) - 20} more lines are damaged"
 
 
 def _row(folder: ResultFolder) -> PublishedRow:
     first, described = folder.logs[0], folder.description or {}
-    known = rules.benchmarks().get(folder.benchmark)
+    known = folder.known
     facts = next((one for one in workloads.all_facts() if known and one.name == known.workload), None)
     topology = _topology(described)
     device = names.device(
@@ -59,8 +59,7 @@ def _row(folder: ResultFolder) -> PublishedRow:
     dropped, runs = (known.dropped, known.runs) if known else (1, 1)
     time_s = score.time_to_train(folder.logs, dropped, runs)
     percent = facts is not None and facts.quality.unit == "%"
-    target = rules.target(folder.round, folder.benchmark) if folder.round else ()
-    goal = next((float(found[1]) for one in target if (found := re.fullmatch(r"[<>]=? ([0-9.]+)", one))), None)
+    goal = known.target_in(folder.round) if known else None
     done = [log for log in folder.logs if log.status == "success"]
     ends = [value for log in done if log.evaluations and (value := as_number(log.evaluations[-1].value)) is not None]
     quality = score.mean_of(ends)
@@ -129,7 +128,7 @@ def _details(folder: ResultFolder, batch: float | None) -> Iterator[PublishedDet
         yield PublishedDetail(name="seeds", text=" ".join(seeds)[:400])
     if (init := score.mean_of([log.init_s for log in done])) is not None:
         yield detail("init_time", init, "s")
-    energies = [found.energy_j for found in folder.energies.values()]
+    energies = [power.energy_j(nodes) for nodes in folder.power.values()]
     if energies and None not in energies:
         yield detail("energy", score.mean_of(energies), "J")
 

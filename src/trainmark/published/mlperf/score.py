@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmark.published.mlperf.convergence import olympic_mean, unit_of
+from trainmark.published.mlperf.benchmarks import unit_of
+from trainmark.published.mlperf.convergence import olympic_mean
 from trainmark.published.mlperf.log import RunLog
 
 TOKENS = 2048
 """Of a sequence, where logs count tokens."""
-MOST_FOR_AN_EPOCH = 100
+MAX_PER_EPOCH = 100
 """A number so many times the epochs that were trained counts something else."""
 
 
@@ -27,7 +28,7 @@ def samples(log: RunLog) -> float | None:
         return max(counts)
     place, size, epochs = converged_at(log), log.number("train_samples"), log.epochs
     unit = unit_of(log.benchmark, place)
-    if place is not None and (unit in ("samples", "tokens") or (epochs and place > MOST_FOR_AN_EPOCH * epochs)):
+    if place is not None and (unit in ("samples", "tokens") or (epochs and place > MAX_PER_EPOCH * epochs)):
         return place / TOKENS if unit == "tokens" else place
     if size is None:
         return None

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainmark.published.mlperf import rules
-from trainmark.published.mlperf.convergence import unit_of
+from trainmark.published.mlperf.benchmarks import Benchmark, benchmark_of
+from trainmark.published.mlperf.convergence import batch_of
 from trainmark.spec.errors import UsageError
 from trainmark.spec.precision import Precision
 from trainmark.spec.rank_log import RankLog
@@ -27,6 +27,23 @@ STATUSES = {
 """Of a system, by the word logs use: how its description says it."""
 WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """The rules' words for types."""
+CLOSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "resnet": {
+        "optimizer": ("sgd", "lars"), "schedule": ("poly",), "decay_power": (2,), "end_learning_rate": (0.0001,),
+        "momentum": (0.9,), "label_smoothing": (0, 0.1),
+        "evaluate_every": ("4 epochs", "4 epochs from 1", "4 epochs from 2", "4 epochs from 3"),
+        "train_samples": (1281167,), "eval_samples": (50000,), "width": (64,), "classes": (1000, 1001),
+        "image_px": (224,), "crop_area_least": (0.08,), "random_augment_ops": (0,), "mixup_alpha": (0,),
+        "cutmix_alpha": (0,), "repeated_views": (1,), "clip_gradient_norm": (0,),
+    },
+    "llama31_8b": {
+        "context": (8192,), "layers": (32,), "width": (4096,), "heads": (32,), "kv_heads": (8,), "ffn": (14336,),
+        "vocabulary": (128256,), "tied": (False,), "rope_theta": (500000,), "schedule": ("cosine",),
+        "decay_steps": (1200000,), "steps": (1200000,), "adam_beta1": (0.9,), "adam_beta2": (0.95,),
+        "adam_eps": (1e-5,), "weight_decay": (0.1,), "clip_gradient_norm": (1.0,), "eval_samples": (1024,),
+    },
+}  # fmt: skip
+"""What the closed division allows in a recipe, beside the target."""
 NOBODY = "not submitted"
 """The organisation of a log that was written to be looked at."""
 
@@ -38,20 +55,17 @@ class MlperfRun:
     record: Record
     log: RankLog
     """Of rank 0, which evaluates."""
-    benchmark: rules.Benchmark
+    benchmark: Benchmark
 
     @property
     def values(self) -> Mapping[str, Any]:
         """What the tables may ask for: the recipe's fields, and what follows from them."""
         plan, recipe = self.record.plan, self.record.plan.recipe
-        devices = Topology.parse(plan.topology).devices
-        batch = int(recipe["batch_per_device"])
-        shared = devices if recipe.get("batch_norm") == "all-devices" else 1
+        shared = Topology.parse(plan.topology).devices if recipe.get("batch_norm") == "all-devices" else 1
         return {
             **recipe,
-            "global_batch": batch * int(recipe.get("accumulate", 1)) * devices,
-            "bn_span": batch * shared,
-            "devices": devices,
+            "global_batch": batch_of(self.record),
+            "bn_span": int(recipe["batch_per_device"]) * shared,
             "steps_per_epoch": self.log.steps_per_epoch,
             "train_samples": _whole(self.record.data_facts.get("train_samples")),
             "eval_samples": self.log.evaluations[-1].samples,
@@ -61,7 +75,7 @@ class MlperfRun:
     @property
     def by_samples(self) -> bool:
         """Whether logs of the benchmark count samples, and not epochs."""
-        return unit_of(self.benchmark.name) == "samples"
+        return self.benchmark.units[-1] == "samples"
 
     @property
     def _types(self) -> dict[str, str]:
@@ -83,22 +97,24 @@ class MlperfRun:
     @property
     def why_open(self) -> tuple[str, ...]:
         """What keeps the run out of the closed division; nothing where it may be in it."""
-        values = self.values
-        found = []
-        for entry in rules.table("closed.csv"):
-            if entry["benchmark"] != self.benchmark.name:
-                continue
-            value = values.get(entry["field"])
-            if not rules.holds(entry["condition"], value, lambda _: None):
-                found.append(f"{entry['field']} is {_shown(value)}, the closed division asks for {entry['condition']}")
-        if not any(entry["benchmark"] == self.benchmark.name for entry in rules.table("closed.csv")):
-            found.append(f"no table says what the closed division asks of {self.benchmark.name}")
+        allowed = CLOSED.get(self.benchmark.name)
+        if allowed is None or self.benchmark.target is None:
+            return (f"no table says what the closed division asks of {self.benchmark.name}",)
+        values, found = self.values, []
+        for field, choices in allowed.items():
+            if values.get(field) not in choices:
+                asked = " or ".join(map(_shown, choices))
+                found.append(f"{field} is {_shown(values.get(field))}, the closed division asks for {asked}")
+        goal = self.benchmark.target * (100 if self.record.quality.unit == "%" else 1)
+        target = values.get("target")
+        if target is None or (target > goal if self.benchmark.better == "lower" else target < goal):
+            found.append(f"target is {_shown(target)}, the closed division asks for {goal:g}")
         return tuple(found)
 
 
 def opened(record: Record, folder: Path) -> MlperfRun:
     """A run and its events; UsageError where no honest log could be made of it."""
-    known = next((one for one in rules.benchmarks().values() if one.workload == record.plan.workload), None)
+    known = benchmark_of(record.plan.workload)
     if known is None:
         raise UsageError(f"run {record.run_id} is of {record.plan.workload}, which is no benchmark of MLPerf Training")
     why = _why_not(record)
@@ -200,23 +216,61 @@ def _evaluated(run: MlperfRun, writer: _Writer, now: int, evaluation: Any) -> It
 
 
 def settings(benchmark: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The hyperparameters a log states, by the table; what does not hold for the run's recipe is left out."""
+    """The hyperparameters a log states; what does not hold for the run's recipe is left out."""
+    found = {
+        "seed": values.get("seed"),
+        "global_batch_size": values["global_batch"],
+        "gradient_accumulation_steps": values.get("accumulate"),
+        "train_samples": values["train_samples"],
+        "eval_samples": values["eval_samples"],
+        **{"resnet": _resnet_settings, "llama31_8b": _llama_settings}[benchmark](values),
+    }
+    return [(key, _whole(value)) for key, value in found.items() if value is not None]
 
-    def known(name: str) -> float | None:
-        value = values.get(name)
-        return None if isinstance(value, (str, bool)) or value is None else float(value)
 
-    found: list[tuple[str, Any]] = []
-    for entry in rules.table("settings.csv"):
-        conditions = [part.strip().partition(" ") for part in entry["when"].split(";") if part.strip()]
-        if entry["benchmark"] != benchmark:
-            continue
-        if not all(rules.holds(condition, values.get(name), known) for name, _, condition in conditions):
-            continue
-        value = entry["value"].strip("'") if entry["value"].startswith("'") else values.get(entry["value"])
-        number = value if isinstance(value, str) else rules.reckon(entry["value"], known)
-        if number is not None:
-            found.append((entry["key"], _whole(number)))
+def _resnet_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    name = values["optimizer"]
+    found = {"opt_name": name, "model_bn_span": values["bn_span"]}
+    if name not in ("sgd", "lars"):
+        return found
+    found |= {f"{name}_opt_{key}": values.get(key) for key in ("momentum", "weight_decay", "end_learning_rate")}
+    found[f"{name}_opt_base_learning_rate"] = values.get("learning_rate")
+    if name == "lars":
+        found |= {"lars_epsilon": 0, "lars_opt_learning_rate_warmup_epochs": values.get("warmup_epochs")}
+    else:
+        found["opt_learning_rate_warmup_epochs"] = values.get("warmup_epochs")
+    if values["schedule"] != "poly":
+        return found | {f"{name}_opt_end_learning_rate": None}
+    found[f"{name}_opt_learning_rate_decay_poly_power"] = values.get("decay_power")
+    if values.get("epochs") is not None and values["steps_per_epoch"] is not None:
+        found[f"{name}_opt_learning_rate_decay_steps"] = values["epochs"] * values["steps_per_epoch"]
+    return found
+
+
+def _llama_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    found = {
+        "opt_name": "adamw",
+        "max_sequence_length": values["context"],
+        "max_steps": values.get("steps"),
+        "opt_base_learning_rate": values["learning_rate"],
+        "opt_learning_rate_warmup_steps": values.get("warmup_steps"),
+        "opt_adamw_beta_1": values["adam_beta1"],
+        "opt_adamw_beta_2": values["adam_beta2"],
+        "opt_adamw_epsilon": values["adam_eps"],
+        "opt_adamw_weight_decay": values["weight_decay"],
+        "opt_gradient_clip_norm": values.get("clip_gradient_norm") or None,
+        "lowest_numerical_precision_in_linear": values.get("linear_in"),
+        "lowest_numerical_precision_in_attn": values.get("computed_in"),
+        "lowest_numerical_precision_in_comm": values.get("exchanged_in"),
+        "micro_batch_size": values["batch_per_device"],
+        "config_filename": "recipe.json",
+        **{f"{kind}_parallelism": 1 for kind in ("tensor", "pipeline", "context", "expert")},
+    }
+    if values["schedule"] == "cosine":
+        found["opt_end_learning_rate"] = values["learning_rate"] * values["last_rate"]
+        found["opt_learning_rate_decay_schedule"] = "cosine with linear warmup"
+        if values.get("decay_steps"):
+            found["opt_learning_rate_decay_steps"] = values["decay_steps"] - values["warmup_steps"]
     return found
 
 

@@ -22,7 +22,7 @@ from trainmark.report.html import (
     waterfall,
 )
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import whole_page
+from trainmark.report.html.frame import page_footer, page_header, whole_page
 from trainmark.report.html.inputs import Detail, ReportInputs, detail
 from trainmark.spec.format import device_name
 from trainmark.spec.language import Say, speaker
@@ -54,7 +54,7 @@ def render(contents: ReportInputs) -> str:
             scaling_chart.draw(contents.records, say),
             runs,
         ),
-        _footer(contents, say),
+        page_footer(contents.trainmark, say, say("What a word means: trainmark explain p_core")),
     ]
     return whole_page(f"{title} · trainmark", body, language=contents.language, trainmark=contents.trainmark)
 
@@ -71,25 +71,8 @@ def _header(title: str, contents: ReportInputs, say: Say) -> Markup:
     workloads = list(dict.fromkeys(title_of(record) for record in contents.records))
     facts = [*workloads, *machines[:4]] if len(contents.records) > 1 else []
     made = say("made {date}").format(date=contents.made) if contents.made else ""
-    return el(
-        "header",
-        el(
-            "div",
-            el("p", el("a", say("All results"), href=contents.home) if contents.home else "trainmark", class_="brand"),
-            el("h1", title),
-            el("p", [el("span", fact) for fact in (*facts, made) if fact], class_="facts"),
-        ),
-        el("button", say("Light or dark"), id="theme", type="button"),
-    )
-
-
-def _footer(contents: ReportInputs, say: Say) -> Markup:
-    return el(
-        "footer",
-        el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(
-            version=contents.trainmark)),
-        el("p", say("What a word means: trainmark explain p_core")),
-    )  # fmt: skip
+    brand = el("a", say("All results"), href=contents.home) if contents.home else "trainmark"
+    return page_header(title, (*facts, made), say, brand=brand)
 
 
 def _run(

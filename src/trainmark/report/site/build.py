@@ -13,7 +13,7 @@ from trainmark import __version__
 from trainmark.published import names
 from trainmark.report.html.document import render as run_page
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import STYLE, whole_page
+from trainmark.report.html.frame import STYLE, filter_bar, page_footer, page_header, sortable_table, whole_page
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.report.site.contents import SiteContents
 from trainmark.report.site.rows import SiteResult, fastest, heads, of_row, of_run, tr, word
@@ -36,12 +36,6 @@ SEVERITY_ORDER = ("passed", "note", "doubtful", "wrong")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuiltSite:
-    folder: Path
-    pages: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Site:
     contents: SiteContents
     results: tuple[SiteResult, ...]
@@ -53,11 +47,12 @@ class _Site:
     say: Say
 
 
-def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> BuiltSite:
-    """Writes the whole site, or nothing; a site that is there is replaced."""
+def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> int:
+    """Writes the whole site, or nothing, and returns how many pages it has; a site that is there is replaced."""
     _check_place(out)
     say = speaker(language)
-    pages = _run_pages(contents)
+    pages = _file_names([run.record.run_id for run in contents.runs], "run")
+    tables = _file_names(contents.workloads, "workload")
     results = (
         *(of_run(run, f"r{index}", f"runs/{pages[index]}.html", say) for index, run in enumerate(contents.runs)),
         *(of_row(entry, f"p{index}") for index, entry in enumerate(contents.rows)),
@@ -65,7 +60,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
     site = _Site(
         contents=contents,
         results=results,
-        names=_workload_files(contents.workloads),
+        names={workload: f"{name}.html" for workload, name in zip(contents.workloads, tables, strict=True)},
         title=heading or say("Training results"),
         made=made,
         language=language,
@@ -81,7 +76,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
                 written += name.endswith(".html")
     except OSError as error:
         raise NotReadyError(f"{out} could not be written: {error.strerror}") from error
-    return BuiltSite(folder=out, pages=written)
+    return written
 
 
 def _check_place(out: Path) -> None:
@@ -114,25 +109,17 @@ def _files(site: _Site, pages: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield MARK, json.dumps({"kind": KIND, "trainmark": __version__, "made": site.made, **counts}) + "\n"
 
 
-def _run_pages(contents: SiteContents) -> list[str]:
-    """A file's name for each run: its id where that is one, and never the same twice."""
-    taken: Counter[str] = Counter()
-    found = []
-    for run in contents.runs:
-        name = names.slug(run.record.run_id, "run").replace("_", "-")[:100]
-        taken[name] += 1
-        found.append(name if taken[name] == 1 else f"{name}-{taken[name]}")
-    return found
-
-
-def _workload_files(workloads: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for workload in workloads:
-        plain = re.sub(r"[^a-z0-9]+", "-", names.slug(workload, "workload")).strip("-") or "workload"
-        while f"{plain}.html" in found.values() or plain == "index":
-            plain += "-2"
-        found[workload] = f"{plain}.html"
-    return found
+def _file_names(words: Sequence[str], otherwise: str) -> list[str]:
+    """A file's name for each word, never the same twice, and never the first page's."""
+    found = ["index"]
+    for text in words:
+        plain = re.sub(r"[^a-z0-9]+", "-", names.slug(text, otherwise)).strip("-") or otherwise
+        name, count = plain, 1
+        while name in found:
+            count += 1
+            name = f"{plain}-{count}"
+        found.append(name)
+    return found[1:]
 
 
 # The pages
@@ -146,11 +133,7 @@ def _index(site: _Site) -> str:
         "Every row was measured by trainmark or read from a published page, and every row was audited: what cannot be "
         "so is called wrong, what can hardly be so doubtful. Press a result to see all of it."
     )
-    table = el(
-        "section",
-        el("h2", say("Newest results"), id="summary-title"),
-        _table(newest, say, site, workload=None),
-    )
+    table = el("section", el("h2", say("Newest results"), id="summary-title"), _table(newest, site, workload=None))
     body = el("main", el("p", lede, class_="lede"), el("ul", tiles, class_="tiles"), table)
     return _page(site, site.title, None, body)
 
@@ -161,42 +144,31 @@ def _newest(result: SiteResult) -> tuple[int, ...]:
 
 def _tile(site: _Site, workload: str) -> Markup:
     say, results = site.say, [one for one in site.results if one.workload == workload]
-    best = fastest(results)
-    measured = sum(one.kind == "measured" for one in results)
-    known = facts(workload)
+    best, known = fastest(results), facts(workload)
     task = known.task if known else ""
-    counts = Counter(one.severity for one in results)
+    measured = sum(one.kind == "measured" for one in results)
+    tally = Counter(one.severity for one in results)
+    counts = say("{measured} measured, {published} published")
     return el(
         "li",
         el("h2", el("a", title(workload), href=site.names[workload])),
         el("p", say(task), class_="note") if task else None,
-        el(
-            "p",
-            say("fastest sound result, one device"),
-            el("b", number(best.rate or 0), el("span", f" {best.item}/s") if best.item else None),
-            f"{best.device} {best.topology}, {best.precision}",
-            class_="best",
-        )
-        if best
-        else None,
-        el(
-            "p",
-            say("{measured} measured, {published} published").format(
-                measured=measured, published=len(results) - measured
-            ),
-            class_="note",
-        ),
-        el(
-            "p",
-            [
-                el("span", f"{counts[severity]} {word(severity, say)}", class_=f"severity {severity}")
-                for severity in SEVERITY_ORDER
-                if counts[severity]
-            ],
-            class_="tally",
-        ),
+        _best(best, say) if best else None,
+        el("p", counts.format(measured=measured, published=len(results) - measured), class_="note"),
+        el("p", [_chip(one, say, count=tally[one]) for one in SEVERITY_ORDER if tally[one]], class_="tally"),
         class_="tile",
     )
+
+
+def _best(best: SiteResult, say: Say) -> Markup:
+    rate = el("b", number(best.rate or 0), el("span", f" {best.item}/s") if best.item else None)
+    where = f"{best.device} {best.topology}, {best.precision}"
+    return el("p", say("fastest sound result, one device"), rate, where, class_="best")
+
+
+def _chip(severity: str, say: Say, *, count: int | None = None) -> Markup:
+    shown = word(severity, say)
+    return el("span", shown if count is None else f"{count} {shown}", class_=f"severity {severity}")
 
 
 def _table_page(site: _Site, workload: str) -> str:
@@ -205,56 +177,29 @@ def _table_page(site: _Site, workload: str) -> str:
         (one for one in site.results if one.workload == workload),
         key=lambda one: (one.rate is None, -(one.rate or 0)),
     )
+    note = say("Press a column's head to sort. The rate of one device tells cards apart, of all devices machines.")
     table = el(
         "section",
         el("h2", say("All results"), id="summary-title"),
-        el(
-            "p",
-            say("Press a column's head to sort. The rate of one device tells cards apart, of all devices machines."),
-            class_="note",
-        ),
+        el("p", note, class_="note"),
         _filter(results, say),
-        _table(results, say, site, workload=workload),
+        _table(results, site, workload=workload),
     )
     body = el("main", table, _findings(results, say), _sources(results, say))
     return _page(site, title(workload), workload, body)
 
 
-def _table(results: Sequence[SiteResult], say: Say, site: _Site, *, workload: str | None) -> Markup:
-    sorted_by = 3 if workload else -1
+def _table(results: Sequence[SiteResult], site: _Site, *, workload: str | None) -> Markup:
     shown = []
     for result in results:
         link = None if workload else el("a", title(result.workload), href=site.names[result.workload])
-        shown.append(tr(result, say, workload=link, below=workload is not None))
-    return el(
-        "div",
-        el(
-            "table",
-            el("caption", say("Results; press a column's head to sort by it"), class_="hidden-text"),
-            el(
-                "thead",
-                el(
-                    "tr",
-                    [
-                        el(
-                            "th",
-                            el("button", name, type="button"),
-                            scope="col",
-                            class_="number" if numeric else None,
-                            aria_sort="descending" if index == sorted_by else "none",
-                        )
-                        for index, (name, numeric) in enumerate(heads(say, with_workload=workload is None))
-                    ],
-                ),
-            ),
-            el("tbody", shown),
-            id="summary",
-            class_=None if workload else "newest",
-        ),
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_labelledby="summary-title",
+        shown.append(tr(result, site.say, workload=link, below=workload is not None))
+    return sortable_table(
+        heads(site.say, with_workload=workload is None),
+        shown,
+        caption=site.say("Results; press a column's head to sort by it"),
+        sorted_by=3 if workload else None,
+        kind=None if workload else "newest",
     )
 
 
@@ -267,17 +212,7 @@ def _filter(results: Sequence[SiteResult], say: Say) -> Markup:
         *_common(results, "vendor"),
         *_common(results, "precision"),
     ]
-    return el(
-        "div",
-        el("label", say("Filter"), for_="filter", class_="hidden-text"),
-        el("input", id="filter", type="search", placeholder=say("Filter results"), autocomplete="off"),
-        [
-            el("button", shown, type="button", class_="chip", aria_pressed="false", data_field=field, data_word=name)
-            for field, name, shown in chips
-        ],
-        el("span", id="count", aria_live="polite", data_said=say("{shown} of {all} shown")),
-        class_="filter",
-    )
+    return filter_bar(say("Filter results"), chips, say)
 
 
 def _splits(results: Sequence[SiteResult], field: str, value: str) -> bool:
@@ -304,12 +239,11 @@ def _findings(results: Sequence[SiteResult], say: Say) -> Markup | None:
 
 
 def _told(result: SiteResult, say: Say) -> Markup:
-    chip = el("span", word(result.severity, say), class_=f"severity {result.severity}")
     sentences = [
         el("li", f"{word(SEVERITIES[one.verdict], say)}: {one.sentence}", el("span", one.evidence, class_="numbers"))
         for one in result.findings
     ]
-    return el("li", el("h3", result.name, " ", chip), el("ul", sentences), id=result.anchor)
+    return el("li", el("h3", result.name, " ", _chip(result.severity, say)), el("ul", sentences), id=result.anchor)
 
 
 def _sources(results: Sequence[SiteResult], say: Say) -> Markup | None:
@@ -334,24 +268,16 @@ def _page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
             for name in near
         ),
     ]
-    header = el(
-        "header",
-        el(
-            "div",
-            el("p", site.title if workload else "trainmark", class_="brand"),
-            el("h1", heading),
-            el("p", [el("span", fact) for fact in (counts, made) if fact], class_="facts"),
-        ),
-        el("button", say("Light or dark"), id="theme", type="button"),
-    )
-    footer = el(
-        "footer",
-        el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(version=__version__)),
-        el("p", say("What a word means: trainmark explain p_core")),
-    )
+    header = page_header(heading, (counts, made), say, brand=site.title if workload else "trainmark")
     skip = el("a", say("Skip to the summary"), href="#summary-title", class_="skip")
     nav = el("nav", places, class_="places", aria_label=say("Workloads")) if workload else None
-    inside = [skip, header, nav, body, footer]
+    inside = [
+        skip,
+        header,
+        nav,
+        body,
+        page_footer(__version__, say, say("What a word means: trainmark explain p_core")),
+    ]
     return whole_page(
         f"{heading} · {site.title}", inside, language=site.language, trainmark=__version__, styles=STYLES, class_="site"
     )

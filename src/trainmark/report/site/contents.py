@@ -9,11 +9,11 @@ from typing import Any
 
 from trainmark.analysis.audit_record import audit_record
 from trainmark.published import beside, imported, library, read
+from trainmark.published.found import page_files
 from trainmark.published.mlperf import rows as mlperf_rows
 from trainmark.published.mlperf.audit_result import audits
+from trainmark.published.mlperf.convergence import look_at
 from trainmark.published.mlperf.folder import result_folders
-from trainmark.published.mlperf.own_convergence import look_at
-from trainmark.published.page_files import page_files
 from trainmark.spec.audit import by_gravity, findings
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import TrainmarkError, UsageError
@@ -81,7 +81,11 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
                         rows.append(found)
         except TrainmarkError as error:
             left_out.append(f"{path} is left out: {error}")
-    judged = [_mlperf(result) for result in result_folders(folder)]
+    judged = [
+        SiteRow(row=row, findings=tuple(findings(found)))
+        for result, found in audits(result_folders(folder))
+        for row in mlperf_rows.page(result).rows[:1]
+    ]
     if not records and not rows and not judged:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
     everything = _told_apart([*(library.rows() if with_library else ()), *rows])
@@ -93,7 +97,7 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
         ),
         rows=(
             *(SiteRow(row=row, findings=doubted.get(row.name, ())) for row in everything),
-            *(entry for entry in judged if entry is not None),
+            *judged,
         ),
         left_out=tuple(left_out),
     )
@@ -142,8 +146,8 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
     elif isinstance(document, dict) and document.get("kind") == imported.KIND:
         try:
             yield from imported.rows_of(document)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"it is damaged ({type(error).__name__}: {error})") from error
+        except ValueError as error:
+            raise UsageError(f"it is damaged ({error})") from error
 
 
 def _is_record(document: Any) -> bool:
@@ -154,13 +158,6 @@ def _run_folder(path: Path, record: Record) -> Path | None:
     place = path.absolute().parent.parent / "runs" / record.run_id
     ours = path.parent.name == "records" and Path(record.run_id).name == record.run_id
     return place if ours and place.is_dir() else None
-
-
-def _mlperf(result: Any) -> SiteRow | None:
-    page = mlperf_rows.page(result)
-    if not page.rows:
-        return None
-    return SiteRow(row=page.rows[0], findings=tuple(findings(audits(result))))
 
 
 def publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:

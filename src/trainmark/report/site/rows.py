@@ -34,39 +34,39 @@ class SiteResult:
     workload: str
     kind: str
     """`measured` or `published`."""
-    page: str | None
-    """Of a run, from the site's first folder."""
     aside: str
     """Below the name: when, or from which page."""
-    address: str | None
-    """Where a published row can be read."""
     vendor: str
     device: str
     topology: str
     precision: str
     settings: str
+    metric: str
+    """Which throughput the rates are."""
     rate: float | None
     """Of one device."""
-    metric: str
-    """Which throughput that is."""
-    item: str
-    spread: str
-    """The interval of a run's rate."""
     total: float | None
     """Of all devices."""
+    item: str
     mfu: float | None
     quality: str
     quality_key: float | None
-    reached: str
-    reached_class: str
     e2e_s: float | None
-    doubts: tuple[str, ...] | None
-    """In words; None where nobody took any."""
     findings: tuple[CheckResult, ...]
     sound: bool
     """Whether it trained the workload's own network and nothing about it is wrong: only these are called fastest."""
-    remark: str = ""
-    created: str = ""
+    remark: str
+    created: str
+    page: str | None = None
+    """Of a run, from the site's first folder."""
+    address: str | None = None
+    """Where a published row can be read."""
+    spread: str = ""
+    """The interval of a run's rate."""
+    reached: str = ""
+    reached_class: str = ""
+    doubts: tuple[str, ...] | None = None
+    """In words; None where nobody took any."""
 
     @property
     def severity(self) -> str:
@@ -90,7 +90,6 @@ def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
         kind="measured",
         page=page,
         aside=f"{plan.recipe_name}, {record.created[:10]}",
-        address=None,
         vendor=names.device(device).vendor or plan.platform_word,
         device=device,
         topology=plan.topology,
@@ -127,7 +126,6 @@ def of_row(entry: SiteRow, anchor: str) -> SiteResult:
         anchor=anchor,
         workload=row.workload,
         kind="published",
-        page=None,
         aside=row.source.title,
         address=address,
         vendor=row.vendor or names.UNKNOWN,
@@ -138,15 +136,11 @@ def of_row(entry: SiteRow, anchor: str) -> SiteResult:
         rate=total / row.devices if total and row.devices else None,
         metric=metric,
         item=row.item or "",
-        spread="",
         total=total,
         mfu=mfu(row),
         quality=quality,
         quality_key=row.quality,
-        reached="",
-        reached_class="",
         e2e_s=row.e2e_time_s,
-        doubts=None,
         findings=entry.findings,
         sound=not any(one.verdict == "failed" for one in entry.findings),
         remark=row.remark or "",
@@ -183,15 +177,7 @@ def tr(result: SiteResult, say: Say, *, workload: Markup | None, below: bool) ->
         _rate(result),
         _number(result.total, f"{result.item}/s" if result.item else ""),
         _number(result.mfu, "%", bad=(result.mfu or 0) > 100),
-        el(
-            "td",
-            result.quality or NOTHING,
-            [el("br"), el("span", result.reached, class_=f"verdict {result.reached_class}")]
-            if result.reached
-            else None,
-            class_="number",
-            data_key=_key(result.quality_key),
-        ),
+        _quality(result),
         _number(result.e2e_s, "s"),
         el("td", [[el("span", part, class_="whole"), " "] for part in result.settings.replace(",", ", ").split()]),
         _doubts(result),
@@ -220,25 +206,28 @@ def _name(result: SiteResult) -> Child:
     return [shown, el("small", aside), el("small", result.remark) if result.remark else None]
 
 
+def _quality(result: SiteResult) -> Markup:
+    reached = [el("br"), el("span", result.reached, class_=f"verdict {result.reached_class}")]
+    shown = result.quality or NOTHING
+    return el("td", shown, reached if result.reached else None, class_="number", data_key=_key(result.quality_key))
+
+
 def _rate(result: SiteResult) -> Markup:
-    if result.rate is None:
-        return el("td", NOTHING, class_="number")
-    beside = " ".join(part for part in (f"{result.item}/s" if result.item else "", result.spread) if part)
     lesser = result.metric if result.metric != BY_WHICH[0] else ""
-    return el(
-        "td",
-        number(result.rate),
-        el("small", " ".join(part for part in (beside, lesser) if part)),
-        class_="number",
-        data_key=_key(result.rate),
-    )
+    beside = [f"{result.item}/s" if result.item else "", result.spread, lesser]
+    return _cell(result.rate, "" if result.rate is None else number(result.rate), " ".join(filter(None, beside)))
 
 
 def _number(value: float | None, unit: str, *, bad: bool = False) -> Markup:
+    if value is None or not unit or len(unit) > 3:
+        return _cell(value, "" if value is None else number(value), unit if len(unit) > 3 else None, bad=bad)
+    return _cell(value, f"{number(value)} {unit}", None, bad=bad)
+
+
+def _cell(value: float | None, shown: str, below: str | None, *, bad: bool = False) -> Markup:
     if value is None:
         return el("td", NOTHING, class_="number")
-    small = el("small", unit) if len(unit) > 3 else None
-    shown = number(value) if small or not unit else f"{number(value)} {unit}"
+    small = None if below is None else el("small", below)
     return el("td", shown, small, class_="number bad" if bad else "number", data_key=_key(value))
 
 
@@ -265,12 +254,8 @@ def _audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
 
 
 def word(severity: str, say: Say) -> str:
-    return {
-        "wrong": say("wrong"),
-        "doubtful": say("doubtful"),
-        "note": say("note"),
-        "passed": say("no findings"),
-    }[severity]
+    words = {"wrong": say("wrong"), "doubtful": say("doubtful"), "note": say("note"), "passed": say("no findings")}
+    return words[severity]
 
 
 def _key(value: float | None) -> str | None:
