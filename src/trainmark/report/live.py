@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trainmark.analysis.forecast.course import RECENT_STEPS, left_s
 from trainmark.spec.events import Evaluated
 from trainmark.spec.plan import Plan
 from trainmark.spec.rank_log import RankLog
 from trainmark.spec.run_folder import RunFolder
+from trainmark.spec.time_left import RECENT_STEPS, time_left_s
 from trainmark.spec.topology import Topology
 
 MOST_POINTS = 256
@@ -118,7 +118,7 @@ class Live:
         know."""
         if self.plan is None or self.phase not in ("train", "evaluate"):
             return None
-        return left_s(self.plan, self.first, step=self.step, elapsed_s=self.elapsed_s)
+        return time_left_s(self.plan, self.first, step=self.step, elapsed_s=self.elapsed_s)
 
     @property
     def loss(self) -> float | None:
