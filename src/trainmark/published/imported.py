@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainmark.published import library
+from trainmark.published import shipped
 from trainmark.published.names import UNKNOWN
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.spec.published_row import PREFIX, PublishedDetail, PublishedRow, Source
+from trainmark.spec.published_row import PREFIX, PublishedDetail, PublishedRow, RowFinding, Source
 from trainmark.spec.topology import Topology
 
 if typing.TYPE_CHECKING:
@@ -92,7 +92,7 @@ def contents(store_folder: Path) -> ImportedPages:
             damaged.append(f"imported page {path} is left out: {error.strerror}")
         except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
             damaged.append(f"imported page {path} is left out: it is damaged ({type(error).__name__}: {error})")
-    taken = {row.name for row in library.rows()}
+    taken = {row.name for row in shipped.rows()}
     named = []
     for _, stem, page in sorted(found, key=lambda entry: entry[:2]):
         for row in page:
@@ -133,7 +133,10 @@ def rows_of(document: Mapping[str, Any]) -> list[PublishedRow]:
 
 def _row(entry: Mapping[str, Any], day: str) -> PublishedRow:
     details = tuple(_built(PublishedDetail, detail) for detail in entry["details"])
-    row = _built(PublishedRow, {**entry, "source": _built(Source, entry["source"]), "details": details})
+    # pages imported by earlier versions were not audited then
+    findings = tuple(_built(RowFinding, finding) for finding in entry.get("findings", ()))
+    source = _built(Source, entry["source"])
+    row = _built(PublishedRow, {**entry, "source": source, "details": details, "findings": findings})
     if row.topology != UNKNOWN:
         Topology.parse(row.topology)
     if not row.name.startswith(PREFIX):

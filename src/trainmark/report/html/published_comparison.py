@@ -180,9 +180,9 @@ def _of_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
     batch = f" · bs={row.batch_per_device}" if row.batch_per_device is not None else ""
     ours, used = own_rate(base, speed.metric), mfu(row)
     doubts = []
-    if speed.findings:
-        doubts.append(say("wrong by the audit") if speed.is_wrong else say("doubtful by the audit"))
-        if used is not None and any(finding.name == "mfu" for finding in speed.findings):
+    if row.findings:
+        doubts.append(say("wrong by the audit") if row.is_wrong else say("doubtful by the audit"))
+        if used is not None and any(finding.check == "mfu" for finding in row.findings):
             doubts.append(_share(used, row.precision, say))
     return _Place(
         name=row.device,
@@ -191,7 +191,7 @@ def _of_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
         metric=speed.metric,
         times=speed.rate / ours if ours else None,
         doubts=tuple(doubts),
-        why=" ".join(finding.sentence for finding in speed.findings),
+        why=" ".join(finding.sentence for finding in row.findings),
         source=row.source,
     )
 
