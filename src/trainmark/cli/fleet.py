@@ -266,6 +266,7 @@ def _with_proofs(fleet: Fleet, found: _Found, told: Sequence[VerifyDocument]) ->
 
 def _tell(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
     from trainmark.report import output
+    from trainmark.report.page import keep_page
 
     page = _page(fleet, args.lang)
     if args.html is not None:
@@ -286,7 +287,7 @@ def _tell(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
     if args.html is None and fleet.workload:
         created = fleet.created[:19].replace(":", "")
         name = f"fleet-{fleet.workload}-{fleet.recipe_name}-{created}-{len(fleet.hosts)}-hosts.html"
-        show(f"page: {output.keep_page(name, page, store)}")
+        show(f"page: {keep_page(name, page, store)}")
 
 
 def _page(fleet: Fleet, language: str | None) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import workloads
-from trainmark.analysis.forecast.outcome import ForecastOutcome
 from trainmark.spec import links, loss_bands, metrics as definitions
 from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.labels import tag_words
@@ -20,6 +19,9 @@ from trainmark.spec.record import Record
 from trainmark.spec.retold import retold
 from trainmark.spec.telemetry import MachineTelemetry, Series
 from trainmark.spec.topology import Topology
+
+if TYPE_CHECKING:
+    from trainmark.analysis.forecast.outcome import ForecastOutcome
 
 MOST_DEVICES = 8
 """Whose curves are drawn of one machine."""

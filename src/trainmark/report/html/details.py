@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from trainmark.analysis.forecast.outcome import ForecastOutcome
+from typing import TYPE_CHECKING
+
 from trainmark.report import facts, profile_facts
 from trainmark.report.facts import FactSection
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
+
+if TYPE_CHECKING:
+    from trainmark.analysis.forecast.outcome import ForecastOutcome
 
 
 def precision(record: Record, say: Say) -> Markup | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainmark.analysis.forecast.outcome import ForecastOutcome
-from trainmark.analysis.trend import Trend
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
+
+if TYPE_CHECKING:
+    from trainmark.analysis.forecast.outcome import ForecastOutcome
+    from trainmark.analysis.trend import Trend
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
-from trainmark.analysis.trend import Trend, TrendPoint
 from trainmark.report.headline import trained
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import NOTHING, device_name, number, telling, with_unit
 from trainmark.spec.intervals import Bounds
 from trainmark.spec.language import Say
+
+if TYPE_CHECKING:
+    from trainmark.analysis.trend import Trend, TrendPoint
 
 _MOST_MARKS = 6
 """Revisions that have room below a chart."""
