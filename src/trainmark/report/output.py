@@ -10,6 +10,7 @@ from trainmark.analysis.forecast.outcome import outcomes
 from trainmark.analysis.priced import priced
 from trainmark.analysis.trend import trends
 from trainmark.report import FORMATS
+from trainmark.report.html.forecast_chart import draw_next_sizes
 from trainmark.report.page import draw_page
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import UsageError, nearest
@@ -56,6 +57,7 @@ def render(
             language=language,
             published=published,
             outcomes=outcomes(records, store),
+            draw_forecast=draw_next_sizes,
             trends=trends(records) if trend else (),
         )
     from trainmark.report import formats

@@ -12,7 +12,7 @@ from trainmark.analysis.priced import priced
 from trainmark.analysis.record_checks import check_record
 from trainmark.published.beside import rows_beside
 from trainmark.report.html.document import render
-from trainmark.report.html.inputs import ReportInputs
+from trainmark.report.html.inputs import DrawForecast, ReportInputs
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
 from trainmark.spec.language import by_locale
@@ -46,6 +46,7 @@ def draw_page(
     language: str | None = None,
     published: bool = False,
     outcomes: Mapping[str, ForecastOutcome] | None = None,
+    draw_forecast: DrawForecast | None = None,
     trends: Sequence[Trend] = (),
 ) -> str:
     """The page as text; `folders` are the runs' own by their ids."""
@@ -57,6 +58,7 @@ def draw_page(
             checks=checks,
             folders=folders,
             outcomes=outcomes or {},
+            draw_forecast=draw_forecast,
             trends=tuple(trends),
             samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),

@@ -53,7 +53,7 @@ def render(contents: ReportInputs) -> str:
             trend_chart.draw(contents.trends, say),
             summary.draw(contents, say, anchors),
             published_comparison.draw(contents.records, published, say),
-            scaling_chart.draw(contents.records, say),
+            scaling_chart.draw(contents.records, say, contents.draw_forecast),
             runs,
         ),
         _footer(contents, say),

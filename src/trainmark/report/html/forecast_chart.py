@@ -6,17 +6,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainmark.analysis.forecast import rates
+from trainmark.analysis.forecast.further import beyond
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.analysis.forecast.whole import WholeForecast
 from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
+from trainmark.spec.errors import UsageError
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.intervals import Bounds, around
 from trainmark.spec.language import Say
+from trainmark.spec.record import Record
 from trainmark.spec.retold import retold
 from trainmark.workloads import title
 
 _WIDE = (1000, 300)
+
+
+def draw_next_sizes(records: Sequence[Record], say: Say) -> Markup | None:
+    """What runs of several sizes say of the next ones; nothing where they carry no forecast."""
+    try:
+        return draw(beyond(records), say)
+    except UsageError:
+        return None
 
 
 def draw(found: WholeForecast, say: Say, *, wide: bool = False) -> Markup | None:

@@ -1,4 +1,4 @@
-"""Charts of how much more devices brought, against the ideal line, and of what that says of the next sizes."""
+"""Charts of how much more devices brought, against the ideal line."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trainmark.analysis.forecast.further import beyond
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
-from trainmark.report.html import axis, forecast_chart, line_chart
+from trainmark.report.html import axis, line_chart
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.spec.errors import UsageError
+from trainmark.report.html.inputs import DrawForecast
 from trainmark.spec.format import NOTHING, number, telling
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 from trainmark.workloads import title
 
 
-def draw(records: Sequence[Record], say: Say) -> Markup | None:
-    """One chart for each group of runs that differ in their topology alone; nothing where there is none."""
+def draw(records: Sequence[Record], say: Say, draw_forecast: DrawForecast | None = None) -> Markup | None:
+    """One chart for each group of runs that differ in their topology alone; nothing where there is none.
+
+    Beside it what `draw_forecast` makes of the group's runs.
+    """
     found = all_scalings(records)
     if not found:
         return None
     by_id = {record.run_id: record for record in records}
-    charts = [(_chart(group, say), _further(group, by_id, say)) for group in found]
+    charts = [
+        (_chart(group, say), draw_forecast(_runs(group, by_id), say) if draw_forecast else None) for group in found
+    ]
     return el("section", el("h2", say("Scaling")), el("div", charts, class_="charts"), class_="growth")
 
 
-def _further(group: Scaling, by_id: Mapping[str, Record], say: Say) -> Markup | None:
-    """The next sizes, where these runs carry a forecast."""
-    try:
-        return forecast_chart.draw(beyond([by_id[run_id] for point in group.points for run_id in point.runs]), say)
-    except UsageError:
-        return None
+def _runs(group: Scaling, by_id: Mapping[str, Record]) -> list[Record]:
+    return [by_id[run_id] for point in group.points for run_id in point.runs]
 
 
 def _chart(group: Scaling, say: Say) -> Markup:
