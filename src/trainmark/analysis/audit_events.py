@@ -44,8 +44,6 @@ class Log:
 
 _BEGINS = (events.Begin, events.SamplerBegin)
 _ENDS = (events.End, events.Failed, events.SamplerEnd)
-_BY_THREADS = (events.HostSample, events.DeviceSamples, events.Unavailable)
-"""Two threads of a sampler write one file: each keeps its own order."""
 _KNOWN = {kind.__struct_config__.tag for kind in events.Event.__subclasses__()}
 
 
@@ -86,29 +84,6 @@ def order(log: Log) -> Iterator[CheckResult]:
                     "which lines were taken out, or put in",
                 )
             expected = event.first + len(event.compute_ns)
-        elif isinstance(event, events.Evaluated) and expected is not None and event.step != expected:
-            yield wrong(
-                f"line {number}: evaluated at step {event.step} after step {expected}",
-                "an evaluation follows the steps before it",
-                "which lines were taken out, or put in",
-            )
-
-
-@check("log-clock", "clocks only go forward")
-def clock(log: Log) -> Iterator[CheckResult]:
-    last: dict[tuple[str, type | None], int] = {}
-    for number, event in log.events:
-        if isinstance(event, _BEGINS):
-            last = {}
-        for name in ("at_ns", "elapsed_ns"):
-            now, key = getattr(event, name, None), (name, type(event) if isinstance(event, _BY_THREADS) else None)
-            if now is None:
-                continue
-            if now < last.get(key, 0):
-                yield wrong(
-                    f"line {number}: {name} {now} after {last.get(key, 0)}", "this clock never goes back", "the log"
-                )
-            last[key] = now
 
 
 @check("log-end", "the log has an end")
@@ -135,7 +110,7 @@ def of_record(log: Log) -> Iterator[CheckResult]:
         )
 
 
-LOG_CHECKS: tuple[Check[Log], ...] = (lines, order, clock, end)
+LOG_CHECKS: tuple[Check[Log], ...] = (lines, order, end)
 
 
 def audit_log(path: Path, record: Record | None = None) -> Audit:
