@@ -222,12 +222,14 @@ def doubts(case: Case) -> Iterator[CheckResult]:
     )
     # without its reference, that doubt is taken at its word
     unknown = OF_EVENTS if reference else (*OF_EVENTS, "small-batch")
-    said, expected = {doubt.code: doubt for doubt in record.doubts}, {doubt.code: doubt for doubt in asked}
-    for code in expected.keys() - said.keys():
-        shown = f"{code}: {expected[code].text}"
-        yield bad(shown, "the numbers ask for this doubt, and it is not there", "who took it out")
-    for code in said.keys() - expected.keys() - set(unknown):
-        yield bad(f"{code}: {said[code].text}", "nothing on the record gives reason for it", "the doubts")
+    expected, said = {doubt.code for doubt in asked}, {doubt.code for doubt in record.doubts}
+    for doubt in asked:
+        if doubt.code not in said:
+            shown = f"{doubt.code}: {doubt.text}"
+            yield bad(shown, "the numbers ask for this doubt, and it is not there", "who took it out")
+    for doubt in record.doubts:
+        if doubt.code not in expected and doubt.code not in unknown:
+            yield bad(f"{doubt.code}: {doubt.text}", "nothing on the record gives reason for it", "the doubts")
 
 
 def _need_steps(record: Record) -> None:
