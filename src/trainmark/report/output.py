@@ -10,7 +10,7 @@ from trainmark.analysis.forecast.outcome import outcomes
 from trainmark.analysis.priced import priced
 from trainmark.analysis.trend import trends
 from trainmark.report import FORMATS
-from trainmark.report.html.forecast_chart import draw_next_sizes
+from trainmark.report.html.forecast_page import draw_next_sizes
 from trainmark.report.page import draw_page
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import UsageError, nearest

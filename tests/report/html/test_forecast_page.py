@@ -9,7 +9,7 @@ from records import make_record
 
 from trainmark.analysis.forecast.further import beyond
 from trainmark.cli.main import main
-from trainmark.report.html import document, forecast_chart, forecast_page
+from trainmark.report.html import document, forecast_page
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.spec.metrics import Quantity
 from trainmark.spec.record import Record
@@ -74,7 +74,7 @@ def test_several_trainings_have_a_chart_each_and_one_table() -> None:
 
 def test_a_report_of_several_topologies_goes_on_to_the_next_sizes() -> None:
     records = (run("1x1", 100.0), run("1x8", 780.0))
-    drawing = {"draw_forecast": forecast_chart.draw_next_sizes}
+    drawing = {"draw_forecast": forecast_page.draw_next_sizes}
     text = document.render(ReportInputs(records=records, **drawing))
     assert text.count("<polygon") == 1
     assert "8x8" in text
@@ -85,7 +85,7 @@ def test_a_report_of_several_topologies_goes_on_to_the_next_sizes() -> None:
 def test_runs_that_carry_no_forecast_have_their_scaling_alone() -> None:
     noisy = Quantity(value=780.0, unit="images/s", interval=(500.0, 1200.0))
     records = (run("1x1", 100.0), make_record(run_id="noisy", plan={"topology": "1x8"}, metrics={"p_core": noisy}))
-    text = document.render(ReportInputs(records=records, draw_forecast=forecast_chart.draw_next_sizes))
+    text = document.render(ReportInputs(records=records, draw_forecast=forecast_page.draw_next_sizes))
     assert "speed-up" in text
     assert "<polygon" not in text
 
@@ -96,4 +96,4 @@ def test_the_back_test_has_no_page(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_kinds_have_words_for_readers() -> None:
-    assert forecast_chart.kind_word("of a newer version", str) == "of a newer version"
+    assert forecast_page.kind_word("of a newer version", str) == "of a newer version"

@@ -14,15 +14,13 @@ from trainmark.report.html import (
     header,
     machine,
     published_comparison,
-    ranks,
     scaling_chart,
     summary,
     trend_chart,
     validity,
-    waterfall,
 )
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import whole_page
+from trainmark.report.html.frame import page_footer, page_header, skip_link, whole_page
 from trainmark.report.html.inputs import Detail, ReportInputs, detail
 from trainmark.spec.format import device_name
 from trainmark.spec.glossary import doubts_in
@@ -46,7 +44,7 @@ def render(contents: ReportInputs) -> str:
     ]
     title = _title(contents, say)
     body = [
-        el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
+        skip_link(say),
         _header(title, contents, say),
         el(
             "main",
@@ -56,7 +54,7 @@ def render(contents: ReportInputs) -> str:
             scaling_chart.draw(contents.records, say, contents.draw_forecast),
             runs,
         ),
-        _footer(contents, say),
+        page_footer(contents.trainmark, say, say("What a word means: trainmark explain p_core")),
     ]
     return whole_page(f"{title} · trainmark", body, language=contents.language, trainmark=contents.trainmark)
 
@@ -73,25 +71,8 @@ def _header(title: str, contents: ReportInputs, say: Say) -> Markup:
     workloads = list(dict.fromkeys(title_of(record) for record in contents.records))
     facts = [*workloads, *machines[:4]] if len(contents.records) > 1 else []
     made = say("made {date}").format(date=contents.made) if contents.made else ""
-    return el(
-        "header",
-        el(
-            "div",
-            el("p", el("a", say("All results"), href=contents.home) if contents.home else "trainmark", class_="brand"),
-            el("h1", title),
-            el("p", [el("span", fact) for fact in (*facts, made) if fact], class_="facts"),
-        ),
-        el("button", say("Light or dark"), id="theme", type="button"),
-    )
-
-
-def _footer(contents: ReportInputs, say: Say) -> Markup:
-    return el(
-        "footer",
-        el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(
-            version=contents.trainmark)),
-        el("p", say("What a word means: trainmark explain p_core")),
-    )  # fmt: skip
+    brand = el("a", say("All results"), href=contents.home) if contents.home else "trainmark"
+    return page_header(title, (*facts, made), say, brand=brand)
 
 
 def _run(
@@ -111,7 +92,7 @@ def _run(
         header.figures(record, say),
         el(
             "div",
-            waterfall.draw(record, say),
+            curves.time_spent(record, say),
             validity.card(record, contents.checks.get(record.run_id, ()), say, meanings),
             class_="pair",
         ),
@@ -121,7 +102,7 @@ def _run(
             curves.loss(record, say, drawn.columns),
             curves.quality(record, say),
             details.fill(record, say),
-            ranks.draw(record, say),
+            curves.ranks(record, say),
             details.profile(record, say),
             details.precision(record, say),
             details.outcome(contents.outcomes.get(record.run_id), say),

@@ -10,7 +10,15 @@ from trainmark.analysis.fleet.links import Cable, FleetLinks
 from trainmark.analysis.fleet.verdict import Fleet, FleetHost
 from trainmark.report import fleet_text
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import STYLE, whole_page
+from trainmark.report.html.frame import (
+    STYLE,
+    number_cell,
+    page_footer,
+    page_header,
+    skip_link,
+    sortable_table,
+    whole_page,
+)
 from trainmark.spec.format import NOTHING, number
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.retold import retold
@@ -36,23 +44,10 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
     title = say("Acceptance of {count} hosts").format(count=len(fleet.hosts))
     facts = [fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device, fleet.created[:10]]
     body = [
-        el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
-        el(
-            "header",
-            el(
-                "div",
-                el("p", "trainmark", class_="brand"),
-                el("h1", title),
-                el("p", [el("span", fact) for fact in facts if fact], class_="facts"),
-            ),
-            el("button", say("Light or dark"), id="theme", type="button"),
-        ),
+        skip_link(say),
+        page_header(title, facts, say),
         el("main", _verdict(fleet, say), _maps(fleet, say), _hosts(fleet, say), _signature(say)),
-        el(
-            "footer",
-            el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(version=trainmark)),
-            el("p", say("made {date}").format(date=made)),
-        ),
+        page_footer(trainmark, say, say("made {date}").format(date=made)),
     ]
     return whole_page(
         f"{title} · trainmark",
@@ -203,25 +198,7 @@ def _hosts(fleet: Fleet, say: Say) -> Markup:
     ]
     cables = {one.host: one for one in fleet.links.cables} if fleet.links else {}
     rows = [_row(one, fleet, cables, say) for one in fleet.hosts]
-    return el(
-        "section",
-        el("h2", say("Hosts"), id="summary-title"),
-        el(
-            "div",
-            el(
-                "table",
-                el("thead", el("tr", [_head(name, numeric) for name, numeric in heads])),
-                el("tbody", rows),
-                id="summary",
-            ),
-            class_="scroll",
-        ),
-    )
-
-
-def _head(name: str, numeric: bool) -> Markup:
-    kind = "number" if numeric else None
-    return el("th", el("button", name, type="button"), scope="col", class_=kind, aria_sort="none")
+    return el("section", el("h2", say("Hosts"), id="summary-title"), sortable_table(heads, rows))
 
 
 _SEVERITIES = {"ok": "passed", "slow": "wrong", "failed": "wrong", "unclear": "doubtful", "fast": "note"}
@@ -240,10 +217,10 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
         "tr",
         el("th", one.host, scope="row"),
         el("td", el("span", words[one.verdict], class_=f"severity {_SEVERITIES[one.verdict]}")),
-        _number(one.value, NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}"),
-        _number(one.away, fleet_text.away(one)),
-        _number(one.interval[0] if one.interval else None, fleet_text.interval(one)),
-        _number(expected, NOTHING if expected is None else f"{expected:.1f} %") if fleet.expected else None,
+        number_cell(NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}", one.value),
+        number_cell(fleet_text.away(one), one.away),
+        number_cell(fleet_text.interval(one), one.interval[0] if one.interval else None),
+        number_cell(NOTHING if expected is None else f"{expected:.1f} %", expected) if fleet.expected else None,
         _cable(cables.get(one.host), say) if fleet.links else None,
         _arithmetic(one, fleet, say) if fleet.proofs else None,
         el("td", retold("; ".join((*one.reasons, *one.remarks)), say)),
@@ -253,10 +230,10 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
 def _cable(cable: Cable | None, say: Say) -> Markup:
     """A host may be as fast as the others by itself behind a slow cable."""
     if cable is None:
-        return _number(None, NOTHING)
+        return number_cell(NOTHING, None)
     slow = [el("span", say("slow"), class_="severity wrong"), " "] if cable.slow else []
     carries = f"{number(cable.gigabytes_per_s)} GB/s"
-    return el("td", [*slow, carries], class_="number", data_key=f"{cable.gigabytes_per_s:.9g}")
+    return number_cell([*slow, carries], cable.gigabytes_per_s)
 
 
 def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
@@ -269,10 +246,6 @@ def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
     else:
         word, tone = say("open"), "doubtful"
     return el("td", el("span", word, class_=f"severity {tone}"))
-
-
-def _number(key: float | None, shown: str) -> Markup:
-    return el("td", shown, class_="number", data_key=None if key is None else f"{key:.9g}")
 
 
 def _signature(say: Say) -> Markup:

@@ -1,19 +1,28 @@
-"""The page of forecasts: a table of all sizes, a chart a training, and what they rest on."""
+"""The page of forecasts and its charts: the sizes that were measured, the ranges of those that were not, the ideal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from trainmark.analysis.forecast import rates
+from trainmark.analysis.forecast.further import beyond
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.analysis.forecast.until import ForecastRange, WholeTraining
 from trainmark.analysis.forecast.whole import WholeForecast
 from trainmark.report.forecast_table import in_one_unit
-from trainmark.report.html import forecast_chart
+from trainmark.report.html import chart
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import whole_page
+from trainmark.report.html.frame import number_cell, page_footer, page_header, sortable_table, whole_page
+from trainmark.spec.errors import UsageError
 from trainmark.spec.format import NOTHING, number
+from trainmark.spec.intervals import Bounds, around
 from trainmark.spec.language import Say, speaker
+from trainmark.spec.record import Record
 from trainmark.spec.retold import retold
+from trainmark.workloads import title as workload_title
+
+_WIDE = (1000, 300)
 
 
 def render(found: Sequence[WholeForecast], *, language: str, made: str, trainmark: str) -> str:
@@ -22,23 +31,9 @@ def render(found: Sequence[WholeForecast], *, language: str, made: str, trainmar
     sizes = ", ".join(dict.fromkeys(str(rate.topology) for one in found for rate, _ in one.sizes))
     title = say("Forecast of {sizes}").format(sizes=sizes)
     subjects = [" · ".join(one.known.subject) for one in found]
-    header = el(
-        "header",
-        el(
-            "div",
-            el("p", "trainmark", class_="brand"),
-            el("h1", title),
-            el(
-                "p",
-                [el("span", fact) for fact in (*subjects[:4], say("made {date}").format(date=made))],
-                class_="facts",
-            ),
-        ),
-        el("button", say("Light or dark"), id="theme", type="button"),
-    )
-    charts = [chart for one in found if (chart := forecast_chart.draw(one, say, wide=len(found) == 1))]
+    charts = [drawn for one in found if (drawn := draw_chart(one, say, wide=len(found) == 1))]
     body = [
-        header,
+        page_header(title, (*subjects[:4], say("made {date}").format(date=made)), say),
         el(
             "main",
             _table(found, say),
@@ -47,10 +42,7 @@ def render(found: Sequence[WholeForecast], *, language: str, made: str, trainmar
             else None,
             el("section", el("h2", say("What it rests on")), [_basis(one, say) for one in found], class_="run"),
         ),
-        el(
-            "footer",
-            el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(version=trainmark)),
-        ),
+        page_footer(trainmark, say),
     ]
     return whole_page(f"{title} · trainmark", body, language=language, trainmark=trainmark)
 
@@ -68,21 +60,10 @@ def _table(found: Sequence[WholeForecast], say: Say) -> Markup:
         *([(say("cost") + (f", {currency}" if currency else ""), True)] if any(a.cost for a in trained) else []),
     ]
     rows = [_row(one, rate, after, heads, len(found) > 1, say) for one in found for rate, after in one.sizes]
-    head = [
-        el("th", el("button", name, type="button"), scope="col", class_="number" if numeric else None, aria_sort="none")
-        for name, numeric in heads
-    ]
     return el(
         "section",
         el("h2", say("Every size, with its 90 % range"), id="summary-title"),
-        el(
-            "div",
-            el("table", el("thead", el("tr", head)), el("tbody", rows), id="summary", class_="sizes"),
-            class_="scroll",
-            tabindex=0,
-            role="region",
-            aria_labelledby="summary-title",
-        ),
+        sortable_table(heads, rows, kind="sizes"),
         class_="summary",
     )
 
@@ -97,7 +78,7 @@ def _row(
 ) -> Markup:
     speed = ForecastRange(value=rate.rate, low=rate.interval[0], high=rate.interval[1]) if rate.interval else None
     kept = NOTHING if rate.efficiency is None else f"{100 * rate.efficiency:.1f} %"
-    cells = [_span(speed, main=True), _cell(kept, key=rate.efficiency)]
+    cells = [_span(speed, main=True), number_cell(kept, rate.efficiency)]
     names = [name for name, _ in heads]
     if say("time") in names:
         cells.append(_time(after.time_s if after else None, say))
@@ -106,31 +87,27 @@ def _row(
     if any(name.startswith(say("cost")) for name in names):
         cells.append(_span(after.cost if after else None))
     subject = el("td", one.known.subject[0], el("small", " · ".join(one.known.subject[1:]))) if several else None
-    kind = el("small", forecast_chart.kind_word(rate.kind, say))
+    kind = el("small", kind_word(rate.kind, say))
     topology = el("th", str(rate.topology), kind, scope="row", data_key=f"{rate.topology.devices:08}")
     return el("tr", topology, subject, cells)
 
 
-def _cell(shown: Child, *, key: float | None, main: bool = False) -> Markup:
-    return el("td", shown, class_="number main" if main else "number", data_key=None if key is None else f"{key:.9g}")
-
-
 def _span(span: ForecastRange | None, *, main: bool = False) -> Markup:
     if span is None:
-        return _cell(NOTHING, key=None)
+        return number_cell(NOTHING, None)
     middle = NOTHING if span.value is None else number(span.value)
-    ends = el("small", forecast_chart.shown_range((span.low, span.high)))
-    return _cell([middle, ends], key=span.value or span.low, main=main)
+    ends = el("small", shown_range((span.low, span.high)))
+    return number_cell([middle, ends], span.value or span.low, "number main" if main else "number")
 
 
 def _time(span: ForecastRange | None, say: Say) -> Markup:
     if span is None:
-        return _cell(NOTHING, key=None)
+        return number_cell(NOTHING, None)
     shown, unit = in_one_unit(span)
     unit = say("days") if unit == "days" else unit
     middle = NOTHING if shown.value is None else f"{number(shown.value)} {unit}"
-    ends = f"{forecast_chart.shown_range((shown.low, shown.high))} {unit}"
-    return _cell([middle, el("small", ends)], key=span.value or span.low)
+    ends = f"{shown_range((shown.low, shown.high))} {unit}"
+    return number_cell([middle, el("small", ends)], span.value or span.low)
 
 
 def _basis(one: WholeForecast, say: Say) -> list[Child]:
@@ -138,4 +115,122 @@ def _basis(one: WholeForecast, say: Say) -> list[Child]:
     return [
         el("p", f"{retold(one.basis, say)} {held}", class_="note"),
         el("ul", [el("li", retold(note, say)) for note in one.notes], class_="doubts") if one.notes else None,
+    ]
+
+
+def draw_next_sizes(records: Sequence[Record], say: Say) -> Markup | None:
+    """What runs of several sizes say of the next ones; nothing where they carry no forecast."""
+    try:
+        return draw_chart(beyond(records), say)
+    except UsageError:
+        return None
+
+
+def draw_chart(found: WholeForecast, say: Say, *, wide: bool = False) -> Markup | None:
+    """What one device does as more are added, so that the ideal is level; nothing where nothing could be forecast."""
+    expected = sorted(
+        ((rate, rate.interval) for rate, _ in found.sizes if rate.interval and rate.kind != rates.MEASURED),
+        key=lambda pair: pair[0].topology.devices,
+    )
+    if not expected:
+        return None
+    known = found.known
+    measured = [(float(size.topology.devices), size.rate / size.topology.devices) for size in known.sizes]
+    spread = [around(rate, 2 * size.error) for (_, rate), size in zip(measured, known.sizes, strict=True)]
+    area = [_start(measured, expected), *(_ends(rate, interval) for rate, interval in expected)]
+    devices = [int(count) for count, _ in measured] + [rate.topology.devices for rate, _ in expected]
+    ideal = [(float(count), measured[0][1]) for count in (min(devices), max(devices))]
+    last, interval = expected[-1]
+    said = say("{topology}: {rate} {unit} forecast, nine of ten outcomes between {low} and {high}.").format(
+        topology=last.topology,
+        rate=NOTHING if last.rate is None else number(last.rate),
+        unit=known.unit,
+        low=number(interval[0]),
+        high=number(interval[1]),
+    )
+    notes: list[Child] = [said, " ", el("span", retold(found.basis, say))]
+    return chart.draw(
+        say("Forecast: {subject}").format(subject=workload_title(known.subject[0])),
+        said,
+        say,
+        x=replace(chart.doubling(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
+        y=chart.linear([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
+        x_name=say("devices"),
+        y_name=say("{metric} of one device, {unit}").format(metric=known.metric, unit=known.unit),
+        y_unit=known.unit,
+        areas=[chart.Area(name=say("90 % range"), ends=area, color=1)],
+        lines=[
+            chart.Line(name=say("ideal"), points=ideal, color=5),
+            *_middle(measured, expected, say),
+            chart.Line(name=say("measured"), points=measured, dots=True, spread=spread),
+        ],
+        heads=[
+            say("topology"),
+            say("devices"),
+            known.metric,
+            say("90 % range"),
+            say("efficiency"),
+            say("kind"),
+        ],
+        rows=[_chart_row(rate, say) for rate, _ in found.sizes],
+        note=notes,
+        counts_x=True,
+        size=_WIDE if wide else chart.SIZE,
+    )
+
+
+def _ends(rate: RateForecast, interval: Bounds) -> tuple[float, float, float]:
+    devices = rate.topology.devices
+    return float(devices), interval[0] / devices, interval[1] / devices
+
+
+def _start(
+    measured: Sequence[tuple[float, float]], expected: Sequence[tuple[RateForecast, Bounds]]
+) -> tuple[float, float, float]:
+    """The range opens at the largest size that was measured below it."""
+    first = expected[0][0].topology.devices
+    count, value = max((point for point in measured if point[0] <= first), default=measured[0])
+    return count, value, value
+
+
+def _middle(
+    measured: Sequence[tuple[float, float]], expected: Sequence[tuple[RateForecast, Bounds]], say: Say
+) -> list[chart.Line]:
+    """The forecasts themselves, with what they keep of the ideal; none where only a range is known."""
+    told = [
+        (float(rate.topology.devices), rate.rate / rate.topology.devices, rate.efficiency)
+        for rate, _ in expected
+        if rate.rate is not None
+    ]
+    if not told:
+        return []
+    count, value, _ = _start(measured, expected)
+    shares = ["" if kept is None else f"{100 * kept:.0f} %" for *_, kept in told]
+    points = [(count, value), *((devices, middle) for devices, middle, _ in told)]
+    return [chart.Line(name=say("forecast"), points=points, color=1, labels=["", *shares])]
+
+
+def kind_word(kind: str, say: Say) -> str:
+    words = {
+        rates.MEASURED: say("measured"),
+        rates.FORECAST: say("forecast"),
+        rates.ROUGH: say("order of magnitude"),
+        rates.RANGE: say("usual range"),
+        rates.REFUSED: say("refused"),
+    }
+    return words.get(kind, kind)
+
+
+def shown_range(interval: Bounds | None) -> str:
+    return NOTHING if interval is None else f"{number(interval[0])} – {number(interval[1])}"
+
+
+def _chart_row(rate: RateForecast, say: Say) -> list[str]:
+    return [
+        str(rate.topology),
+        str(rate.topology.devices),
+        NOTHING if rate.rate is None else number(rate.rate),
+        shown_range(rate.interval),
+        NOTHING if rate.efficiency is None else f"{100 * rate.efficiency:.1f} %",
+        kind_word(rate.kind, say),
     ]

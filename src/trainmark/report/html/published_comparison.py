@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from trainmark.analysis.peaks import mfu
 from trainmark.published.beside import PublishedSpeed, own_rate, same_network
 from trainmark.report.headline import number_of_times
-from trainmark.report.html import axis
-from trainmark.report.html.bars import Dot, dots, ruler
+from trainmark.report.html.chart import Axis, Dot, dots, logarithmic, ruler
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.format import NOTHING, device_name, number, telling
 from trainmark.spec.language import Say
@@ -73,7 +72,7 @@ def _figure(workload: str, records: Sequence[Record], published: Sequence[Publis
     own = [_of_record(record, base, say) for record in alike[:_MOST_OWN]]
     others = [_of_published(speed, base, say) for speed in theirs]
     places = sorted([*own, *others], key=lambda place: -place.rate)
-    rates = axis.logarithmic([place.rate for place in places])
+    rates = logarithmic([place.rate for place in places])
     unit = say("{item}/s a device").format(item=base.item)
     doubtful = any(place.doubts for place in others)
     left_out = sum(record.plan.workload == workload for record in records) - len(own)
@@ -109,7 +108,7 @@ def _figure(workload: str, records: Sequence[Record], published: Sequence[Publis
     )  # fmt: skip
 
 
-def _row(place: _Place, axis: axis.Axis, unit: str, sources: Sequence[Source]) -> Markup:
+def _row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -> Markup:
     parts = [f"{place.name}, {place.facts}: {number(place.rate)} {unit} ({place.metric})", *place.doubts]
     parts += [part for part in (place.why, place.source.title if place.source else "") if part]
     dot = Dot(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainmark.analysis.peaks import mfu
 from trainmark.report.html.element import Child, Markup, el
+from trainmark.report.html.frame import filter_bar, sortable_table
 from trainmark.report.html.header import shown_status, shown_verdict
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.report.published_table import figure
@@ -43,20 +44,7 @@ def draw(contents: ReportInputs, say: Say, anchors: Sequence[str]) -> Markup:
         "section",
         el("h2", say("Summary"), id="summary-title"),
         _filter(contents, say) if len(rows) > 1 else None,
-        el(
-            "div",
-            el(
-                "table",
-                el("caption", say("All runs; press a column's head to sort by it"), class_="hidden-text"),
-                el("thead", el("tr", [_head(*head) for head in heads])),
-                el("tbody", rows),
-                id="summary",
-            ),
-            class_="scroll",
-            tabindex=0,
-            role="region",
-            aria_labelledby="summary-title",
-        ),
+        sortable_table(heads, rows, caption=say("All runs; press a column's head to sort by it")),
         class_="summary",
     )
 
@@ -85,11 +73,6 @@ def _heads(say: Say, priced: Sequence[str]) -> list[tuple[str, bool]]:
     ]
 
 
-def _head(name: str, numeric: bool) -> Markup:
-    kind = "number" if numeric else None
-    return el("th", el("button", name, type="button"), scope="col", class_=kind, aria_sort="none")
-
-
 def _filter(contents: ReportInputs, say: Say) -> Markup:
     workloads = {row.workload: title(row.workload) for row in contents.rows}
     workloads = {record.plan.workload: title_of(record) for record in contents.records} | workloads
@@ -99,17 +82,7 @@ def _filter(contents: ReportInputs, say: Say) -> Markup:
         chips += [("status", name, shown_status(name, say)) for name in statuses]
     if contents.rows:
         chips.append(("status", "published", say("published")))
-    return el(
-        "div",
-        el("label", say("Filter"), for_="filter", class_="hidden-text"),
-        el("input", id="filter", type="search", placeholder=say("Filter runs"), autocomplete="off"),
-        [
-            el("button", shown, type="button", class_="chip", aria_pressed="false", data_field=field, data_word=word)
-            for field, word, shown in chips
-        ],
-        el("span", id="count", aria_live="polite", data_said=say("{shown} of {all} shown")),
-        class_="filter",
-    )
+    return filter_bar(say("Filter runs"), chips, say)
 
 
 def _row(cells: Sequence[_Cell], workload: str, status: str, anchor: str | None) -> Markup:

@@ -13,7 +13,15 @@ from trainmark import __version__
 from trainmark.published import names
 from trainmark.report.html.document import render as run_page
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import STYLE, whole_page
+from trainmark.report.html.frame import (
+    STYLE,
+    filter_bar,
+    page_footer,
+    page_header,
+    skip_link,
+    sortable_table,
+    whole_page,
+)
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.report.site.contents import SiteContents
 from trainmark.report.site.rows import SiteResult, fastest, heads, of_row, of_run, tr, word
@@ -221,40 +229,16 @@ def _table_page(site: _Site, workload: str) -> str:
 
 
 def _table(results: Sequence[SiteResult], say: Say, site: _Site, *, workload: str | None) -> Markup:
-    sorted_by = 3 if workload else -1
     shown = []
     for result in results:
         link = None if workload else el("a", title(result.workload), href=site.names[result.workload])
         shown.append(tr(result, say, workload=link, below=workload is not None))
-    return el(
-        "div",
-        el(
-            "table",
-            el("caption", say("Results; press a column's head to sort by it"), class_="hidden-text"),
-            el(
-                "thead",
-                el(
-                    "tr",
-                    [
-                        el(
-                            "th",
-                            el("button", name, type="button"),
-                            scope="col",
-                            class_="number" if numeric else None,
-                            aria_sort="descending" if index == sorted_by else "none",
-                        )
-                        for index, (name, numeric) in enumerate(heads(say, with_workload=workload is None))
-                    ],
-                ),
-            ),
-            el("tbody", shown),
-            id="summary",
-            class_=None if workload else "newest",
-        ),
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_labelledby="summary-title",
+    return sortable_table(
+        heads(say, with_workload=workload is None),
+        shown,
+        caption=say("Results; press a column's head to sort by it"),
+        kind=None if workload else "newest",
+        sorted_by=3 if workload else None,
     )
 
 
@@ -267,17 +251,7 @@ def _filter(results: Sequence[SiteResult], say: Say) -> Markup:
         *_common(results, "vendor"),
         *_common(results, "precision"),
     ]
-    return el(
-        "div",
-        el("label", say("Filter"), for_="filter", class_="hidden-text"),
-        el("input", id="filter", type="search", placeholder=say("Filter results"), autocomplete="off"),
-        [
-            el("button", shown, type="button", class_="chip", aria_pressed="false", data_field=field, data_word=name)
-            for field, name, shown in chips
-        ],
-        el("span", id="count", aria_live="polite", data_said=say("{shown} of {all} shown")),
-        class_="filter",
-    )
+    return filter_bar(say("Filter results"), chips, say)
 
 
 def _splits(results: Sequence[SiteResult], field: str, value: str) -> bool:
@@ -334,24 +308,14 @@ def _page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
             for name in near
         ),
     ]
-    header = el(
-        "header",
-        el(
-            "div",
-            el("p", site.title if workload else "trainmark", class_="brand"),
-            el("h1", heading),
-            el("p", [el("span", fact) for fact in (counts, made) if fact], class_="facts"),
-        ),
-        el("button", say("Light or dark"), id="theme", type="button"),
-    )
-    footer = el(
-        "footer",
-        el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(version=__version__)),
-        el("p", say("What a word means: trainmark explain p_core")),
-    )
-    skip = el("a", say("Skip to the summary"), href="#summary-title", class_="skip")
     nav = el("nav", places, class_="places", aria_label=say("Workloads")) if workload else None
-    inside = [skip, header, nav, body, footer]
+    inside = [
+        skip_link(say),
+        page_header(heading, (counts, made), say, brand=site.title if workload else "trainmark"),
+        nav,
+        body,
+        page_footer(__version__, say, say("What a word means: trainmark explain p_core")),
+    ]
     return whole_page(
         f"{heading} · {site.title}", inside, language=site.language, trainmark=__version__, styles=STYLES, class_="site"
     )
