@@ -21,7 +21,7 @@ from trainmark.report.html import (
 )
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.frame import page_footer, page_header, skip_link, whole_page
-from trainmark.report.html.inputs import Detail, ReportInputs, detail
+from trainmark.report.html.inputs import COLUMNS, FEWER_COLUMNS, MOST_OPEN, ReportInputs
 from trainmark.spec.format import device_name
 from trainmark.spec.glossary import doubts_in
 from trainmark.spec.language import Say, speaker
@@ -32,14 +32,13 @@ from trainmark.workloads import title_of
 def render(contents: ReportInputs) -> str:
     """The whole page as text, to be written as UTF-8."""
     say = speaker(contents.language)
-    drawn = detail(len(contents.records))
     # records from elsewhere may share an id, so runs are numbered
     anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
     room = artifacts.Room()
     meanings = doubts_in(contents.language)
     published = beside.speeds(contents.beside)
     runs = [
-        _run(record, anchor, contents, drawn, room, meanings, published, say)
+        _run(record, anchor, contents, room, meanings, published, say)
         for record, anchor in zip(contents.records, anchors, strict=True)
     ]
     title = _title(contents, say)
@@ -79,12 +78,13 @@ def _run(
     record: Record,
     anchor: str,
     contents: ReportInputs,
-    drawn: Detail,
     room: artifacts.Room,
     meanings: Mapping[str, str],
     published: Sequence[PublishedSpeed],
     say: Say,
 ) -> Markup:
+    folded = len(contents.records) > MOST_OPEN
+    columns = FEWER_COLUMNS if folded else COLUMNS
     heading = el("h2", header.sentence(record, say))
     body: list[Child] = [
         header.lead(record, published, say),
@@ -98,8 +98,8 @@ def _run(
         ),
         el(
             "div",
-            curves.step_times(record, say, drawn.columns),
-            curves.loss(record, say, drawn.columns),
+            curves.step_times(record, say, columns),
+            curves.loss(record, say, columns),
             curves.quality(record, say),
             details.fill(record, say),
             curves.ranks(record, say),
@@ -110,10 +110,10 @@ def _run(
         ),
         artifacts.draw(record.artifacts, contents.folders.get(record.run_id), room, say),
         artifacts.draw_later(contents.samples.get(record.run_id), room, say),
-        machine.draw(record, say, drawn.columns),
+        machine.draw(record, say, columns),
         el("div", details.folded(record, say)),
     ]
-    if drawn.folded:
+    if folded:
         # as a script's text a browser passes over it, and makes a table and charts of it only when the run is opened
         later = el("script", body, type="text/html", class_="later")
         none = el("noscript", say("Opening a run needs the page's script; a page of up to 12 runs does not."))

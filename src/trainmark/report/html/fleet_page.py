@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from trainmark.analysis.fleet.links import Cable, FleetLinks
 from trainmark.analysis.fleet.verdict import Fleet, FleetHost
@@ -78,14 +77,8 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
 # Heat maps
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Mark:
-    """One cell."""
-
-    column: int
-    row: int
-    class_: str
-    tip: str
+_Mark = tuple[int, int, str, str]
+"""One cell: its column and row, its class, and what is told below the pointer."""
 
 
 def _maps(fleet: Fleet, say: Say) -> Markup:
@@ -134,10 +127,7 @@ def _level(away: float | None, *, named: bool) -> str:
 def _grid(marks: Sequence[tuple[str, str]]) -> Markup:
     """One cell after the other, in rows about twice as long as there are rows."""
     columns = max(1, math.ceil(math.sqrt(2 * len(marks))))
-    cells = [
-        _Mark(column=index % columns, row=index // columns, class_=class_, tip=tip)
-        for index, (class_, tip) in enumerate(marks)
-    ]
+    cells = [(index % columns, index // columns, class_, tip) for index, (class_, tip) in enumerate(marks)]
     return _cells(cells, columns, math.ceil(len(marks) / columns), len(marks))
 
 
@@ -151,7 +141,7 @@ def _matrix(links: FleetLinks) -> Markup:
         class_ = _level(way.gigabytes_per_s / links.median - 1, named=way.slow or bool(thin & {*way.hosts}))
         tip = f"{way.hosts[0]} – {way.hosts[1]}: {number(way.gigabytes_per_s)} GB/s"
         one, other = (place[host] for host in way.hosts)
-        cells += [_Mark(column=column, row=row, class_=class_, tip=tip) for column, row in ((one, other), (other, one))]
+        cells += [(one, other, class_, tip), (other, one, class_, tip)]
     return _cells(cells, len(names), len(names), len(names))
 
 
@@ -162,15 +152,15 @@ def _cells(marks: Iterable[_Mark], columns: int, rows: int, hosts: int) -> Marku
         [
             el(
                 "rect",
-                x=side * mark.column,
-                y=side * mark.row,
+                x=side * column,
+                y=side * row,
                 width=side - 2,
                 height=side - 2,
                 rx=3,
-                class_=f"heat {mark.class_}",
-                data_tip=mark.tip,
+                class_=f"heat {class_}",
+                data_tip=tip,
             )
-            for mark in marks
+            for column, row, class_, tip in marks
         ],
         class_="heatmap",
         viewBox=f"-1 -1 {side * columns} {side * rows}",

@@ -47,21 +47,7 @@ class ReportInputs:
     """Where a page of a site leads back to."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Detail:
-    """How finely a page draws: a page of many runs must still open at once."""
-
-    columns: int
-    """Columns a long series is thinned to."""
-    folded: bool
-    """Runs are closed, and not even read by the browser, until someone opens them."""
-
-
 MOST_OPEN = 12
-"""Runs a page shows in full from the start."""
-
-
-def detail(runs: int) -> Detail:
-    if runs <= MOST_OPEN:
-        return Detail(columns=300, folded=False)
-    return Detail(columns=120, folded=True)
+"""Runs a page shows in full from the start; of more, each is closed, and not read by the browser until it is opened."""
+COLUMNS, FEWER_COLUMNS = 300, 120
+"""Columns a long series is thinned to: a page of many runs must still open at once."""
