@@ -6,23 +6,21 @@ import contextlib
 import errno
 import hashlib
 import json
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from trainmark.published import shipped
 from trainmark.published.names import UNKNOWN
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.spec.published_row import PREFIX, PublishedDetail, PublishedRow, RowFinding, Source
+from trainmark.spec.published_row import PREFIX, PublishedRow
 from trainmark.spec.topology import Topology
 
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
     from trainmark.published.page import PublishedPage
-
-_T = typing.TypeVar("_T")
 
 KIND = "trainmark imported page"
 SCHEMA = 1
@@ -90,7 +88,7 @@ def contents(store_folder: Path) -> ImportedPages:
             found.append((str(document["imported"]), path.stem, rows_of(document)))
         except OSError as error:
             damaged.append(f"imported page {path} is left out: {error.strerror}")
-        except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, UsageError, msgspec.ValidationError) as error:
             damaged.append(f"imported page {path} is left out: it is damaged ({type(error).__name__}: {error})")
     taken = {row.name for row in shipped.rows()}
     named = []
@@ -123,7 +121,7 @@ def _files(store_folder: Path) -> list[Path]:
 
 
 def rows_of(document: Mapping[str, Any]) -> list[PublishedRow]:
-    """The rows of one file; ValueError, KeyError or TypeError where it is damaged."""
+    """The rows of one file; ValueError, KeyError, TypeError or msgspec.ValidationError where it is damaged."""
     if document["kind"] != KIND or document["schema"] != SCHEMA:
         raise ValueError(f"kind {document['kind']!r}, schema {document['schema']!r}")
     if not isinstance(document["imported"], str):
@@ -132,32 +130,14 @@ def rows_of(document: Mapping[str, Any]) -> list[PublishedRow]:
 
 
 def _row(entry: Mapping[str, Any], day: str) -> PublishedRow:
-    details = tuple(_built(PublishedDetail, detail) for detail in entry["details"])
-    # pages imported by earlier versions were not audited then
-    findings = tuple(_built(RowFinding, finding) for finding in entry.get("findings", ()))
-    source = _built(Source, entry["source"])
-    row = _built(PublishedRow, {**entry, "source": source, "details": details, "findings": findings})
+    row = msgspec.convert(entry, PublishedRow)
+    if unknown := entry.keys() - {field.name for field in fields(PublishedRow)}:
+        raise ValueError(f"{', '.join(sorted(unknown))} is not known")
     if row.topology != UNKNOWN:
         Topology.parse(row.topology)
     if not row.name.startswith(PREFIX):
         raise ValueError(f"name is {row.name!r}")
     return replace(row, source=replace(row.source, date=f"{_IMPORTED}{day}"))
-
-
-def _built(kind: type[_T], values: Mapping[str, Any]) -> _T:
-    """An instance whose fields hold what they are declared to hold; JSON itself promises nothing."""
-    for name, kinds in _kinds(kind).items():
-        if not isinstance(values[name], kinds) or isinstance(values[name], bool):
-            raise ValueError(f"{name} is {values[name]!r}")
-    return kind(**values)
-
-
-def _kinds(kind: type) -> dict[str, tuple[type, ...]]:
-    found = {}
-    for name, hint in typing.get_type_hints(kind).items():
-        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (typing.get_origin(hint) or hint,)
-        found[name] = (*kinds, int) if float in kinds else tuple(kinds)  # JSON does not tell 40 from 40.0
-    return found
 
 
 def _refuse(constant: str) -> Any:

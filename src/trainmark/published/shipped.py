@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from functools import cache
 from importlib.resources import files
+
+import msgspec
 
 from trainmark.spec.published_row import PREFIX, PublishedRow, RowFinding, Source
 
@@ -24,38 +27,15 @@ def rows() -> tuple[PublishedRow, ...]:
     for entry in _table(FINDINGS):
         one = RowFinding(verdict=entry["verdict"], check=entry["check"], sentence=entry["sentence"])
         findings.setdefault(entry["row"], []).append(one)
-    return tuple(_row(entry, sources, tuple(findings.get(entry["name"], ()))) for entry in _table("published.csv"))
+    return tuple(_row(entry, sources, findings.get(entry["name"], ())) for entry in _table("published.csv"))
 
 
-def _row(entry: Mapping[str, str], sources: Mapping[str, Source], findings: tuple[RowFinding, ...]) -> PublishedRow:
-    def number(name: str) -> float | None:
-        return float(entry[name]) if entry[name] else None
-
-    return PublishedRow(
-        name=PREFIX + entry["name"],
-        source=sources[entry["source"]],
-        vendor=entry["vendor"],
-        device=entry["device"],
-        workload=entry["workload"],
-        topology=entry["topology"],
-        precision=entry["precision"],
-        fix_hp=entry["fix_hp"] or None,
-        batch_per_device=int(entry["batch_per_device"]) if entry["batch_per_device"] else None,
-        item=entry["item"] or None,
-        e2e_time_s=number("e2e_time_s"),
-        p_whole=number("p_whole"),
-        p_train=number("p_train"),
-        p_core=number("p_core"),
-        quality_name=entry["quality_name"] or None,
-        quality_unit=entry["quality_unit"] or None,
-        quality=number("quality"),
-        target=number("target"),
-        better=entry["better"] or None,
-        mem_used_gib=number("mem_used_gib"),
-        mem_total_gib=number("mem_total_gib"),
-        remark=entry["remark"] or None,
-        findings=findings,
-    )
+def _row(entry: Mapping[str, str], sources: Mapping[str, Source], findings: Sequence[RowFinding]) -> PublishedRow:
+    """By the types of the row's fields; what stands in no field was not published."""
+    given = {name: value for name, value in entry.items() if value}
+    more = {"name": PREFIX + entry["name"], "source": sources[entry["source"]], "findings": findings}
+    blank = dict.fromkeys(field.name for field in fields(PublishedRow) if field.default is MISSING)
+    return msgspec.convert({**blank, **given, **more}, PublishedRow, strict=False)
 
 
 def _table(file: str) -> list[dict[str, str]]:

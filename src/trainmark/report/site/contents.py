@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from trainmark.analysis.audit_record import audit_record
 from trainmark.published import audit, imported, library, read
 from trainmark.published.mlperf import rows as mlperf_rows
@@ -144,7 +146,7 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
     elif isinstance(document, dict) and document.get("kind") == imported.KIND:
         try:
             yield from imported.rows_of(document)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
             raise UsageError(f"it is damaged ({type(error).__name__}: {error})") from error
 
 
