@@ -110,8 +110,7 @@ def _draw_identity(writer: TerminalWriter, record: Record) -> None:
     style = {"valid": "bold green", "incomplete": "bold yellow"}.get(record.status, "bold red")
     what = f"{plan.workload} · {plan.recipe_name} · {device_name(record)} {plan.topology} · {record.precision}"
     writer.put(writer.text(what, "bold"), writer.text(f"{record.status}: {record.ended}", style))
-    _draw_pairs(
-        writer,
+    writer.put_pairs(
         [
             ("run", record.run_id),
             ("created", record.created),
@@ -127,7 +126,7 @@ def _draw_phases(writer: TerminalWriter, record: Record) -> None:
     if not found:
         return
     whole, columns = found[0].ns or 1, max(6, min(_BAR_COLUMNS, writer.width - 58))
-    _title(writer, "Where the time went", "as the slowest rank saw it")
+    writer.put_title("Where the time went", "as the slowest rank saw it")
     drawn = writer.table(heads=False)
     drawn.add_column(no_wrap=True)
     for _ in range(2):
@@ -156,7 +155,7 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
 
     slowest, warmup = timeline.slowest, timeline.warmup_steps
     every_s = [(wait + compute) / 1e9 for wait, compute in zip(slowest.wait_ns, slowest.compute_ns, strict=False)]
-    _title(writer, "Steps", f"{len(every_s)} done, {max(0, timeline.steps - warmup)} counted")
+    writer.put_title("Steps", f"{len(every_s)} done, {max(0, timeline.steps - warmup)} counted")
     columns = min(_SPARK_COLUMNS, writer.width - 14)
     heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
     counted = timeline.step_s if timeline.step_s.size else np.asarray(every_s)
@@ -179,7 +178,7 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
     loss = [float(value) for value in record.loss if value is not None and value == value]
     if loss:
         pairs += [("loss", spark(loss, columns, heights)), ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}")]
-    _draw_pairs(writer, pairs)
+    writer.put_pairs(pairs)
     if len(timeline.ranks) > 1:
         _draw_ranks(writer, record)
 
@@ -187,7 +186,7 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
 def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
     found = rank_times(record)
     known = found[0].exchange_ns is not None
-    _title(writer, "Ranks", "slowest first" + (", by their own computing" if known else ""))
+    writer.put_title("Ranks", "slowest first" + (", by their own computing" if known else ""))
     rows = [
         (
             str(one.rank),
@@ -215,7 +214,7 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
     columns = min(_SPARK_COLUMNS, writer.width - 26)
     heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
     for machine in record.telemetry.machines[:_MOST_MACHINES]:
-        _title(writer, "Telemetry", facts.telemetry_remark(machine, _say))
+        writer.put_title("Telemetry", facts.telemetry_remark(machine, _say))
         pairs = []
         for curve in facts.telemetry_curves(machine, _say):
             several = f", device {curve.device}" if curve.device is not None and len(machine.devices) > 1 else ""
@@ -224,7 +223,7 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
         if (more := len(machine.devices) - facts.MOST_DEVICES) > 0:
             pairs.append(("", f"and {more} more devices"))
         missing = facts.telemetry_missing(machine, _say)
-        _draw_pairs(writer, pairs + [("Unavailable", f"{', '.join(names)}: {why}") for why, names in missing.items()])
+        writer.put_pairs(pairs + [("Unavailable", f"{', '.join(names)}: {why}") for why, names in missing.items()])
     if (left := len(record.telemetry.machines) - _MOST_MACHINES) > 0:
         writer.put(f"and {left} more machines", indent=2)
 
@@ -232,7 +231,7 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
 def _draw_quality(writer: TerminalWriter, record: Record) -> None:
     quality = record.quality
     said = verdict(record)
-    _title(writer, "Quality")
+    writer.put_title("Quality")
     shown = f"{quality_word(quality.name)} {shown_quality(quality)}, target {goal(quality)}: {said}"
     writer.put(writer.text(shown, VERDICT_STYLES.get(said, "")), indent=2)
     if not quality.history:
@@ -249,7 +248,7 @@ def _draw_quality(writer: TerminalWriter, record: Record) -> None:
 def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | None) -> None:
     if not record.artifacts:
         return
-    _title(writer, "Artifacts", "left by the trained model")
+    writer.put_title("Artifacts", "left by the trained model")
     for artifact in record.artifacts:
         writer.put(artifact.caption, indent=2)
         writer.put_unbroken(f"    {run_folder / artifact.file if run_folder else artifact.file}")
@@ -261,7 +260,7 @@ def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | N
 
 
 def _draw_doubts(writer: TerminalWriter, record: Record) -> None:
-    _title(writer, "Doubts", "" if record.doubts else "none")
+    writer.put_title("Doubts", "" if record.doubts else "none")
     if record.doubts:
         writer.put(writer.numbered(doubt.text for doubt in record.doubts), indent=2)
 
@@ -270,25 +269,10 @@ def draw_section(writer: TerminalWriter, section: FactSection | None, *, indent:
     """Title, sentence, named values and table, of what there is of them."""
     if section is None:
         return
-    _title(writer, section.title, section.remark)
+    writer.put_title(section.title, section.remark)
     if section.sentence:
         writer.put(section.sentence, "", indent=indent)
     if section.facts:
-        _draw_pairs(writer, [(fact.name, fact.value) for fact in section.facts], indent=indent)
+        writer.put_pairs([(fact.name, fact.value) for fact in section.facts], indent=indent)
     if section.rows:
         writer.put(writer.grid(section.heads, section.rows, section.left), indent=indent)
-
-
-def _title(writer: TerminalWriter, title: str, remark: str = "") -> None:
-    from rich.text import Text
-
-    writer.put("", Text.assemble(writer.text(title, "bold"), writer.text(f"  {remark}" if remark else "", "dim")))
-
-
-def _draw_pairs(writer: TerminalWriter, pairs: Sequence[tuple[str, str]], *, indent: int = 2) -> None:
-    drawn = writer.table(heads=False)
-    drawn.add_column(overflow="fold", style="dim", max_width=max(16, writer.width // 3))
-    drawn.add_column(overflow="fold")
-    for name, value in pairs:
-        drawn.add_row(writer.text(name), writer.text(value))
-    writer.put(drawn, indent=indent)

@@ -100,6 +100,22 @@ class TerminalWriter:
         for part in parts:
             self._console.print(Padding(self.text(part) if isinstance(part, str) else part, (0, 0, 0, indent)))
 
+    def put_title(self, title: str, remark: str = "") -> None:
+        """The head of a section, below an empty line."""
+        from rich.text import Text
+
+        self.put("", Text.assemble(self.text(title, "bold"), self.text(f"  {remark}" if remark else "", "dim")))
+
+    def put_pairs(self, pairs: Iterable[tuple[str, str]], *, indent: int = 2, folds: bool = True) -> None:
+        """Names and values; a long name is folded where it may be."""
+        drawn = self.table(heads=False)
+        widest = max(16, self.width // 3) if folds else None
+        drawn.add_column(overflow="fold", style="dim", max_width=widest, no_wrap=not folds)
+        drawn.add_column(overflow="fold")
+        for name, value in pairs:
+            drawn.add_row(self.text(name), self.text(value))
+        self.put(drawn, indent=indent)
+
     def put_unbroken(self, line: str) -> None:
         """One line as long as it is, so that a path in it can be copied."""
         self._console.print(self.text(line), soft_wrap=True)

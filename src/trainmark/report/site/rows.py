@@ -9,6 +9,7 @@ from trainmark.analysis.peaks import mfu
 from trainmark.published import names
 from trainmark.published.beside import BY_WHICH, own_rate, same_network
 from trainmark.report.html.element import Child, Markup, el
+from trainmark.report.html.frame import number_cell
 from trainmark.report.html.header import shown_verdict
 from trainmark.report.site.contents import SiteRow, SiteRun
 from trainmark.spec.audit import SEVERITIES
@@ -182,15 +183,7 @@ def tr(result: SiteResult, say: Say, *, workload: Markup | None, below: bool) ->
         _rate(result),
         _number(result.total, f"{result.item}/s" if result.item else ""),
         _number(result.mfu, "%", bad=(result.mfu or 0) > 100),
-        el(
-            "td",
-            result.quality or NOTHING,
-            [el("br"), el("span", result.reached, class_=f"verdict {result.reached_class}")]
-            if result.reached
-            else None,
-            class_="number",
-            data_key=_key(result.quality_key),
-        ),
+        _quality(result),
         _number(result.e2e_s, "s"),
         el("td", [[el("span", part, class_="whole"), " "] for part in result.settings.replace(",", ", ").split()]),
         _doubts(result),
@@ -219,34 +212,34 @@ def _name(result: SiteResult) -> Child:
     return [shown, el("small", aside), el("small", result.remark) if result.remark else None]
 
 
+def _quality(result: SiteResult) -> Markup:
+    reached = el("span", result.reached, class_=f"verdict {result.reached_class}")
+    shown = [result.quality or NOTHING, [el("br"), reached] if result.reached else None]
+    return number_cell(shown, result.quality_key)
+
+
 def _rate(result: SiteResult) -> Markup:
     if result.rate is None:
-        return el("td", NOTHING, class_="number")
-    beside = " ".join(part for part in (f"{result.item}/s" if result.item else "", result.spread) if part)
+        return number_cell(NOTHING, None)
     lesser = result.metric if result.metric != BY_WHICH[0] else ""
-    return el(
-        "td",
-        number(result.rate),
-        el("small", " ".join(part for part in (beside, lesser) if part)),
-        class_="number",
-        data_key=_key(result.rate),
-    )
+    beside = (f"{result.item}/s" if result.item else "", result.spread, lesser)
+    return number_cell([number(result.rate), el("small", " ".join(filter(None, beside)))], result.rate)
 
 
 def _number(value: float | None, unit: str, *, bad: bool = False) -> Markup:
     if value is None:
-        return el("td", NOTHING, class_="number")
+        return number_cell(NOTHING, None)
     small = el("small", unit) if len(unit) > 3 else None
     shown = number(value) if small or not unit else f"{number(value)} {unit}"
-    return el("td", shown, small, class_="number bad" if bad else "number", data_key=_key(value))
+    return number_cell([shown, small], value, "number bad" if bad else "number")
 
 
 def _doubts(result: SiteResult) -> Markup:
     if result.doubts is None:
-        return el("td", NOTHING, class_="number")
+        return number_cell(NOTHING, None)
     told = "\n".join(result.doubts) or None
     count = el("span", str(len(result.doubts)), data_tip=told, tabindex=0 if told else None)
-    return el("td", count, class_="number", data_key=str(len(result.doubts)))
+    return number_cell(count, len(result.doubts))
 
 
 def _audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
@@ -270,10 +263,6 @@ def word(severity: str, say: Say) -> str:
         "note": say("note"),
         "passed": say("no findings"),
     }[severity]
-
-
-def _key(value: float | None) -> str | None:
-    return None if value is None else f"{value:.9g}"
 
 
 def fastest(results: Sequence[SiteResult]) -> SiteResult | None:
