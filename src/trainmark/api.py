@@ -359,7 +359,7 @@ def report(
     `publish` replaces hosts, users, paths and serials, so that the report can be shared. `price` is what a device costs
     an hour; by default what the site's file says, and nothing in a report to be shared.
     """
-    from trainmark.report import output
+    from trainmark.report import output, page
     from trainmark.spec import site
 
     kept = _store(store)
@@ -371,7 +371,7 @@ def report(
         from trainmark.report.publish import publishable
 
         shown = list(publishable(shown).records)
-    folders = output.run_folders(chosen, kept)
+    folders = page.run_folders(chosen, kept)
     if price is None and not publish:
         price = site.load().price
     text = output.render(format, shown, store=kept, language=language, folders=folders, published=publish, price=price)

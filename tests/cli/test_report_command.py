@@ -15,7 +15,7 @@ from records import a_vocoder_record, make_record, renamed
 
 from trainmark.cli import report, run as run_command
 from trainmark.launch.session import Result
-from trainmark.report import output
+from trainmark.report.page import leave_page
 from trainmark.spec.artifact import Artifact
 from trainmark.spec.errors import NotReadyError, UsageError
 from trainmark.spec.record import Record
@@ -164,11 +164,11 @@ def a_run_with_a_picture(store: Store) -> Record:
 
 def test_a_run_leaves_a_page_with_what_it_made(store: Store) -> None:
     record = a_run_with_a_picture(store)
-    page = output.leave_page([make_record(), record], store)
+    page = leave_page([make_record(), record], store)
     assert page == store.folder / "reports" / "pictured-0001.html"
     text = page.read_text(encoding="utf-8")
     assert "data:image/png;base64," in text
-    assert output.leave_page([record], store) == page
+    assert leave_page([record], store) == page
 
 
 def test_a_page_that_cannot_be_made_fails_no_run(store: Store, capsys: Capture) -> None:

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 from records import make_record
 
-from trainmark.published import library
-from trainmark.published.beside import doubts, nearest, same_network, speeds
+from trainmark.published import audit, library, shipped
+from trainmark.published.beside import nearest, same_network, speeds
+from trainmark.published.page import PublishedPage
 from trainmark.spec.record import Record
 
 FULL_SIZE = {"flops": {"per_item": 24.5e9}, "device": {"name": "AMD EPYC"}}
@@ -36,17 +37,26 @@ def test_a_row_is_taken_by_one_device_and_by_the_purest_throughput_it_gives() ->
 def test_the_row_most_like_the_run_is_chosen() -> None:
     found = nearest(a_run(), speeds(ROWS))
     assert found is not None and found.row.name == "published:flagperf-a100-resnet50-1x1-fp32-bs256"
-    assert [finding.name for finding in found.findings] == ["mfu"] and not found.is_wrong
+    assert [finding.check for finding in found.row.findings] == ["mfu"] and not found.row.is_wrong
 
 
 def test_a_row_the_audit_calls_wrong_is_taken_only_where_there_is_no_other() -> None:
     [row] = [row for row in ROWS if row.name.endswith("1x1-fp32-bs256")]
-    wrong = dataclasses.replace(row, name="published:wrong", p_core=7990.0)
-    assert doubts([wrong])["published:wrong"][0].verdict == "failed"
+    false = dataclasses.replace(row, name="published:wrong", p_core=7990.0, findings=())
+    [wrong] = audit.add_findings(PublishedPage(title="x", rows=(false,))).rows
+    assert wrong.is_wrong and wrong.findings[0].check == "mfu"
     alone = nearest(a_run(), speeds([wrong]))
-    assert alone is not None and alone.is_wrong
+    assert alone is not None and alone.row == wrong
     beside_another = nearest(a_run(), speeds([wrong, *ROWS]))
     assert beside_another is not None and beside_another.row.name != "published:wrong"
+
+
+def test_shipped_findings_are_what_the_audit_finds_now() -> None:
+    rows = shipped.rows()
+    bare = [dataclasses.replace(row, findings=()) for row in rows]
+    found = audit.with_findings(bare, audit.find_doubts(audit.by_source(bare)))
+    assert found == rows, "run scripts/published_findings.py"
+    assert {finding.verdict for row in rows for finding in row.findings} == {"wrong", "doubtful"}
 
 
 def test_a_run_that_is_not_valid_is_held_against_nothing() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trainmark.published import imported, library, read
+from trainmark.published.audit import add_findings
 from trainmark.published.page import PublishedPage
 from trainmark.spec.errors import NotReadyError
 
@@ -22,20 +23,36 @@ TEXT = """\
 
 
 def keep(store: Path, text: str = TEXT, name: str = "page.md", day: str = "2026-11-16") -> imported.Kept:
-    page = read.read(text, name=name)
+    page = add_findings(read.read(text, name=name))
     return imported.keep(store, page, content=text.encode(), day=day)
 
 
 def test_what_is_kept_is_read_back_with_the_day_it_was_imported(tmp_path: Path) -> None:
     keep(tmp_path)
     found = imported.rows(tmp_path)
-    wanted = read.read(TEXT, name="page.md").rows
+    wanted = add_findings(read.read(TEXT, name="page.md")).rows
     assert [replace(row, source=wanted[0].source) for row in found] == list(wanted)
     assert {(row.source.title, row.source.address, row.source.date) for row in found} == {
         ("vit", "page.md", "imported 2026-11-16")
     }
     assert all(imported.is_imported(row) for row in found)
     assert not any(imported.is_imported(row) for row in library.rows())
+
+
+def test_what_the_audit_finds_at_the_import_is_kept_with_the_row(tmp_path: Path) -> None:
+    keep(tmp_path, TEXT.replace("| tf32 | bs=64 | | 10 | 11 | 12 |", "| fp32 | bs=64 | | 10 | 11 | 9000 |"))
+    other, wrong = imported.rows(tmp_path)
+    assert not other.is_wrong
+    assert wrong.is_wrong
+
+
+def test_a_page_imported_by_an_earlier_version_has_no_findings(tmp_path: Path) -> None:
+    path = keep(tmp_path).path
+    document = json.loads(path.read_text())
+    for row in document["rows"]:
+        del row["findings"]
+    path.write_text(json.dumps(document))
+    assert [row.findings for row in imported.rows(tmp_path)] == [(), ()]
 
 
 def test_the_same_page_again_changes_nothing_whatever_its_name(tmp_path: Path) -> None:

@@ -206,6 +206,7 @@ def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
     from trainmark import __version__
     from trainmark.report import fleet_view, output
     from trainmark.report.html import fleet_page
+    from trainmark.report.page import keep_page
     from trainmark.spec.language import by_locale
 
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
@@ -224,4 +225,4 @@ def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
     if args.html is None and fleet.workload:
         created = fleet.created[:19].replace(":", "")
         name = f"fleet-{fleet.workload}-{fleet.recipe_name}-{created}-{len(fleet.hosts)}-hosts.html"
-        show(f"page: {output.keep_page(name, page, store)}")
+        show(f"page: {keep_page(name, page, store)}")

@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from datetime import datetime, timezone
 
     from trainmark.published import imported
+    from trainmark.published.audit import add_findings
     from trainmark.published.found import found_pages
     from trainmark.spec.errors import UsageError
     from trainmark.store.store import default_folder
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     found: list[tuple[str, PublishedPage, Kept | None]] = []
     for one in pages:
         keeps = bool(one.page.rows) and not args.dry_run
-        kept = imported.keep(store, one.page, content=one.content, day=day) if keeps else None
+        kept = imported.keep(store, add_findings(one.page), content=one.content, day=day) if keeps else None
         found.append((one.name, one.page, kept))
     _show(found, as_json=args.json)
     _tell(found)

@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.report import output
+    from trainmark.published.beside import rows_beside
+    from trainmark.report import output, page
     from trainmark.spec import escape
     from trainmark.spec.errors import UsageError
     from trainmark.spec.whole_files import is_stream
@@ -78,8 +79,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         records, rows = _followed(args, store), []
     if args.published:
-        rows = [*rows, *(row for row in output.rows_beside(records, store) if row not in rows)]
-    folders = output.run_folders(records, store)
+        rows = [*rows, *(row for row in rows_beside(records, store.folder) if row not in rows)]
+    folders = page.run_folders(records, store)
     if args.publish:
         records = _published(records, labels=args.labels)
     if rows and form not in WITH_ROWS:
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     if out is not None:
         output.write(out, text, store)
     elif form == "html":
-        out = output.keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
+        out = page.keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
     if out is None:
         screen = console()
         screen.file.write(escape.fitted(text, screen.encoding))

@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False) -> None:
     from trainmark.analysis.priced import priced
-    from trainmark.report import describe, formats, headline, output, table
+    from trainmark.published.beside import rows_beside
+    from trainmark.report import describe, formats, headline, table
     from trainmark.spec import site
 
     # of a run that never made a step, what went wrong is all there is to say
@@ -75,7 +76,7 @@ def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False
         print()
     elif records:
         price = site.load().price
-        told = (*headline.sentences(records, output.rows_beside(records, store)), *result.left_out)
+        told = (*headline.sentences(records, rows_beside(records, store.folder)), *result.left_out)
         sys.stdout.write(table.render([priced(record, price) for record in records], sentences=told, **look(console())))
         for record in records:
             sys.stdout.write(describe.describe_profile(record, **look(console())))
@@ -101,11 +102,11 @@ def resume_command(record: Record, store: Store) -> str | None:
 
 def _page(records: Sequence[Record], store: Store) -> str | None:
     """Where the page of these runs was left; where it could not be, says so and fails nothing."""
-    from trainmark.report import output
+    from trainmark.report import page
     from trainmark.spec import escape, site
 
     try:
-        return str(output.leave_page(records, store, site.load().price))
+        return str(page.leave_page(records, store, site.load().price))
     except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
         say(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
         return None

@@ -186,8 +186,8 @@ def _dump(document: VerifyDocument, found: Parity | None) -> None:
 
 
 def _page(document: VerifyDocument, found: Parity, store: Store) -> Path:
-    from trainmark.report import output
     from trainmark.report.html import parity_page
+    from trainmark.report.page import keep_page
     from trainmark.spec.language import chosen
 
-    return output.keep_page(f"{document.verify_id}.html", parity_page.render(document, found, language=chosen()), store)
+    return keep_page(f"{document.verify_id}.html", parity_page.render(document, found, language=chosen()), store)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from trainmark.published import audit_rows, audit_tables, audit_words
 from trainmark.published.page import PublishedPage
-from trainmark.spec.audit import Audit, look, not_checked
+from trainmark.spec.audit import SEVERITIES, Audit, by_gravity, look, not_checked
 from trainmark.spec.checks import CheckResult
-from trainmark.spec.published_row import PublishedRow
+from trainmark.spec.published_row import PublishedRow, RowFinding
 
 CHECKS = (*audit_rows.CHECKS, *audit_tables.CHECKS, *audit_words.CHECKS)
 
@@ -36,3 +37,34 @@ def by_source(rows: Iterable[PublishedRow]) -> list[PublishedPage]:
     for row in rows:
         pages.setdefault((row.source.title, row.source.address), []).append(row)
     return [PublishedPage(title=title, rows=tuple(members)) for (title, _), members in pages.items()]
+
+
+def find_doubts(pages: Iterable[PublishedPage]) -> Mapping[str, tuple[CheckResult, ...]]:
+    """What is wrong or doubtful in rows, by the row's name, the gravest first."""
+    found: dict[str, list[CheckResult]] = {}
+    for page in pages:
+        for check in audit_page(page):
+            for finding in check.findings:
+                if finding.verdict in ("failed", "doubt"):
+                    found.setdefault(finding.subject, []).append(finding)
+    return {name: tuple(by_gravity(all_of)) for name, all_of in found.items()}
+
+
+def add_findings(page: PublishedPage) -> PublishedPage:
+    """The page with what its audit finds kept on each row, so that nobody who reads the row has to audit it again."""
+    return replace(page, rows=with_findings(page.rows, find_doubts([page])))
+
+
+def with_findings(
+    rows: Sequence[PublishedRow], doubts: Mapping[str, tuple[CheckResult, ...]]
+) -> tuple[PublishedRow, ...]:
+    return tuple(
+        replace(
+            row,
+            findings=tuple(
+                RowFinding(verdict=SEVERITIES[one.verdict], check=one.name, sentence=one.sentence)
+                for one in doubts.get(row.name, ())
+            ),
+        )
+        for row in rows
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainmark.analysis.peaks import flops_per_item
-from trainmark.published.audit import audit_page, by_source
-from trainmark.spec.checks import CheckResult
+from trainmark.published import imported, shipped
 from trainmark.spec.metrics import THROUGHPUTS
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
@@ -28,36 +28,23 @@ class PublishedSpeed:
     """Which throughput the page gives; a run is held against it by the same one."""
     rate: float
     """Of one device."""
-    findings: tuple[CheckResult, ...] = ()
-    """Why the audit calls the row wrong or doubtful, the gravest first; none where it is sound."""
 
-    @property
-    def is_wrong(self) -> bool:
-        return any(finding.verdict == "failed" for finding in self.findings)
+
+def rows_beside(records: Iterable[Record], store_folder: Path) -> list[PublishedRow]:
+    """Published rows of the same workloads, those that were imported here among them."""
+    workloads = {record.plan.workload for record in records}
+    return [row for row in (*shipped.rows(), *imported.rows(store_folder)) if row.workload in workloads]
 
 
 def speeds(rows: Sequence[PublishedRow]) -> list[PublishedSpeed]:
     """Of every row that gives a throughput."""
-    doubted = doubts(rows)
     found = []
     for row in rows:
         metric = next((name for name in BY_WHICH if getattr(row, name)), None)
         if metric is not None and row.devices:
             rate = getattr(row, metric) / row.devices
-            found.append(PublishedSpeed(row=row, metric=metric, rate=rate, findings=doubted.get(row.name, ())))
+            found.append(PublishedSpeed(row=row, metric=metric, rate=rate))
     return found
-
-
-def doubts(rows: Iterable[PublishedRow]) -> Mapping[str, tuple[CheckResult, ...]]:
-    """What the audit finds wrong or doubtful, by the row's name."""
-    found: dict[str, list[CheckResult]] = {}
-    for page in by_source(rows):
-        for check in audit_page(page):
-            for finding in check.findings:
-                if finding.verdict in ("failed", "doubt"):
-                    found.setdefault(finding.subject, []).append(finding)
-    gravest_first = {name: sorted(all_of, key=lambda one: one.verdict != "failed") for name, all_of in found.items()}
-    return {name: tuple(all_of) for name, all_of in gravest_first.items()}
 
 
 def own_rate(record: Record, metric: str) -> float | None:
@@ -91,7 +78,7 @@ def nearest(record: Record, published: Iterable[PublishedSpeed]) -> PublishedSpe
     def distance(speed: PublishedSpeed) -> tuple[bool, int, bool, bool, float]:
         row = speed.row
         return (
-            speed.is_wrong,
+            row.is_wrong,
             BY_WHICH.index(speed.metric),
             as_labelled(row.precision) != record.precision,
             row.topology != record.plan.topology,

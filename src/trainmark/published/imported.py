@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from trainmark.published import library
+from trainmark.published import shipped
 from trainmark.published.names import UNKNOWN
 from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
 from trainmark.spec.published_row import PREFIX, PublishedRow
@@ -90,7 +90,7 @@ def contents(store_folder: Path) -> ImportedPages:
             damaged.append(f"imported page {path} is left out: {error.strerror}")
         except (ValueError, RecursionError, UsageError) as error:
             damaged.append(f"imported page {path} is left out: it is damaged ({type(error).__name__}: {error})")
-    taken = {row.name for row in library.rows()}
+    taken = {row.name for row in shipped.rows()}
     named = []
     for _, stem, page in sorted(found, key=lambda entry: entry[:2]):
         for row in page:

@@ -1,16 +1,15 @@
-"""The library of published rows that comes with trainmark."""
+"""The library of published rows: those of what trainmark trains, and how other trainings scaled."""
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 
 from trainmark.analysis.forecast import clusters
+from trainmark.published import shipped
 from trainmark.spec.errors import UsageError, nearest
 from trainmark.spec.published_row import PREFIX, PublishedDetail, PublishedRow, Source
 
@@ -26,22 +25,22 @@ MLPERF_REMARK = (
 def rows(workload: str | None = None) -> tuple[PublishedRow, ...]:
     """The rows of what trainmark trains, or those of one training, whichever it is."""
     if workload is None:
-        return _all_rows()
+        return shipped.rows()
     if workload.casefold() not in (known := workloads()):
         raise UsageError(f"no published rows of {workload!r}; {nearest(workload, known)}")
-    return tuple(row for row in (*_all_rows(), *further_rows()) if row.workload == workload.casefold())
+    return tuple(row for row in (*shipped.rows(), *further_rows()) if row.workload == workload.casefold())
 
 
 def workloads() -> tuple[str, ...]:
     """What there are published rows of."""
-    return tuple(dict.fromkeys(row.workload for row in (*_all_rows(), *further_rows())))
+    return tuple(dict.fromkeys(row.workload for row in (*shipped.rows(), *further_rows())))
 
 
 @cache
 def further_rows() -> tuple[PublishedRow, ...]:
     """How other trainings scaled: FlagPerf's pages by the names of their cases, MLPerf's results as `mlperf-NAME`."""
     found: list[PublishedRow] = []
-    pages = {row.source.address.rpartition("/training/")[2].removesuffix("/README.md") for row in _all_rows()}
+    pages = {row.source.address.rpartition("/training/")[2].removesuffix("/README.md") for row in shipped.rows()}
     taken: Counter[str] = Counter()
     for entry in clusters.table():
         if entry["round"] == "flagperf" and f"{entry['submitter']}/{entry['benchmark']}" in pages:
@@ -116,47 +115,3 @@ def _mlperf(round_: str, submitter: str, benchmark: str) -> Source:
 def _maker(accelerator: str) -> str:
     word = accelerator.split()[0].casefold()
     return {"habana": "intel"}.get(word, word)
-
-
-@cache
-def _all_rows() -> tuple[PublishedRow, ...]:
-    sources = {
-        entry["key"]: Source(title=entry["title"], address=entry["address"], date=entry["date"] or None)
-        for entry in _table("published_sources.csv")
-    }
-    return tuple(_row(entry, sources) for entry in _table("published.csv"))
-
-
-def _row(entry: Mapping[str, str], sources: Mapping[str, Source]) -> PublishedRow:
-    def number(name: str) -> float | None:
-        return float(entry[name]) if entry[name] else None
-
-    return PublishedRow(
-        name=PREFIX + entry["name"],
-        source=sources[entry["source"]],
-        vendor=entry["vendor"],
-        device=entry["device"],
-        workload=entry["workload"],
-        topology=entry["topology"],
-        precision=entry["precision"],
-        fix_hp=entry["fix_hp"] or None,
-        batch_per_device=int(entry["batch_per_device"]) if entry["batch_per_device"] else None,
-        item=entry["item"] or None,
-        e2e_time_s=number("e2e_time_s"),
-        p_whole=number("p_whole"),
-        p_train=number("p_train"),
-        p_core=number("p_core"),
-        quality_name=entry["quality_name"] or None,
-        quality_unit=entry["quality_unit"] or None,
-        quality=number("quality"),
-        target=number("target"),
-        better=entry["better"] or None,
-        mem_used_gib=number("mem_used_gib"),
-        mem_total_gib=number("mem_total_gib"),
-        remark=entry["remark"] or None,
-    )
-
-
-def _table(file: str) -> list[dict[str, str]]:
-    text = files("trainmark.published").joinpath(file).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import PurePath
 
 from trainmark import workloads
-from trainmark.published import library
+from trainmark.published import shipped
 from trainmark.published.cells import key, tidy
 from trainmark.spec.published_row import PREFIX, PublishedRow
 
@@ -137,12 +137,12 @@ def page_name(name: str) -> str:
 @lru_cache(maxsize=1000)
 def item(workload: str) -> str | None:
     """What throughput counts."""
-    return next((row.item for row in library.rows() if row.workload == workload and row.item), None)
+    return next((row.item for row in shipped.rows() if row.workload == workload and row.item), None)
 
 
 @lru_cache(maxsize=1000)
 def quality(workload: str, name: str) -> PublishedQuality:
-    for row in library.rows():
+    for row in shipped.rows():
         if row.workload == workload and row.quality_name is not None and key(row.quality_name) == key(name):
             return PublishedQuality(unit=row.quality_unit, target=row.target, better=row.better)
     return PublishedQuality(unit=None, target=None, better=None)
@@ -192,7 +192,7 @@ def device(text: str) -> DeviceName:
     name, found = tidy(text), ""
     while maker := next((maker for maker in _makers() if maker.words.match(name)), None):
         found, name = found or maker.vendor, maker.words.sub("", name, count=1)
-    known = {key(short_device(row.device)): row.vendor for row in library.rows()}
+    known = {key(short_device(row.device)): row.vendor for row in shipped.rows()}
     by_card = next((maker.vendor for maker in _makers() if maker.cards.match(name)), "")
     return DeviceName(vendor=found or known.get(key(short_device(name)), by_card), name=name)
 

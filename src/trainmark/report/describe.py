@@ -113,8 +113,7 @@ def _draw_identity(writer: TerminalWriter, record: Record) -> None:
             _("{status}: {ended}").format(status=_(record.status), ended=translate_ending(record.ended, _)), style
         ),
     )
-    _draw_pairs(
-        writer,
+    writer.put_pairs(
         [
             (_("run"), record.run_id),
             (_("created"), record.created),
@@ -130,7 +129,7 @@ def _draw_phases(writer: TerminalWriter, record: Record) -> None:
     if not found:
         return
     whole, columns = found[0].ns or 1, max(6, min(_BAR_COLUMNS, writer.width - 58))
-    _title(writer, _("Where the time went"), _("as the slowest rank saw it"))
+    writer.put_title(_("Where the time went"), _("as the slowest rank saw it"))
     drawn = writer.table(heads=False)
     drawn.add_column(no_wrap=True)
     for _column in range(2):
@@ -161,7 +160,7 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
     every_s = [(wait + compute) / 1e9 for wait, compute in zip(slowest.wait_ns, slowest.compute_ns, strict=False)]
     counted_steps = max(0, timeline.steps - warmup)
     remark = _("{steps} done, {counted} counted").format(steps=len(every_s), counted=counted_steps)
-    _title(writer, _("Steps"), remark)
+    writer.put_title(_("Steps"), remark)
     columns = min(_SPARK_COLUMNS, writer.width - 14)
     heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
     counted = timeline.step_s if timeline.step_s.size else np.asarray(every_s)
@@ -191,7 +190,7 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
     loss = [float(value) for value in record.loss if value is not None and value == value]
     if loss:
         pairs += [(_("loss"), spark(loss, columns, heights)), ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}")]
-    _draw_pairs(writer, pairs)
+    writer.put_pairs(pairs)
     if len(timeline.ranks) > 1:
         _draw_ranks(writer, record)
 
@@ -199,7 +198,7 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
 def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
     found = rank_times(record)
     known = found[0].exchange_ns is not None
-    _title(writer, _("Ranks"), _("slowest first") + (_(", by their own computing") if known else ""))
+    writer.put_title(_("Ranks"), _("slowest first") + (_(", by their own computing") if known else ""))
     rows = [
         (
             str(one.rank),
@@ -235,7 +234,7 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
     columns = min(_SPARK_COLUMNS, writer.width - 26)
     heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
     for machine in record.telemetry.machines[:_MOST_MACHINES]:
-        _title(writer, _("Telemetry"), facts.telemetry_remark(machine, _))
+        writer.put_title(_("Telemetry"), facts.telemetry_remark(machine, _))
         pairs = []
         for curve in facts.telemetry_curves(machine, _):
             several = ""
@@ -246,9 +245,7 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
         if (more := len(machine.devices) - facts.MOST_DEVICES) > 0:
             pairs.append(("", _("and {more} more devices").format(more=more)))
         missing = facts.telemetry_missing(machine, _)
-        _draw_pairs(
-            writer, pairs + [(_("Unavailable"), f"{', '.join(names)}: {why}") for why, names in missing.items()]
-        )
+        writer.put_pairs(pairs + [(_("Unavailable"), f"{', '.join(names)}: {why}") for why, names in missing.items()])
     if (left := len(record.telemetry.machines) - _MOST_MACHINES) > 0:
         writer.put(_("and {left} more machines").format(left=left), indent=2)
 
@@ -256,7 +253,7 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
 def _draw_quality(writer: TerminalWriter, record: Record) -> None:
     quality = record.quality
     said = verdict(record)
-    _title(writer, _("Quality"))
+    writer.put_title(_("Quality"))
     shown = _("{quality} {value}, target {goal}: {verdict}").format(
         quality=quality_word(quality.name), value=shown_quality(quality), goal=goal(quality), verdict=_(said)
     )
@@ -275,7 +272,7 @@ def _draw_quality(writer: TerminalWriter, record: Record) -> None:
 def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | None) -> None:
     if not record.artifacts:
         return
-    _title(writer, _("Artifacts"), _("left by the trained model"))
+    writer.put_title(_("Artifacts"), _("left by the trained model"))
     for artifact in record.artifacts:
         writer.put(artifact.caption, indent=2)
         writer.put_unbroken(f"    {run_folder / artifact.file if run_folder else artifact.file}")
@@ -287,7 +284,7 @@ def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | N
 
 
 def _draw_doubts(writer: TerminalWriter, record: Record) -> None:
-    _title(writer, _("Doubts"), "" if record.doubts else _("none"))
+    writer.put_title(_("Doubts"), "" if record.doubts else _("none"))
     if record.doubts:
         writer.put(writer.numbered(translate_doubt(doubt, _) for doubt in record.doubts), indent=2)
 
@@ -296,25 +293,10 @@ def draw_section(writer: TerminalWriter, section: FactSection | None, *, indent:
     """Title, sentence, named values and table, of what there is of them."""
     if section is None:
         return
-    _title(writer, section.title, section.remark)
+    writer.put_title(section.title, section.remark)
     if section.sentence:
         writer.put(section.sentence, "", indent=indent)
     if section.facts:
-        _draw_pairs(writer, [(fact.name, fact.value) for fact in section.facts], indent=indent)
+        writer.put_pairs([(fact.name, fact.value) for fact in section.facts], indent=indent)
     if section.rows:
         writer.put(writer.grid(section.heads, section.rows, section.left), indent=indent)
-
-
-def _title(writer: TerminalWriter, title: str, remark: str = "") -> None:
-    from rich.text import Text
-
-    writer.put("", Text.assemble(writer.text(title, "bold"), writer.text(f"  {remark}" if remark else "", "dim")))
-
-
-def _draw_pairs(writer: TerminalWriter, pairs: Sequence[tuple[str, str]], *, indent: int = 2) -> None:
-    drawn = writer.table(heads=False)
-    drawn.add_column(overflow="fold", style="dim", max_width=max(16, writer.width // 3))
-    drawn.add_column(overflow="fold")
-    for name, value in pairs:
-        drawn.add_row(writer.text(name), writer.text(value))
-    writer.put(drawn, indent=indent)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import workloads
-from trainmark.analysis.forecast.outcome import ForecastOutcome
 from trainmark.spec import links, loss_bands, metrics as definitions
 from trainmark.spec.format import NOTHING, links_summary, number, plus_minus
 from trainmark.spec.labels import tag_words
@@ -19,6 +18,9 @@ from trainmark.spec.precision import said_of_inside, said_of_products
 from trainmark.spec.record import Record, translate_coverage
 from trainmark.spec.telemetry import MachineTelemetry, Series
 from trainmark.spec.topology import Topology
+
+if TYPE_CHECKING:
+    from trainmark.analysis.forecast.outcome import ForecastOutcome
 
 MOST_DEVICES = 8
 """Whose curves are drawn of one machine."""

@@ -101,9 +101,9 @@ def beside_published(record: Record, published: Iterable[PublishedSpeed], say: S
         return ""
     several = Topology.parse(record.plan.topology).devices > 1 or Topology.parse(found.row.topology).devices > 1
     by = say("{metric} a device").format(metric=found.metric) if several else found.metric
-    if found.findings:
+    if found.row.findings:
         by = say("{metric}, a row the audit calls {word}").format(
-            metric=by, word=say("wrong") if found.is_wrong else say("doubtful")
+            metric=by, word=say("wrong") if found.row.is_wrong else say("doubtful")
         )
     words = {"times": number_of_times(own, found.rate), "device": names.short_device(found.row.device), "by": by}
     if max(own, found.rate) / min(own, found.rate) < ALIKE_WITHIN:

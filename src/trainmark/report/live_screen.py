@@ -261,12 +261,7 @@ def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
         pairs.append(("elapsed", duration(live.elapsed_s)))
     if live.left_s is not None:
         pairs.append(("left", _left(live)))
-    drawn = writer.table(heads=False)
-    drawn.add_column(no_wrap=True, style="dim")
-    drawn.add_column(overflow="fold")
-    for name, value in pairs:
-        drawn.add_row(writer.text(name), writer.text(value))
-    writer.put(drawn)
+    writer.put_pairs(pairs, indent=0, folds=False)
     if live.note:
         writer.put(writer.text(live.note, "bold red" if live.failure or live.gone else "yellow"))
     return writer.drawn()

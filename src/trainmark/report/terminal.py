@@ -99,6 +99,22 @@ class TerminalWriter:
         for part in parts:
             self._console.print(Padding(self.text(part) if isinstance(part, str) else part, (0, 0, 0, indent)))
 
+    def put_title(self, title: str, remark: str = "") -> None:
+        """The head of a section, below an empty line."""
+        from rich.text import Text
+
+        self.put("", Text.assemble(self.text(title, "bold"), self.text(f"  {remark}" if remark else "", "dim")))
+
+    def put_pairs(self, pairs: Iterable[tuple[str, str]], *, indent: int = 2, folds: bool = True) -> None:
+        """Names and values; a long name is folded where it may be."""
+        drawn = self.table(heads=False)
+        widest = max(16, self.width // 3) if folds else None
+        drawn.add_column(overflow="fold", style="dim", max_width=widest, no_wrap=not folds)
+        drawn.add_column(overflow="fold")
+        for name, value in pairs:
+            drawn.add_row(self.text(name), self.text(value))
+        self.put(drawn, indent=indent)
+
     def put_unbroken(self, line: str) -> None:
         """One line as long as it is, so that a path in it can be copied."""
         self._console.print(self.text(line), soft_wrap=True)
@@ -161,25 +177,31 @@ def draw(writer: TerminalWriter, table: TableModel) -> None:
 def plain_table(writer: TerminalWriter, table: TableModel) -> Table | None:
     """The table with no more than a line below its heads, or None where the terminal is too narrow for it."""
     widths = _column_widths(writer, table, writer.width - 2 * (len(table.columns) - 1))
-    if not widths:
-        return None
-    drawn = writer.table()
-    for column, width in zip(table.columns, widths, strict=True):
-        drawn.add_column(_head(writer, column, width), justify=_side(column), width=width, overflow="fold")
-    for row in _drawn_rows(writer, table, widths):
-        drawn.add_row(*row)
+    return _filled(writer, writer.table(), table, widths, _drawn_rows(writer, table, widths)) if widths else None
+
+
+def _filled(
+    writer: TerminalWriter,
+    drawn: Table,
+    shown: TableModel,
+    widths: Sequence[int],
+    rows: Iterable[Sequence[Text]],
+    *,
+    apart: bool = False,
+) -> Table:
+    """A table with its columns and rows; `apart` draws a line between rows."""
+    for column, width in zip(shown.columns, widths, strict=True):
+        side: Literal["left", "right"] = "right" if column.right else "left"
+        drawn.add_column(_head(writer, column, width), justify=side, width=width, overflow="fold")
+    for row in rows:
+        drawn.add_row(*row, end_section=apart)
     return drawn
 
 
 def _draw_framed(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> None:
-    drawn = writer.table(framed=True)
-    for column, width in zip(shown.columns, widths, strict=True):
-        drawn.add_column(_head(writer, column, width), justify=_side(column), width=width, overflow="fold")
     rows = _drawn_rows(writer, shown, widths)
     several_lines = any("\n" in cell.plain for row in rows for cell in row)
-    for row in rows:
-        drawn.add_row(*row, end_section=several_lines)
-    writer.put(drawn)
+    writer.put(_filled(writer, writer.table(framed=True), shown, widths, rows, apart=several_lines))
 
 
 def _draw_stacked(writer: TerminalWriter, shown: TableModel) -> None:
@@ -188,22 +210,15 @@ def _draw_stacked(writer: TerminalWriter, shown: TableModel) -> None:
     count = len(numbers.columns)
     room = writer.width - 2 * count
     widths = _column_widths(writer, numbers, room) or [room // count] * count
-    heads = writer.table()
-    for column, width in zip(numbers.columns, widths, strict=True):
-        heads.add_column(_head(writer, column, width), justify=_side(column), width=width, overflow="fold")
-    writer.put(heads, indent=2)
+    writer.put(_filled(writer, writer.table(), numbers, widths, ()), indent=2)
     for labels, row in zip(shown.rows, _drawn_rows(writer, numbers, widths), strict=True):
-        drawn = writer.table(heads=False)
-        for column, width in zip(numbers.columns, widths, strict=True):
-            drawn.add_column(justify=_side(column), width=width, overflow="fold")
-        drawn.add_row(*row)
         said = [
             f"fix_hp {cell}" if column.title == "fix_hp" else str(cell)
             for column, cell in zip(shown.columns, labels, strict=True)
             if column.label
         ]
         writer.put(writer.text(" · ".join(said), labels[0].style or "bold"))
-        writer.put(drawn, indent=2)
+        writer.put(_filled(writer, writer.table(heads=False), numbers, widths, [row]), indent=2)
 
 
 def _numbers(shown: TableModel) -> TableModel:
@@ -226,10 +241,6 @@ def _kept(shown: TableModel, kept: Sequence[int]) -> TableModel:
 def _drawn_rows(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> list[tuple[Text, ...]]:
     columns = zip(shown.columns, zip(*shown.rows, strict=True), widths, strict=True)
     return list(zip(*(_column(writer, column, cells, width) for column, cells, width in columns), strict=True))
-
-
-def _side(column: Column) -> Literal["left", "right"]:
-    return "right" if column.right else "left"
 
 
 def _head(writer: TerminalWriter, column: Column, width: int) -> Text:

@@ -35,6 +35,17 @@ class PublishedDetail:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowFinding:
+    """What the audit found wrong or doubtful in a row when it was shipped or imported."""
+
+    verdict: str
+    """`wrong` or `doubtful`."""
+    check: str
+    """By its code: `mfu`, `scaling`."""
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishedRow:
     """One row of a published table. None is what the page leaves out: not published."""
 
@@ -73,6 +84,8 @@ class PublishedRow:
     framework: str | None = None
     details: tuple[PublishedDetail, ...] = ()
     """What stands in the row beside the columns above."""
+    findings: tuple[RowFinding, ...] = ()
+    """The gravest first; none where the row is sound, or was never audited."""
 
     @property
     def devices(self) -> int | None:
@@ -81,6 +94,10 @@ class PublishedRow:
             return Topology.parse(self.topology).devices
         except UsageError:
             return None
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(finding.verdict == "wrong" for finding in self.findings)
 
     @property
     def has_figures(self) -> bool:

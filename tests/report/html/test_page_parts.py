@@ -15,7 +15,7 @@ from records import doubt, make_record, make_timeline
 
 from trainmark.published import library
 from trainmark.report import breakdown
-from trainmark.report.html import axis
+from trainmark.report.html import chart
 from trainmark.report.html.artifacts import ALL_BYTES, MOST_BYTES, MOST_LATER, Room, draw, draw_later
 from trainmark.report.html.document import render
 from trainmark.report.html.element import Markup, el, joined
@@ -56,14 +56,14 @@ def test_only_the_builder_makes_markup() -> None:
 
 @given(st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=50))
 def test_an_axis_holds_all_its_values(values: list[float]) -> None:
-    found = axis.linear(values)
+    found = chart.linear(values)
     assert all(-1e-9 <= found.share(value) <= 1 + 1e-9 for value in values)
     assert 2 <= len(found.ticks) <= 13
 
 
 @given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=50))
 def test_a_logarithmic_axis_holds_all_its_values_and_has_marks(values: list[float]) -> None:
-    found = axis.logarithmic(values)
+    found = chart.logarithmic(values)
     assert all(0 <= found.share(value) <= 1 for value in values)
     assert found.ticks
     assert len(found.ticks) <= 8
@@ -73,7 +73,7 @@ def test_a_thinned_series_keeps_every_spike() -> None:
     points = [(float(step), 1.0) for step in range(100_000)]
     points[12_345] = (12_345.0, 9.0)
     points[54_321] = (54_321.0, 0.1)
-    thin = axis.thinned(points, 360)
+    thin = chart.thinned(points, 360)
     assert len(thin) <= 720
     assert {points[12_345], points[54_321]} <= set(thin)
     assert thin == sorted(thin)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from trainmark.analysis.audit_record import audit_record
-from trainmark.report.html import header, validity, waterfall
+from trainmark.analysis.record_checks import check_record
+from trainmark.report.html import curves, header, validity
 from trainmark.report.html.element import el, raw
 from trainmark.spec.language import by_locale, speaker
 from trainmark.spec.record import Record
@@ -18,7 +18,7 @@ def card(record: Record) -> str:
         el("h2", header.sentence(record, say)),
         header.facts(record, say),
         header.figures(record, say),
-        el("div", waterfall.draw(record, say), validity.card(record, audit_record(record), say), class_="pair"),
+        el("div", curves.time_spent(record, say), validity.card(record, check_record(record), say), class_="pair"),
         class_="run",
     )
     return el("div", el("style", raw(_style())), el("main", section), class_="trainmark-card")

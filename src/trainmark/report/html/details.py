@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from trainmark.analysis.forecast.outcome import ForecastOutcome
+from typing import TYPE_CHECKING
+
 from trainmark.report import facts, profile_facts
 from trainmark.report.facts import FactSection
-from trainmark.report.html import axis, line_chart
+from trainmark.report.html import chart
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
+
+if TYPE_CHECKING:
+    from trainmark.analysis.forecast.outcome import ForecastOutcome
 
 
 def precision(record: Record, say: Say) -> Markup | None:
@@ -54,21 +58,19 @@ def fill(record: Record, say: Say) -> Markup | None:
         return None
     unit = f"{record.item}/s"
     points = [(entry.batch, entry.items_per_s) for entry in fitting]
-    return line_chart.draw(
-        line_chart.Chart(
-            title=section.title,
-            said=section.sentence,
-            x=axis.doubling([entry.batch for entry in fitting]),
-            y=axis.linear([entry.items_per_s for entry in fitting], zero=True),
-            x_name=say("batch per device"),
-            y_name=unit,
-            y_unit=unit,
-            lines=[line_chart.Line(name=unit, points=points, color=4, dots=True)],
-            data=line_chart.Data(heads=list(section.heads), rows=[list(row) for row in section.rows]),
-            note=section.sentence,
-            whole_x=True,
-        ),
+    return chart.draw(
+        section.title,
+        section.sentence,
         say,
+        x=chart.doubling([entry.batch for entry in fitting]),
+        y=chart.linear([entry.items_per_s for entry in fitting], zero=True),
+        x_name=say("batch per device"),
+        y_name=unit,
+        y_unit=unit,
+        lines=[chart.Line(name=unit, points=points, color=4, dots=True)],
+        heads=list(section.heads),
+        rows=[list(row) for row in section.rows],
+        counts_x=True,
     )
 
 

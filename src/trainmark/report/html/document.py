@@ -14,16 +14,14 @@ from trainmark.report.html import (
     header,
     machine,
     published_comparison,
-    ranks,
     scaling_chart,
     summary,
     trend_chart,
     validity,
-    waterfall,
 )
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import page_footer, page_header, whole_page
-from trainmark.report.html.inputs import Detail, ReportInputs, detail
+from trainmark.report.html.frame import page_footer, page_header, skip_link, whole_page
+from trainmark.report.html.inputs import COLUMNS, FEWER_COLUMNS, MOST_OPEN, ReportInputs
 from trainmark.spec.format import device_name
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.record import Record
@@ -33,25 +31,24 @@ from trainmark.workloads import title_of
 def render(contents: ReportInputs) -> str:
     """The whole page as text, to be written as UTF-8."""
     say = speaker(contents.language)
-    drawn = detail(len(contents.records))
     # records from elsewhere may share an id, so runs are numbered
     anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
     room = artifacts.Room()
     published = beside.speeds(contents.beside)
     runs = [
-        _run(record, anchor, contents, drawn, room, published, say)
+        _run(record, anchor, contents, room, published, say)
         for record, anchor in zip(contents.records, anchors, strict=True)
     ]
     title = _title(contents, say)
     body = [
-        el("a", say("Skip to the summary"), href="#summary-title", class_="skip"),
+        skip_link(say),
         _header(title, contents, say),
         el(
             "main",
             trend_chart.draw(contents.trends, say),
             summary.draw(contents, say, anchors),
             published_comparison.draw(contents.records, published, say),
-            scaling_chart.draw(contents.records, say),
+            scaling_chart.draw(contents.records, say, contents.draw_forecast),
             runs,
         ),
         page_footer(contents.trainmark, say, say("What a word means: trainmark explain p_core")),
@@ -79,11 +76,12 @@ def _run(
     record: Record,
     anchor: str,
     contents: ReportInputs,
-    drawn: Detail,
     room: artifacts.Room,
     published: Sequence[PublishedSpeed],
     say: Say,
 ) -> Markup:
+    folded = len(contents.records) > MOST_OPEN
+    columns = FEWER_COLUMNS if folded else COLUMNS
     heading = el("h2", header.sentence(record, say))
     body: list[Child] = [
         header.lead(record, published, say),
@@ -91,17 +89,17 @@ def _run(
         header.figures(record, say),
         el(
             "div",
-            waterfall.draw(record, say),
+            curves.time_spent(record, say),
             validity.card(record, contents.checks.get(record.run_id, ()), say),
             class_="pair",
         ),
         el(
             "div",
-            curves.step_times(record, say, drawn.columns),
-            curves.loss(record, say, drawn.columns),
+            curves.step_times(record, say, columns),
+            curves.loss(record, say, columns),
             curves.quality(record, say),
             details.fill(record, say),
-            ranks.draw(record, say),
+            curves.ranks(record, say),
             details.profile(record, say),
             details.precision(record, say),
             details.outcome(contents.outcomes.get(record.run_id), say),
@@ -109,10 +107,10 @@ def _run(
         ),
         artifacts.draw(record.artifacts, contents.folders.get(record.run_id), room, say),
         artifacts.draw_later(contents.samples.get(record.run_id), room, say),
-        machine.draw(record, say, drawn.columns),
+        machine.draw(record, say, columns),
         el("div", details.folded(record, say)),
     ]
-    if drawn.folded:
+    if folded:
         # as a script's text a browser passes over it, and makes a table and charts of it only when the run is opened
         later = el("script", body, type="text/html", class_="later")
         none = el("noscript", say("Opening a run needs the page's script; a page of up to 12 runs does not."))

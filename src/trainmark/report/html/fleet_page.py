@@ -72,6 +72,10 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
 # Heat maps
 
 
+_Mark = tuple[int, int, str, str]
+"""One cell: its column and row, its class, and what is told below the pointer."""
+
+
 def _maps(fleet: Fleet, say: Say) -> Markup:
     hosts = sorted(fleet.hosts, key=lambda one: one.host)
     drawn = [_figure(say("Hosts"), say("from the median, by name"), _grid([_host_mark(one) for one in hosts]), say)]

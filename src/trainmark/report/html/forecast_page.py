@@ -10,7 +10,7 @@ from trainmark.analysis.forecast.cost import TrainingCost
 from trainmark.analysis.forecast.forecast import Forecast, forecast_next_sizes
 from trainmark.analysis.forecast.rates import RateForecast
 from trainmark.report.forecast_table import ForecastFigure, figures
-from trainmark.report.html import axis, line_chart
+from trainmark.report.html import chart
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.report.html.frame import number_cell, page_footer, page_header, sortable_table, whole_page
 from trainmark.spec.errors import UsageError
@@ -131,37 +131,33 @@ def draw_chart(found: Forecast, say: Say, *, wide: bool = False) -> Markup | Non
         high=number(interval[1]),
     )
     notes: list[Child] = [said, " ", el("span", found.basis)]
-    return line_chart.draw(
-        line_chart.Chart(
-            title=say("Forecast: {subject}").format(subject=workload_title(known.subject[0])),
-            said=said,
-            x=replace(axis.doubling(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
-            y=axis.linear([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
-            x_name=say("devices"),
-            y_name=say("{metric} of one device, {unit}").format(metric=known.metric, unit=known.unit),
-            y_unit=known.unit,
-            areas=[line_chart.Area(name=say("90 % range"), ends=area, color=1)],
-            lines=[
-                line_chart.Line(name=say("ideal"), points=ideal, color=5),
-                *_middle(measured, expected, say),
-                line_chart.Line(name=say("measured"), points=measured, dots=True, spread=spread),
-            ],
-            data=line_chart.Data(
-                heads=[
-                    say("topology"),
-                    say("devices"),
-                    known.metric,
-                    say("90 % range"),
-                    say("efficiency"),
-                    say("kind"),
-                ],
-                rows=[_chart_row(rate, say) for rate, _ in found.sizes],
-            ),
-            note=notes,
-            whole_x=True,
-            size=_WIDE if wide else line_chart.SIZE,
-        ),
+    return chart.draw(
+        say("Forecast: {subject}").format(subject=workload_title(known.subject[0])),
+        said,
         say,
+        x=replace(chart.doubling(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
+        y=chart.linear([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
+        x_name=say("devices"),
+        y_name=say("{metric} of one device, {unit}").format(metric=known.metric, unit=known.unit),
+        y_unit=known.unit,
+        areas=[chart.Area(name=say("90 % range"), ends=area, color=1)],
+        lines=[
+            chart.Line(name=say("ideal"), points=ideal, color=5),
+            *_middle(measured, expected, say),
+            chart.Line(name=say("measured"), points=measured, dots=True, spread=spread),
+        ],
+        heads=[
+            say("topology"),
+            say("devices"),
+            known.metric,
+            say("90 % range"),
+            say("efficiency"),
+            say("kind"),
+        ],
+        rows=[_chart_row(rate, say) for rate, _ in found.sizes],
+        note=notes,
+        counts_x=True,
+        size=_WIDE if wide else chart.SIZE,
     )
 
 
@@ -181,7 +177,7 @@ def _start(
 
 def _middle(
     measured: Sequence[tuple[float, float]], expected: Sequence[tuple[RateForecast, Bounds]], say: Say
-) -> list[line_chart.Line]:
+) -> list[chart.Line]:
     """The forecasts themselves, with what they keep of the ideal; none where only a range is known."""
     told = [
         (float(rate.topology.devices), rate.rate / rate.topology.devices, rate.efficiency)
@@ -193,7 +189,7 @@ def _middle(
     count, value, _ = _start(measured, expected)
     shares = ["" if kept is None else f"{100 * kept:.0f} %" for *_, kept in told]
     points = [(count, value), *((devices, middle) for devices, middle, _ in told)]
-    return [line_chart.Line(name=say("forecast"), points=points, color=1, labels=["", *shares])]
+    return [chart.Line(name=say("forecast"), points=points, color=1, labels=["", *shares])]
 
 
 def kind_word(kind: str, say: Say) -> str:

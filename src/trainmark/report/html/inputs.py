@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainmark.analysis.forecast.outcome import ForecastOutcome
-from trainmark.analysis.trend import Trend
+from trainmark.report.html.element import Markup
 from trainmark.spec.checks import CheckResult
+from trainmark.spec.language import Say
 from trainmark.spec.published_row import PublishedRow
 from trainmark.spec.record import Record
+
+if TYPE_CHECKING:
+    from trainmark.analysis.forecast.outcome import ForecastOutcome
+    from trainmark.analysis.trend import Trend
+
+DrawForecast = Callable[[Sequence[Record], Say], Markup | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +35,8 @@ class ReportInputs:
     """By run id, the folder of what its network was asked to show later."""
     outcomes: Mapping[str, ForecastOutcome] = field(default_factory=dict)
     """By run id, what earlier runs of other sizes said of it."""
+    draw_forecast: DrawForecast | None = None
+    """Draws what runs of several sizes say of the next ones; None where no forecast is asked for."""
     trends: tuple[Trend, ...] = ()
     """Numbers that were asked to be followed from run to run."""
     made: str = ""
@@ -38,21 +47,7 @@ class ReportInputs:
     """Where a page of a site leads back to."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Detail:
-    """How finely a page draws: a page of many runs must still open at once."""
-
-    columns: int
-    """Columns a long series is thinned to."""
-    folded: bool
-    """Runs are closed, and not even read by the browser, until someone opens them."""
-
-
 MOST_OPEN = 12
-"""Runs a page shows in full from the start."""
-
-
-def detail(runs: int) -> Detail:
-    if runs <= MOST_OPEN:
-        return Detail(columns=300, folded=False)
-    return Detail(columns=120, folded=True)
+"""Runs a page shows in full from the start; of more, each is closed, and not read by the browser until it is opened."""
+COLUMNS, FEWER_COLUMNS = 300, 120
+"""Columns a long series is thinned to: a page of many runs must still open at once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmark.report import facts
-from trainmark.report.html import axis, line_chart
+from trainmark.report.html import chart
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.format import number
 from trainmark.spec.language import Say
@@ -33,19 +33,19 @@ def draw(record: Record, say: Say, columns: int) -> Markup | None:
 
 def _charts(machine: MachineTelemetry, say: Say, columns: int) -> list[Markup]:
     """One for each kind of sensor, with a line for each device."""
-    charts: dict[str, tuple[str, list[line_chart.Line]]] = {}
+    charts: dict[str, tuple[str, list[chart.Line]]] = {}
     for curve in facts.telemetry_curves(machine, say):
         if curve.key == "shm_free_bytes":  # for the terminal: on a page it is one chart too many
             continue
         _, drawn = charts.setdefault(curve.word, (curve.unit, []))
         label = "" if curve.device is None else say("device {number}").format(number=curve.device)
         points = list(zip(curve.at_s, curve.values, strict=False))
-        drawn.append(line_chart.Line(name=label, points=points, color=1 if curve.device is None else len(drawn)))
+        drawn.append(chart.Line(name=label, points=points, color=1 if curve.device is None else len(drawn)))
     return [_chart(word, unit, drawn, machine, say, columns) for word, (unit, drawn) in charts.items()]
 
 
 def _chart(
-    title: str, unit: str, drawn: Sequence[line_chart.Line], machine: MachineTelemetry, say: Say, columns: int
+    title: str, unit: str, drawn: Sequence[chart.Line], machine: MachineTelemetry, say: Say, columns: int
 ) -> Markup:
     values = [value for line in drawn for _, value in line.points]
     last = max(point[0] for line in drawn for point in line.points)
@@ -53,29 +53,27 @@ def _chart(
     bands = []
     if len(machine.training_s) == 2:
         start, end = machine.training_s
-        bands.append(line_chart.Band(name=say("training"), start=start, end=end))
+        bands.append(chart.Band(name=say("training"), start=start, end=end))
     rows = []
     for line in drawn:
         of_line = [value for _, value in line.points]
         ends = (sum(of_line) / len(of_line), min(of_line), max(of_line))
         rows.append([line.name or title, *(number(value) for value in ends)])
-    return line_chart.draw(
-        line_chart.Chart(
-            title=title,
-            said=said,
-            x=axis.exact(0.0, last, count=4),
-            y=axis.linear([*values, *((0.0, 100.0) if unit == "%" else ())], zero=unit != "°C", count=4),
-            x_name=say("seconds"),
-            y_name=unit,
-            y_unit=unit,
-            lines=drawn,
-            bands=bands,
-            data=line_chart.Data(heads=["", say("mean"), say("lowest"), say("highest")], rows=rows),
-            note=said,
-            size=_SIZE,
-            columns=max(40, min(columns, 120) // len(drawn)),
-        ),
+    return chart.draw(
+        title,
+        said,
         say,
+        x=chart.exact(0.0, last, count=4),
+        y=chart.linear([*values, *((0.0, 100.0) if unit == "%" else ())], zero=unit != "°C", count=4),
+        x_name=say("seconds"),
+        y_name=unit,
+        y_unit=unit,
+        lines=drawn,
+        bands=bands,
+        heads=["", say("mean"), say("lowest"), say("highest")],
+        rows=rows,
+        size=_SIZE,
+        columns=max(40, min(columns, 120) // len(drawn)),
     )
 
 

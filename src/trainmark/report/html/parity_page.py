@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from trainmark import __version__
 from trainmark.analysis.parity import LEFT_OUT_STEPS, Parity
 from trainmark.report import verify_screen
-from trainmark.report.html import axis, line_chart
-from trainmark.report.html.axis import Point
+from trainmark.report.html import chart
+from trainmark.report.html.chart import Point
 from trainmark.report.html.element import Markup, el
-from trainmark.report.html.frame import whole_page
+from trainmark.report.html.frame import page_footer, page_header, whole_page
 from trainmark.spec.format import number
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.verify import VerifyDocument
@@ -22,8 +22,7 @@ def render(document: VerifyDocument, parity: Parity, *, language: str) -> str:
     title = say("{workload}: two chips, the same steps").format(workload=str(document.plan.get("workload", "")))
     lines = [document.sentence, *verify_screen.notes(document)]
     body = [
-        el("header", el("div", el("p", "trainmark", class_="brand"), el("h1", title)),
-           el("button", say("Light or dark"), id="theme", type="button")),
+        page_header(title, (), say),
         el(
             "main",
             el(
@@ -35,9 +34,8 @@ def render(document: VerifyDocument, parity: Parity, *, language: str) -> str:
                 class_="run",
             ),
         ),
-        el("footer", el("p", say("Made by trainmark {version} from records; nothing here was typed.").format(
-            version=__version__))),
-    ]  # fmt: skip
+        page_footer(__version__, say),
+    ]
     return whole_page(f"{title} · trainmark", body, language=language, trainmark=__version__)
 
 
@@ -48,38 +46,36 @@ def _losses(parity: Parity, say: Say) -> Markup | None:
     steps = max(len(parity.own_loss), len(parity.other_loss))
     bands = []
     if steps > LEFT_OUT_STEPS:
-        bands.append(line_chart.Band(name=say("left out by the rule of 2 %"), start=0.5, end=LEFT_OUT_STEPS + 0.5))
+        bands.append(chart.Band(name=say("left out by the rule of 2 %"), start=0.5, end=LEFT_OUT_STEPS + 0.5))
     rules = []
-    vertical = axis.linear([value for _, value in (*own, *other)])
+    vertical = chart.linear([value for _, value in (*own, *other)])
     if parity.first is not None:
         at = float(parity.first.step)
-        rules.append(line_chart.Rule(name=say("where they part"), points=((at, vertical.low), (at, vertical.high))))
+        rules.append(chart.Rule(name=say("where they part"), points=((at, vertical.low), (at, vertical.high))))
     said = say("From {first} to {last}.").format(first=number(own[0][1], 4), last=number(own[-1][1], 4))
     rows = [
         [f"{step}", *("-" if value is None else number(value, 6) for value in values)]
         for step, *values in zip(range(1, steps + 1), parity.own_loss, parity.other_loss, strict=True)
     ]
-    return line_chart.draw(
-        line_chart.Chart(
-            title=say("Training loss"),
-            said=said,
-            x=axis.exact(0, steps + 1),
-            y=vertical,
-            x_name=say("step"),
-            y_name=say("mean over all ranks"),
-            y_unit="",
-            lines=[
-                line_chart.Line(name=parity.other, points=other, color=0),
-                line_chart.Line(name=parity.own, points=own, color=3),
-            ],
-            bands=bands,
-            rules=rules,
-            data=line_chart.Data(heads=[say("step"), parity.own, parity.other], rows=rows),
-            note=said,
-            whole_x=True,
-            size=(980, 300),
-        ),
+    return chart.draw(
+        say("Training loss"),
+        said,
         say,
+        x=chart.exact(0, steps + 1),
+        y=vertical,
+        x_name=say("step"),
+        y_name=say("mean over all ranks"),
+        y_unit="",
+        lines=[
+            chart.Line(name=parity.other, points=other, color=0),
+            chart.Line(name=parity.own, points=own, color=3),
+        ],
+        bands=bands,
+        rules=rules,
+        heads=[say("step"), parity.own, parity.other],
+        rows=rows,
+        counts_x=True,
+        size=(980, 300),
     )
 
 

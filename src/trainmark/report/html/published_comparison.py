@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from trainmark.analysis.peaks import mfu
 from trainmark.published.beside import PublishedSpeed, own_rate, same_network
 from trainmark.report.headline import number_of_times
-from trainmark.report.html import axis
-from trainmark.report.html.bars import Dot, dots, ruler
+from trainmark.report.html.chart import Axis, Dot, dots, logarithmic, ruler
 from trainmark.report.html.element import Child, Markup, el
 from trainmark.spec.format import NOTHING, device_name, number, telling
 from trainmark.spec.language import Say
@@ -73,7 +72,7 @@ def _figure(workload: str, records: Sequence[Record], published: Sequence[Publis
     own = [_of_record(record, base, say) for record in alike[:_MOST_OWN]]
     others = [_of_published(speed, base, say) for speed in theirs]
     places = sorted([*own, *others], key=lambda place: -place.rate)
-    rates = axis.logarithmic([place.rate for place in places])
+    rates = logarithmic([place.rate for place in places])
     unit = say("{item}/s a device").format(item=base.item)
     doubtful = any(place.doubts for place in others)
     left_out = sum(record.plan.workload == workload for record in records) - len(own)
@@ -109,7 +108,7 @@ def _figure(workload: str, records: Sequence[Record], published: Sequence[Publis
     )  # fmt: skip
 
 
-def _row(place: _Place, axis: axis.Axis, unit: str, sources: Sequence[Source]) -> Markup:
+def _row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -> Markup:
     parts = [f"{place.name}, {place.facts}: {number(place.rate)} {unit} ({place.metric})", *place.doubts]
     parts += [part for part in (place.why, place.source.title if place.source else "") if part]
     dot = Dot(
@@ -180,9 +179,9 @@ def _of_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
     batch = f" · bs={row.batch_per_device}" if row.batch_per_device is not None else ""
     ours, used = own_rate(base, speed.metric), mfu(row)
     doubts = []
-    if speed.findings:
-        doubts.append(say("wrong by the audit") if speed.is_wrong else say("doubtful by the audit"))
-        if used is not None and any(finding.name == "mfu" for finding in speed.findings):
+    if row.findings:
+        doubts.append(say("wrong by the audit") if row.is_wrong else say("doubtful by the audit"))
+        if used is not None and any(finding.check == "mfu" for finding in row.findings):
             doubts.append(_share(used, row.precision, say))
     return _Place(
         name=row.device,
@@ -191,7 +190,7 @@ def _of_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
         metric=speed.metric,
         times=speed.rate / ours if ours else None,
         doubts=tuple(doubts),
-        why=" ".join(finding.sentence for finding in speed.findings),
+        why=" ".join(finding.sentence for finding in row.findings),
         source=row.source,
     )
 

@@ -1,4 +1,4 @@
-"""Charts of how much more devices brought, against the ideal line, and of what that says of the next sizes."""
+"""Charts of how much more devices brought, against the ideal line."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
-from trainmark.report.html import axis, line_chart
+from trainmark.report.html import chart
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.forecast_page import draw_next_sizes
+from trainmark.report.html.inputs import DrawForecast
 from trainmark.spec.format import NOTHING, number, telling
 from trainmark.spec.language import Say
 from trainmark.spec.record import Record
 from trainmark.workloads import title
 
 
-def draw(records: Sequence[Record], say: Say) -> Markup | None:
-    """One chart for each group of runs that differ in their topology alone; nothing where there is none."""
+def draw(records: Sequence[Record], say: Say, draw_forecast: DrawForecast | None = None) -> Markup | None:
+    """One chart for each group of runs that differ in their topology alone; nothing where there is none.
+
+    Beside it what `draw_forecast` makes of the group's runs.
+    """
     found = all_scalings(records)
     if not found:
         return None
     by_id = {record.run_id: record for record in records}
-    charts = [(_chart(group, say), draw_next_sizes(_runs(group, by_id), say)) for group in found]
+    charts = [
+        (_chart(group, say), draw_forecast(_runs(group, by_id), say) if draw_forecast else None) for group in found
+    ]
     return el("section", el("h2", say("Scaling")), el("div", charts, class_="charts"), class_="growth")
 
 
@@ -38,54 +43,53 @@ def _chart(group: Scaling, say: Say) -> Markup:
     said = say("{topology} reaches {efficiency} of the ideal speed-up over {base}, by {metric}.").format(
         topology=last.topology, efficiency=_efficiency(last), base=base.topology, metric=group.metric
     )
-    x = replace(axis.doubling(devices), high=devices[-1] * 1.6)  # the last point's label stands behind it
+    x = replace(chart.doubling(devices), high=devices[-1] * 1.6)  # the last point's label stands behind it
     ideal = [(float(count), count / devices[0]) for count in (devices[0], devices[-1])]
     notes: list[Child] = [said, " ", el("span", " · ".join((kind, group.device, group.precision, group.recipe_name)))]
-    chart = line_chart.Chart(
-        title=title(group.workload),
-        said=said,
+    drawn = chart.draw(
+        title(group.workload),
+        said,
+        say,
         x=x,
         y=_speed_ups([point.speed_up for point in group.points], ideal[-1][1]),
         x_name=say("devices"),
         y_name=say("speed-up"),
         y_unit="×",
         lines=[
-            line_chart.Line(
+            chart.Line(
                 name=say("measured"),
                 points=[(point.topology.devices, point.speed_up) for point in group.points],
                 dots=True,
                 spread=[_spread(point, base) for point in group.points],
                 labels=["", *(f"{100 * point.efficiency.value:.0f} %" for point in group.points[1:])],
             ),
-            line_chart.Line(name=say("ideal"), points=ideal, color=5),
+            chart.Line(name=say("ideal"), points=ideal, color=5),
         ],
-        data=line_chart.Data(
-            heads=[say("topology"), say("devices"), group.metric, say("speed-up"), say("efficiency")],
-            rows=[
-                [
-                    str(point.topology),
-                    str(point.topology.devices),
-                    NOTHING
-                    if point.throughput.value is None
-                    else f"{number(point.throughput.value)} {point.throughput.unit}",
-                    number(point.speed_up),
-                    _efficiency(point),
-                ]
-                for point in group.points
-            ],
-        ),
+        heads=[say("topology"), say("devices"), group.metric, say("speed-up"), say("efficiency")],
+        rows=[
+            [
+                str(point.topology),
+                str(point.topology.devices),
+                NOTHING
+                if point.throughput.value is None
+                else f"{number(point.throughput.value)} {point.throughput.unit}",
+                number(point.speed_up),
+                _efficiency(point),
+            ]
+            for point in group.points
+        ],
         note=notes,
-        whole_x=True,
+        counts_x=True,
     )
     warnings = el("ul", [el("li", note) for note in group.notes], class_="doubts") if group.notes else None
-    return el("div", line_chart.draw(chart, say), warnings)
+    return el("div", drawn, warnings)
 
 
-def _speed_ups(values: Sequence[float], ideal: float) -> axis.Axis:
+def _speed_ups(values: Sequence[float], ideal: float) -> chart.Axis:
     """Powers of two, on the same kind of axis as the devices: only so is the ideal a straight line."""
     low, high = min(*values, 1.0) / 1.3, max(*values, ideal) * 1.3
     exponents = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-    return axis.Axis(low=low, high=high, log=True, ticks=tuple(2.0**exponent for exponent in exponents))
+    return chart.Axis(low=low, high=high, log=True, ticks=tuple(2.0**exponent for exponent in exponents))
 
 
 def _efficiency(point: Point) -> str:

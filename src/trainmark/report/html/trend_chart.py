@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
-from trainmark.analysis.trend import Trend, TrendPoint
 from trainmark.report.headline import trained
-from trainmark.report.html import axis, line_chart
+from trainmark.report.html import chart
 from trainmark.report.html.element import Markup, el
 from trainmark.spec.format import NOTHING, device_name, number, telling, with_unit
 from trainmark.spec.intervals import Bounds
 from trainmark.spec.language import Say
+
+if TYPE_CHECKING:
+    from trainmark.analysis.trend import Trend, TrendPoint
 
 _MOST_MARKS = 6
 """Revisions that have room below a chart."""
@@ -23,33 +26,34 @@ def draw(trends: Sequence[Trend], say: Say) -> Markup | None:
     """A chart for each number that is followed; nothing where there is none."""
     if not trends:
         return None
-    charts = [line_chart.draw(_chart(trend, say), say) for trend in trends]
+    charts = [_chart(trend, say) for trend in trends]
     return el("section", el("h2", say("Trend")), el("div", charts, class_="charts"), class_="growth")
 
 
-def _chart(trend: Trend, say: Say) -> line_chart.Chart:
+def _chart(trend: Trend, say: Say) -> Markup:
     points, unit = trend.points, "" if trend.unit == "-" else trend.unit
     said = _sentence(trend, say)
     spread = [telling(point.interval) for point in points]
     values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
     # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
     middle, room = median(values), 0.15 * (max(values) - min(values))
-    y = axis.linear([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
+    y = chart.linear([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
     every = -(-len(points) // _MOST_MARKS)
     marks = {float(place): _mark(points[place - 1]) for place in range(1, len(points) + 1, every)}
     record = trend.record
     steps = [place for place, point in enumerate(points, 1) if point.change is not None]
-    return line_chart.Chart(
-        title=f"{trained(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
-        said=said,
-        x=axis.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),
+    return chart.draw(
+        f"{trained(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
+        said,
+        say,
+        x=chart.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),
         x_marks=marks,
         y=y,
         x_name=say("day and revision, oldest first"),
         y_name=f"{trend.metric} {unit}".rstrip(),
         y_unit=unit,
         lines=[
-            line_chart.Line(
+            chart.Line(
                 name=trend.metric,
                 points=[(place, point.value) for place, point in enumerate(points, 1)],
                 color=0 if trend.metric == "p_core" else 4,
@@ -60,32 +64,29 @@ def _chart(trend: Trend, say: Say) -> line_chart.Chart:
             )
         ],
         rules=[
-            line_chart.Rule(
+            chart.Rule(
                 name=say("a step, by the verdict of compare") if place == steps[0] else "",
                 points=((place - 0.5, y.low), (place - 0.5, y.high)),
             )
             for place in steps
         ],
-        data=line_chart.Data(
-            heads=[say("run"), say("created"), say("source"), trend.metric, say("95 % interval"), say("step")],
-            rows=[
-                [
-                    _name(point),
-                    point.record.created[:16].replace("T", " "),
-                    point.source,
-                    with_unit(point.value, unit, 4),
-                    _told(point, ends, say),
-                    NOTHING if point.change is None else _signed(point.change),
-                ]
-                for point, ends in zip(points, spread, strict=True)
-            ],
-        ),
-        note=said,
+        heads=[say("run"), say("created"), say("source"), trend.metric, say("95 % interval"), say("step")],
+        rows=[
+            [
+                _name(point),
+                point.record.created[:16].replace("T", " "),
+                point.source,
+                with_unit(point.value, unit, 4),
+                _told(point, ends, say),
+                NOTHING if point.change is None else _signed(point.change),
+            ]
+            for point, ends in zip(points, spread, strict=True)
+        ],
         size=(980, 240),
     )
 
 
-def _bar(point: TrendPoint, ends: Bounds | None, y: axis.Axis) -> Bounds | None:
+def _bar(point: TrendPoint, ends: Bounds | None, y: chart.Axis) -> Bounds | None:
     """One that tells nothing runs as far as the chart does: without a bar the point would look surer than others."""
     if ends or point.interval is None:
         return ends

@@ -13,7 +13,15 @@ from trainmark import __version__
 from trainmark.published import names
 from trainmark.report.html.document import render as run_page
 from trainmark.report.html.element import Child, Markup, el
-from trainmark.report.html.frame import STYLE, filter_bar, page_footer, page_header, sortable_table, whole_page
+from trainmark.report.html.frame import (
+    STYLE,
+    filter_bar,
+    page_footer,
+    page_header,
+    skip_link,
+    sortable_table,
+    whole_page,
+)
 from trainmark.report.html.inputs import ReportInputs
 from trainmark.report.site.contents import SiteContents
 from trainmark.report.site.rows import SiteResult, fastest, heads, of_row, of_run, tr, word
@@ -268,12 +276,10 @@ def _page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
             for name in near
         ),
     ]
-    header = page_header(heading, (counts, made), say, brand=site.title if workload else "trainmark")
-    skip = el("a", say("Skip to the summary"), href="#summary-title", class_="skip")
     nav = el("nav", places, class_="places", aria_label=say("Workloads")) if workload else None
     inside = [
-        skip,
-        header,
+        skip_link(say),
+        page_header(heading, (counts, made), say, brand=site.title if workload else "trainmark"),
         nav,
         body,
         page_footer(__version__, say, say("What a word means: trainmark explain p_core")),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.analysis.audit_record import audit_record
-from trainmark.published import beside, imported, library, read
+from trainmark.published import audit, imported, library, read
 from trainmark.published.found import page_files
 from trainmark.published.mlperf import rows as mlperf_rows
 from trainmark.published.mlperf.audit_result import audits
@@ -88,15 +88,17 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
     ]
     if not records and not rows and not judged:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
-    everything = _told_apart([*(library.rows() if with_library else ()), *rows])
-    doubted = beside.doubts(everything)
+    # what was found when they were shipped or imported tells no two rows apart
+    known = [replace(row, findings=()) for row in (*(library.rows() if with_library else ()), *rows)]
+    everything = _told_apart(known)
+    doubted = audit.find_doubts(audit.by_source(everything))
     return SiteContents(
         runs=tuple(
             SiteRun(record=record, checks=(*audit_record(record, place), *look_at(record)), folder=place)
             for record, place in sorted(records.values(), key=lambda one: one[0].created, reverse=True)
         ),
         rows=(
-            *(SiteRow(row=row, findings=doubted.get(row.name, ())) for row in everything),
+            *(SiteRow(row=row, findings=doubted.get(row.name, ())) for row in audit.with_findings(everything, doubted)),
             *judged,
         ),
         left_out=tuple(left_out),

@@ -9,6 +9,7 @@ from trainmark.analysis.peaks import mfu
 from trainmark.published import names
 from trainmark.published.beside import BY_WHICH, own_rate, same_network
 from trainmark.report.html.element import Child, Markup, el
+from trainmark.report.html.frame import number_cell
 from trainmark.report.html.header import shown_verdict
 from trainmark.report.site.contents import SiteRow, SiteRun
 from trainmark.spec.audit import SEVERITIES
@@ -207,36 +208,33 @@ def _name(result: SiteResult) -> Child:
 
 
 def _quality(result: SiteResult) -> Markup:
-    reached = [el("br"), el("span", result.reached, class_=f"verdict {result.reached_class}")]
-    shown = result.quality or NOTHING
-    return el("td", shown, reached if result.reached else None, class_="number", data_key=_key(result.quality_key))
+    reached = el("span", result.reached, class_=f"verdict {result.reached_class}")
+    shown = [result.quality or NOTHING, [el("br"), reached] if result.reached else None]
+    return number_cell(shown, result.quality_key)
 
 
 def _rate(result: SiteResult) -> Markup:
+    if result.rate is None:
+        return number_cell(NOTHING, None)
     lesser = result.metric if result.metric != BY_WHICH[0] else ""
-    beside = [f"{result.item}/s" if result.item else "", result.spread, lesser]
-    return _cell(result.rate, "" if result.rate is None else number(result.rate), " ".join(filter(None, beside)))
+    beside = (f"{result.item}/s" if result.item else "", result.spread, lesser)
+    return number_cell([number(result.rate), el("small", " ".join(filter(None, beside)))], result.rate)
 
 
 def _number(value: float | None, unit: str, *, bad: bool = False) -> Markup:
-    if value is None or not unit or len(unit) > 3:
-        return _cell(value, "" if value is None else number(value), unit if len(unit) > 3 else None, bad=bad)
-    return _cell(value, f"{number(value)} {unit}", None, bad=bad)
-
-
-def _cell(value: float | None, shown: str, below: str | None, *, bad: bool = False) -> Markup:
     if value is None:
-        return el("td", NOTHING, class_="number")
-    small = None if below is None else el("small", below)
-    return el("td", shown, small, class_="number bad" if bad else "number", data_key=_key(value))
+        return number_cell(NOTHING, None)
+    small = el("small", unit) if len(unit) > 3 else None
+    shown = number(value) if small or not unit else f"{number(value)} {unit}"
+    return number_cell([shown, small], value, "number bad" if bad else "number")
 
 
 def _doubts(result: SiteResult) -> Markup:
     if result.doubts is None:
-        return el("td", NOTHING, class_="number")
+        return number_cell(NOTHING, None)
     told = "\n".join(result.doubts) or None
     count = el("span", str(len(result.doubts)), data_tip=told, tabindex=0 if told else None)
-    return el("td", count, class_="number", data_key=str(len(result.doubts)))
+    return number_cell(count, len(result.doubts))
 
 
 def _audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
@@ -256,10 +254,6 @@ def _audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
 def word(severity: str, say: Say) -> str:
     words = {"wrong": say("wrong"), "doubtful": say("doubtful"), "note": say("note"), "passed": say("no findings")}
     return words[severity]
-
-
-def _key(value: float | None) -> str | None:
-    return None if value is None else f"{value:.9g}"
 
 
 def fastest(results: Sequence[SiteResult]) -> SiteResult | None:
