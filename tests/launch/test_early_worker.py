@@ -119,7 +119,7 @@ def test_the_platform_is_guessed_by_what_is_installed(told: Path, monkeypatch: p
         assert not settings.keys() & early_worker._waiting[0].environment.keys()
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "code"), [(b"", 0), (b'["nowhere"]\n', 2)])
 def test_a_real_worker_waits_for_its_words_and_goes_where_none_come(line: bytes, code: int) -> None:
     worker = [sys.executable, "-m", "trainmark.train.worker", "--early", "resnet50"]
