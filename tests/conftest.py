@@ -78,6 +78,18 @@ def cli(environment: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Cli:
     return call
 
 
+@pytest.fixture
+def process(environment: dict[str, str]) -> Cli:
+    """Starts `trainmark WORDS...` from nothing, for what an interpreter reads only when it starts."""
+
+    def call(*words: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "trainmark", *map(str, words)]
+        variables, nothing = {**environment, **changes}, subprocess.DEVNULL
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, stdin=nothing)
+
+    return call
+
+
 STARTS_PROCESSES = {"environment", "browser", "cluster"}
 """Fixtures whose tests are slow; others are marked so one by one."""
 

@@ -91,9 +91,9 @@ def test_strict_refuses_a_missed_target_and_keeps_the_record(cli: Cli, pictures:
     assert len(Store(tmp_path / "store").rows()) == 1
 
 
-def test_old_locales_and_unusual_paths_work(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+def test_old_locales_and_unusual_paths_work(process: Cli, pictures: Path, tmp_path: Path) -> None:
     store = tmp_path / "a store 结果"
-    ended = cli(*TINY_RUN, "--data", pictures, "--steps", "3", "--store", store, LC_ALL="C", PYTHONUTF8="0")
+    ended = process(*TINY_RUN, "--data", pictures, "--steps", "3", "--store", store, LC_ALL="C", PYTHONUTF8="0")
     assert ended.returncode == 0, ended.stderr
     assert "p_core" in ended.stdout
     assert len(Store(store).rows()) == 1
