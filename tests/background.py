@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import warm_start
 from conftest import TINY_RUN
 from hosts import Host
 
@@ -47,13 +46,8 @@ class Started:
     ) -> None:
         """`popen` starts it with pipes; `host` is where, if not on this machine."""
         self.store = Path(environment["TRAINMARK_STORE"])
-        server = warm_start.SERVER
-        if popen is None and server is not None and server.serves(environment):
-            like = None if host is None else host.holder_pid
-            self.process: Any = server.start([*map(str, words)], environment, like)
-            return
         popen = popen or (subprocess.Popen if host is None else host.popen)
-        self.process = popen(
+        self.process: Any = popen(
             [sys.executable, "-m", "trainmark", *map(str, words)],
             env=environment,
             stdout=subprocess.PIPE,

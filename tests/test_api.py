@@ -165,7 +165,7 @@ def test_a_script_that_is_one_of_several_launchers_is_told_what_to_start(
         trainmark.run("resnet50", topology="2x1", platform="cpu", recipe="smoke")
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 def test_a_watcher_that_fails_ends_the_run_and_its_record_is_kept(store: Store, pictures: Path) -> None:
     """From another thread, too, where no signal can be caught."""
     caught: list[BaseException] = []

@@ -11,7 +11,6 @@ import hosts as making
 import pytest
 from fleets import host_record
 from hosts import Hosts
-from warm_start import WarmStart
 
 WHY_NOT = making.missing_sshd() or making.missing_shaper()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
@@ -19,26 +18,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=s
 STUB = """\
 #!/bin/sh
 # runs are not made, but sent; links are measured by trainmark itself
-case " $* " in *" doctor "*) exec env {variables} {python} "$@";; esac
+case " $* " in *" doctor "*) exec {python} "$@";; esac
 cat {folder}/$(hostname).json
 """
 
 
-def test_hosts_send_their_records_and_the_thin_cable_between_them_is_named(
-    tmp_path: Path, warm_server: WarmStart
-) -> None:
+def test_hosts_send_their_records_and_the_thin_cable_between_them_is_named(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.mkdir()
     key = making.make_key(keys / "id")
     with Hosts(4) as four:
         *fleet, user = four
-        servers = [host.start_sshd(key, reachable=[warm_server.address]) for host in fleet]
+        servers = [host.start_sshd(key) for host in fleet]
         for number, host in enumerate(fleet):
             record = host_record(host.name, 1.0 if number else 0.8)
             (four.folder / f"{host.name}.json").write_text(record.dumps() + "\n", encoding="utf-8")
         stub = four.folder / "python"
-        variables = " ".join(f"{name}={value}" for name, value in warm_server.handing_over.items())
-        facts = {"variables": variables, "python": sys.executable, "folder": four.folder}
+        facts = {"python": sys.executable, "folder": four.folder}
         stub.write_text(STUB.format(**facts), encoding="utf-8")
         stub.chmod(0o755)
         config = making.ssh_config(keys / "config", key, servers)
@@ -48,7 +44,7 @@ def test_hosts_send_their_records_and_the_thin_cable_between_them_is_named(
         names = ",".join(host.name for host in fleet)
         words = ["fleet", "resnet50", "--platform", "cpu", "--steps", "60", "--hosts", names, "--links", "--json"]
         own = {"TRAINMARK_CONFIG": str(site), "TRAINMARK_STORE": str(tmp_path / "store")}
-        environment = {**os.environ, **warm_server.handing_over, **own}
+        environment = {**os.environ, **own}
         ran = user.run([sys.executable, "-m", "trainmark", *words], env=environment, timeout=240)
     assert ran.returncode == 6, ran.stderr
     document = json.loads(ran.stdout)

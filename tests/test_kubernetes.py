@@ -13,7 +13,6 @@ from typing import Any
 
 import plain_yaml
 from conftest import TINY_RUN, Cli
-from warm_start import WarmStart
 
 # What the TrainJob of Kubeflow Trainer v2.4 (trainer.kubeflow.org/v1alpha1) may hold: a mapping's fields, [items of a
 # list], or the type of a value. Of the pod's own types only what a training job has a use for.
@@ -147,7 +146,7 @@ def test_a_field_that_nobody_published_is_noticed() -> None:
 
 
 def test_the_containers_command_makes_one_run_of_two_pods(
-    cli: Cli, environment: dict[str, str], pictures: Path, tmp_path: Path, warm_server: WarmStart
+    cli: Cli, environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
     words = ("--data", pictures, "--steps", str(STEPS), "--set", "target=101", "--topology", "2x1")
     secret, job = rendered(cli, *words, "--store", tmp_path / "claim")
@@ -163,7 +162,6 @@ def test_the_containers_command_makes_one_run_of_two_pods(
             command,
             env={
                 **environment,
-                **warm_server.handing_over,
                 "PATH": f"{here}:{os.environ['PATH']}",
                 "OMP_NUM_THREADS": "1",
                 variable["name"]: secret["stringData"][variable["valueFrom"]["secretKeyRef"]["key"]],

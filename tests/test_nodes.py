@@ -15,7 +15,6 @@ import pytest
 from background import LONG, Started, record_of, sabotage, wait_until_gone
 from conftest import TINY_RUN, Cli
 from hosts import Host, Hosts, missing, missing_shaper
-from warm_start import WarmStart
 
 from trainmark.datasets.text import make as make_text
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 @pytest.fixture(scope="module")
-def machines(warm_server: WarmStart) -> Iterator[Hosts]:
+def machines() -> Iterator[Hosts]:
     with Hosts(3) as hosts:
         yield hosts
 
@@ -241,7 +240,7 @@ def test_a_node_that_is_not_ready_tells_the_others_why(machines: Hosts, tmp_path
 
 
 @pytest.mark.skipif(missing_shaper() is not None, reason=str(missing_shaper()))
-@pytest.mark.usefixtures("warm_server")
+@pytest.mark.slow
 def test_the_probe_tells_a_slow_link(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         hosts.slow(1, mbit=80)

@@ -16,7 +16,6 @@ import psutil
 import pytest
 from background import AT_STEP_3_OF_RANK_1, LONG, Started, record_of, sabotage, wait_until_gone
 from conftest import TINY_RUN, Cli
-from warm_start import WarmStart
 
 from trainmark.train import link_probe
 
@@ -180,14 +179,11 @@ def test_the_record_of_two_ranks_says_what_the_exchange_and_the_link_were(
     assert 0 < exchange["backward_s"] < max(record["series"]["ranks"][0]["compute_ns"]) / 1e9
 
 
-def test_ranks_that_somebody_elses_torchrun_started_make_one_run(
-    environment: dict[str, str], warm_server: WarmStart, pictures: Path
-) -> None:
+def test_ranks_that_somebody_elses_torchrun_started_make_one_run(environment: dict[str, str], pictures: Path) -> None:
     """It has started every rank before trainmark is asked."""
     starter = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "trainmark"]
     words = [*TINY_RUN, *TWO, "--data", str(pictures), "--steps", "3"]
-    variables = {**environment, **warm_server.handing_over}
-    done = subprocess.run([*starter, *words], env=variables, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*starter, *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     record = record_of(Path(environment["TRAINMARK_STORE"]))
     assert record["status"] == "valid"

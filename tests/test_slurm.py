@@ -17,7 +17,6 @@ import pytest
 import slurm
 from conftest import TINY_RUN, Cli
 from fleets import host_record
-from warm_start import WarmStart
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing()))]
 
@@ -60,8 +59,8 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(cluster: slurm.Slurm, cli: Cli, environment: dict[str, str], tmp_path: Path, warm_server: WarmStart) -> Jobs:
-    return Jobs(cluster, cli, {**environment, **warm_server.handing_over}, tmp_path)
+def jobs(cluster: slurm.Slurm, cli: Cli, environment: dict[str, str], tmp_path: Path) -> Jobs:
+    return Jobs(cluster, cli, environment, tmp_path)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(cli: Cli, *words: str | Path, code: int = 0, **changes: str) -> dict[str, Any]:
-    ended = cli(*words, minutes=9, **changes)
+    ended = cli(*words, **changes)
     assert ended.returncode == code, ended.stderr
     return json.loads(ended.stdout) if ended.stdout else {}
 

@@ -143,7 +143,7 @@ def test_a_device_without_a_peak_is_told_where_to_add_one(device: Device, monkey
     assert conformance.peak_known(known).sentence == "fp16 312 TFLOP/s (a sheet)"
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +154,7 @@ def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
     assert "/nowhere/script.toml, which cannot be read" in found.sentence
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 def test_collectives_that_exchange_nothing_fail(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
