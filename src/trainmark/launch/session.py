@@ -33,7 +33,7 @@ from trainmark.launch.options import RunOptions
 from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
 from trainmark.platforms import detection
 from trainmark.spec import site
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, error_of
+from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, of_exit_code
 from trainmark.spec.labels import parse_tags
 from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
@@ -76,14 +76,9 @@ class Result:
     """False on the other launchers of a job, which have nothing to tell."""
 
     @property
-    def error(self) -> BaseException | None:
-        """What went wrong, as a program can raise it."""
-        if not self.exit_code:
-            return None
-        record = self.records[-1] if self.records else None
-        sentence = "; ".join(self.complaints) or (record.ended if record else "the run failed")
-        kept = f"; trainmark.load({record.run_id!r}) is what was measured" if record else ""
-        return error_of(self.exit_code, f"{sentence}{kept}" if self.exit_code == 130 else sentence)
+    def error(self) -> TrainmarkError | None:
+        """Why it ended early, or why its last result must not be used."""
+        return of_exit_code(self.exit_code, "; ".join(self.complaints)) if self.exit_code else None
 
 
 def run(

@@ -46,16 +46,24 @@ class HangError(TrainmarkError):
     exit_code = 124
 
 
-KINDS = (UsageError, NotReadyError, WorkloadError, InvalidResultError, HangError)
+class SignalError(TrainmarkError):
+    """A signal ended it."""
+
+    def __init__(self, sentence: str, number: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = 128 + number
 
 
-def error_of(exit_code: int, sentence: str) -> BaseException:
-    """The error behind the exit code of another process."""
-    if exit_code == 130:
-        return KeyboardInterrupt(sentence)
-    if exit_code == 143:
-        return SystemExit(exit_code)
-    return next((kind for kind in KINDS if kind.exit_code == exit_code), WorkloadError)(sentence)
+def of_exit_code(code: int, sentence: str) -> TrainmarkError:
+    """The error that another process told by its exit code."""
+    for kind in (UsageError, NotReadyError, WorkloadError, InvalidResultError, HangError):
+        if code == kind.exit_code:
+            return kind(sentence)
+    if code > 128:
+        return SignalError(sentence, code - 128)
+    error = TrainmarkError(sentence)
+    error.exit_code = code
+    return error
 
 
 NEAR = 0.65
