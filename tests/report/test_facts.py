@@ -6,7 +6,6 @@ from records import in_environment, make_record
 from trainmark.report import facts
 from trainmark.report.terminal import TerminalWriter
 from trainmark.spec import links
-from trainmark.spec.format import links_summary
 
 FOUND = msgspec.convert(
     [
@@ -19,9 +18,9 @@ FOUND = msgspec.convert(
 
 
 def test_latency_and_bandwidth_are_told_in_a_sentence() -> None:
-    said = links_summary(FOUND, ranks=4, hosts=2)
+    said = links.summary(FOUND, ranks=4, hosts=2)
     assert said == "all-reduce among 4 ranks on 2 hosts: 0.21 ms for 4 KiB, 1.9 GB/s for 64 MiB"
-    assert "2 ranks on 1 host:" in links_summary(FOUND, ranks=2, hosts=1)
+    assert "2 ranks on 1 host:" in links.summary(FOUND, ranks=2, hosts=1)
 
 
 def test_the_table_has_a_row_for_each_message_size() -> None:

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from trainmark.spec import links, record
-from trainmark.spec.format import links_summary
 from trainmark.spec.language import catalogue, speaker, speaking
 from trainmark.spec.record import Doubt
 from trainmark.spec.retold import EITHER, retold, told, told_doubt
@@ -20,7 +19,7 @@ def test_figures_stay_what_they_are() -> None:
     assert retold(text, EN) == text
     assert retold(text, ZH) == "全局批量 8，小于参考训练配置的 256"
     measured = [links.AllReduce(size_bytes=size, median_s=0.002, bus_gigabytes_per_s=3.0) for size in (4096, 2**26)]
-    said = links_summary(measured, ranks=2, hosts=1)
+    said = links.summary(measured, ranks=2, hosts=1)
     assert retold(said, EN) == said
     assert retold(said, ZH) == "1 台主机上 2 个进程之间的 all-reduce：4 KiB 用时 2.0 ms，64 MiB 带宽 3.0 GB/s"
     assert retold(record.coverage(full=False, steps=27, warmup=1), ZH) == "稳定部分：1 步预热之后的 26 步"

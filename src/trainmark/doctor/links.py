@@ -17,7 +17,6 @@ from trainmark.launch.without_training import Probed
 from trainmark.spec import links, site
 from trainmark.spec.checks import CheckResult
 from trainmark.spec.errors import NotReadyError
-from trainmark.spec.format import links_summary, pairs_summary
 from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.plan import Plan
 from trainmark.spec.topology import Topology
@@ -55,7 +54,7 @@ def measure(
     return CheckResult(
         name=NAME,
         verdict="doubt" if remedy else "ok",
-        sentence=links_summary(results, ranks=topology.devices, hosts=topology.nodes),
+        sentence=links.summary(results, ranks=topology.devices, hosts=topology.nodes),
         remedy=remedy,
         facts={RESULTS: results},
     )
@@ -82,7 +81,7 @@ def measure_pairs(
     return CheckResult(
         name=NAME,
         verdict="ok",
-        sentence=pairs_summary(found.pairs, rounds),
+        sentence=links.pairs_summary(found.pairs, rounds),
         facts={PAIRS: found.pairs, HOSTS: found.hosts},
     )
 

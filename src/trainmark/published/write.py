@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark.published.own_rows import own_row
-from trainmark.spec import escape
-from trainmark.spec.format import goal, links_summary
+from trainmark.spec import escape, links
+from trainmark.spec.format import goal
 from trainmark.spec.glossary import doubts_in
 from trainmark.spec.language import Say, speaker
 from trainmark.spec.retold import retold, told_doubt
@@ -157,7 +157,7 @@ def _network(record: Record, say: Say) -> str:
     if not (measured := record.environment.link):
         return ""
     hosts = len({trace.host for trace in record.timeline.ranks})
-    return retold(links_summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1)), say)
+    return retold(links.summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1)), say)
 
 
 def _sdk(environment: Environment) -> str:

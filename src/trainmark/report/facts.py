@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from trainmark import workloads
 from trainmark.analysis.forecast.outcome import ForecastOutcome
 from trainmark.spec import links, loss_bands, metrics as definitions
-from trainmark.spec.format import NOTHING, links_summary, number, plus_minus
+from trainmark.spec.format import NOTHING, number, plus_minus
 from trainmark.spec.labels import tag_words
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce, PairLink
@@ -202,7 +202,7 @@ def network(record: Record, say: Say) -> FactSection | None:
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
-    said = links_summary(measured, ranks=topology.devices, hosts=topology.nodes)
+    said = links.summary(measured, ranks=topology.devices, hosts=topology.nodes)
     return replace(link_table(measured, say), sentence=retold(said, say), facts=sent)
 
 

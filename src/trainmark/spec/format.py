@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from statistics import median
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.spec import endings
 from trainmark.spec.intervals import Bounds, share, too_noisy
-from trainmark.spec.links import AllReduce, PairLink, best_pairs, size
+from trainmark.spec.numbers import number as number
 from trainmark.spec.target import telling_digits
 
 if TYPE_CHECKING:
@@ -23,19 +22,6 @@ TOO_NOISY_WORDS = "too noisy to say"
 """Instead of an interval that tells nothing."""
 
 VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
-
-
-def number(value: float, digits: int = 3) -> str:
-    """As many digits as mean something: 5.83, 797, 11 874."""
-    if not math.isfinite(value):
-        return str(value)
-    rounded = float(f"{value:.{digits}g}")
-    if abs(rounded) < 1e-4:
-        return f"{value:.{digits}g}"
-    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
-    if decimals <= 0 or abs(rounded) >= 1000:
-        return f"{value:,.0f}".replace(",", " ")
-    return f"{value:.{decimals}f}"
 
 
 def with_unit(value: float, unit: str, digits: int = 3) -> str:
@@ -91,25 +77,3 @@ def short_device(name: str) -> str:
 def spread_percent(values: Sequence[float]) -> float | None:
     """How far repeats of one run lie apart: (max - min) / median, in percent."""
     return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None
-
-
-def links_summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
-    """Latency of the smallest message and bandwidth of the largest, in a sentence."""
-    smallest, largest = measured[0], measured[-1]
-    where = f"{ranks} ranks on {hosts} host{'s' if hosts > 1 else ''}"
-    latency = f"{number(smallest.median_s * 1e3, 2)} ms for {size(smallest.size_bytes)}"
-    bandwidth = f"{number(largest.bus_gigabytes_per_s, 2)} GB/s for {size(largest.size_bytes)}"
-    return f"all-reduce among {where}: {latency}, {bandwidth}"
-
-
-def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:
-    """How many pairs there are, and what the slowest and the median one carry."""
-    ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
-    slowest = ordered[0]
-    if len(ordered) == 1:
-        return f"nodes {slowest.first} and {slowest.second} carry {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
-    return (
-        f"{len(ordered)} pairs of nodes in {rounds} rounds: the median one carries "
-        f"{number(median(pair.bus_gigabytes_per_s for pair in ordered), 2)} GB/s, the slowest, nodes {slowest.first} "
-        f"and {slowest.second}, {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
-    )

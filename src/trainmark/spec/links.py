@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from trainmark.spec.numbers import Count, Finite, Whole
+from trainmark.spec.numbers import Count, Finite, Whole, number
 
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter"]
 COLLECTIVES: tuple[Collective, ...] = ("all-reduce", "all-gather", "reduce-scatter")
@@ -112,6 +112,28 @@ def cables(measured: Iterable[PairLink]) -> dict[int, float]:
         for node in (pair.first, pair.second):
             of_node.setdefault(node, []).append(pair.bus_gigabytes_per_s)
     return {node: median(sorted(values)[len(values) // 2 :]) for node, values in sorted(of_node.items())}
+
+
+def summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int) -> str:
+    """Latency of the smallest message and bandwidth of the largest, in a sentence."""
+    smallest, largest = measured[0], measured[-1]
+    where = f"{ranks} ranks on {hosts} host{'s' if hosts > 1 else ''}"
+    latency = f"{number(smallest.median_s * 1e3, 2)} ms for {size(smallest.size_bytes)}"
+    bandwidth = f"{number(largest.bus_gigabytes_per_s, 2)} GB/s for {size(largest.size_bytes)}"
+    return f"all-reduce among {where}: {latency}, {bandwidth}"
+
+
+def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:
+    """How many pairs there are, and what the slowest and the median one carry."""
+    ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
+    slowest = ordered[0]
+    if len(ordered) == 1:
+        return f"nodes {slowest.first} and {slowest.second} carry {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
+    return (
+        f"{len(ordered)} pairs of nodes in {rounds} rounds: the median one carries "
+        f"{number(median(pair.bus_gigabytes_per_s for pair in ordered), 2)} GB/s, the slowest, nodes {slowest.first} "
+        f"and {slowest.second}, {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
+    )
 
 
 def size(size_bytes: int) -> str:
