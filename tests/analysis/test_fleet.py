@@ -20,7 +20,7 @@ from trainmark.analysis.fleet.verdict import Fleet, find_proofs, judge, to_json
 from trainmark.report import fleet_view
 from trainmark.report.html import fleet_page
 from trainmark.spec.errors import UsageError
-from trainmark.spec.format import pairs_summary
+from trainmark.spec.links import pairs_summary
 from trainmark.spec.record import Doubt, Record
 from trainmark.spec.site import Expected
 from trainmark.spec.tournament import all_rounds, disjoint, rounds, usual_rounds
