@@ -39,7 +39,7 @@ SHOWN = (
 NOT_SHOWN = {
     "api.py": "faults of calls in a script",
     "report/html": "the page says its sentences by say()",
-    "launch/render": "files for schedulers, in their own words",
+    "launch/clusters": "files for schedulers, in their own words",
     "platforms/new_file.py": "a file that is written",
     "platforms/(sensor_table|files|standin_device|standin|nvml|sensors).py": "faults of platform files",
     "published/(heads|imported|results|cells|names).py": "words of other people's tables",

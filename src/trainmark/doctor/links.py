@@ -115,8 +115,8 @@ def _probe_here(
     """On this machine, together with the others of its job if there are any; the first of them tells the results."""
     network = site.load().network
     here = cluster_env.find(topology, os.environ, network.port)
-    if here.kind == "slurm-batch":
-        cluster_env.start_by_srun(topology, [sys.executable, "-m", "trainmark", *sys.argv[1:]])
+    if here.is_batch:
+        cluster_env.start_tasks(here, topology, [sys.executable, "-m", "trainmark", *sys.argv[1:]])
     secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
     if here.launchers == 1:
         return without_training.probe_links(plan, store, pair_rounds=pair_rounds, interface=network.interface)

@@ -160,13 +160,13 @@ class _Session:
         """On this machine, together with the other launchers of its job if there are any."""
         topology = Topology.parse(decided[0].topology)
         here = cluster_env.find(topology, os.environ, self._options.port or self._site.network.port)
-        if own_command is None and (here.kind == "slurm-batch" or here.launchers > 1):
+        if own_command is None and (here.is_batch or here.launchers > 1):
             raise UsageError(
                 f"topology {topology} is shared by several processes of this job, and a script can be only one of "
                 "them; start 'trainmark run' in the job instead, and read what it leaves with trainmark.load('last')"
             )
-        if here.kind == "slurm-batch":
-            cluster_env.start_by_srun(topology, list(own_command or ()))
+        if here.is_batch:
+            cluster_env.start_tasks(here, topology, list(own_command or ()))
         secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:

@@ -80,8 +80,8 @@ def run(
     """
     network, topology = site.load().network, Topology.parse(plan.topology)
     here = cluster_env.find(topology, os.environ, options.run.port or network.port)
-    if here.kind == "slurm-batch":
-        cluster_env.start_by_srun(topology, list(own_command))
+    if here.is_batch:
+        cluster_env.start_tasks(here, topology, list(own_command))
     store.check_writable()
     secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
     if here.launchers == 1:

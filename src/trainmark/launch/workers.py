@@ -19,7 +19,7 @@ import psutil
 
 from trainmark.launch import network, rank_environment
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.coordinator import Coordinator
+from trainmark.launch.coordinator import Coordinator, plan_file
 from trainmark.platforms import files
 from trainmark.spec import endings
 from trainmark.spec.events import Failed
@@ -242,7 +242,7 @@ class WorkerProcesses:
 
     def _start_ranks(self) -> None:
         self._processes, self._ended, self._ended_when_read = {}, [], []
-        words = [str(self.folder), str(self.folder / self.env.plan_file), self._task, *self._words]
+        words = [str(self.folder), str(self.folder / plan_file(self.env)), self._task, *self._words]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
             with self.log.open("ab") as log, self._rendezvous() as (place, open_files):
