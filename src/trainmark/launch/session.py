@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainmark import datasets, workloads
-from trainmark.datasets import synthetic
+from trainmark import workloads
 from trainmark.launch import (
     cluster_env,
     fill,
@@ -19,7 +18,6 @@ from trainmark.launch import (
     lifeline_stdin,
     planning,
     preflight,
-    rank_environment,
     room,
     ssh_run,
     sweep,
@@ -29,6 +27,7 @@ from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
 from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
+from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
 from trainmark.spec import site
 from trainmark.spec.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError, of_exit_code
@@ -153,7 +152,7 @@ class _Session:
         self._coordinator: Coordinator | None = None
         self._store = store_of(options)
         self._store.check_writable()
-        for name, value in rank_environment.QUIET.items():
+        for name, value in QUIET.items():
             os.environ.setdefault(name, value)
 
     def run_here(self, decided: list[Plan], own_command: Sequence[str] | None) -> Result:
@@ -246,9 +245,7 @@ class _Session:
     def get_ready(self, decided: Iterable[Plan]) -> None:
         """Makes the synthetic data where it is missing, and looks the machine over before the first run starts."""
         for plan in decided:
-            if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
-                synthetic.ensure(plan.data.name, Path(plan.data.folder), self._talk)
-            preflight.machine(plan, self._store.folder)
+            preflight.get_ready(plan, self._store.folder, self._talk)
         if self._quiet or self._say is _silence:
             return
         time.sleep(max(0.0, SHORTEST_LOOK_S - (time.monotonic() - self._began_s)))

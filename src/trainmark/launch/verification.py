@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainmark import datasets, workloads
-from trainmark.datasets import synthetic
+from trainmark import workloads
 from trainmark.launch import (
     cluster_env,
     lifeline_stdin,
@@ -85,13 +84,13 @@ def run(
     store.check_writable()
     secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
     if here.launchers == 1:
-        _get_ready(plan, store, say)
+        preflight.get_ready(plan, store.folder, say)
         return without_training.verify_steps(plan, store.folder, watch=watch, interface=network.interface)
     together = Coordinator(here, secret=secret, interface=network.interface, join_timeout_s=options.run.join_timeout_s)
     try:
         if not here.first_local_rank:
             try:
-                _get_ready(plan, store, say if here.leads else lambda sentence: None)
+                preflight.get_ready(plan, store.folder, say if here.leads else lambda sentence: None)
             except TrainmarkError as error:
                 together.refuse_run(error)
                 raise
@@ -110,12 +109,6 @@ def run(
         return None
     finally:
         together.leave()
-
-
-def _get_ready(plan: Plan, store: Store, say: Say) -> None:
-    if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
-        synthetic.ensure(plan.data.name, Path(plan.data.folder), say)
-    preflight.machine(plan, store.folder)
 
 
 def _as_the_other(other: Plan, options: VerifyOptions) -> Plan:
