@@ -36,7 +36,6 @@ from trainmark.spec.plan import Plan
 from trainmark.spec.record import Record
 from trainmark.spec.run_folder import read_plan
 from trainmark.spec.topology import Topology
-from trainmark.store import gather
 from trainmark.store.store import Store, default_folder
 
 PAGE_S = 5.0
@@ -224,10 +223,7 @@ class _Session:
             folder = self._store.folder
             record, code = ssh_run.run_on_hosts(hosts, argv, topology, known, folder, quiet=options.quiet)
             if record:
-                if not self._store.path(record.run_id).exists():  # the first host may share this store
-                    record = gather.with_series(record, self._store.runs / record.run_id)
-                    self._store.add(record)
-                records.append(record)
+                records.append(ssh_run.keep_record(record, self._store))
             if code:
                 return Result(records=tuple(records), error=of_exit_code(code, ""))
         return Result(records=tuple(records))
