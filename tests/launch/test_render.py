@@ -11,9 +11,9 @@ from pathlib import Path
 import plain_yaml
 import pytest
 
-from trainmark.launch import planning
+from trainmark.launch import cluster_job as jobs, planning
+from trainmark.launch.clusters import kubernetes, slurm, ssh
 from trainmark.launch.options import RunOptions
-from trainmark.launch.render import job as jobs, kubernetes, slurm, ssh
 from trainmark.spec.errors import UsageError
 
 HOSTILE = (

@@ -5,6 +5,7 @@ from records import in_environment, make_record
 
 from trainmark.report import facts
 from trainmark.report.terminal import TerminalWriter
+from trainmark.spec import links
 from trainmark.spec.format import links_summary
 
 FOUND = msgspec.convert(

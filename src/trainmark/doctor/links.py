@@ -17,6 +17,7 @@ from trainmark.launch.without_training import Probed
 from trainmark.spec import links, site
 from trainmark.spec.checks import CheckResult, Verdict
 from trainmark.spec.errors import NotReadyError
+from trainmark.spec.format import links_summary, pairs_summary
 from trainmark.spec.links import AllReduce, PairLink
 from trainmark.spec.plan import Plan
 from trainmark.spec.topology import Topology

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import workloads
 from trainmark.spec import links, loss_bands, metrics as definitions
-from trainmark.spec.format import NOTHING, number, plus_minus
+from trainmark.spec.format import NOTHING, links_summary, number, plus_minus
 from trainmark.spec.labels import tag_words
 from trainmark.spec.language import Say
 from trainmark.spec.links import AllReduce, PairLink
