@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainmark.datasets import audio, order, synthetic
-from trainmark.datasets.ahead import ahead
+from trainmark.datasets import audio, distributed_sampler, synthetic
 from trainmark.datasets.counter_rng import Draws
 from trainmark.datasets.ljspeech import reader
 from trainmark.datasets.ljspeech.reader import Clip, analysed
 from trainmark.datasets.mel import MEL, frames
 from trainmark.datasets.mel_cache import Mel, MelCache
+from trainmark.datasets.prefetch import prefetch
 from trainmark.workloads.wavenet import linear_prediction
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import WaveNetRecipe
@@ -133,7 +133,7 @@ class SoundData:
                 heard.make(clips, cache, first)
         self.training, self.val = (Sounds(clips, heard, recipe.gain) for clips in (train, val))
         self._batching: dict[str, Any] = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = order.steps_per_epoch(len(self.training), **self._batching)
+        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self.training), **self._batching)
         taken = np.minimum(self.training.frames, self._window) * MEL.hop
         self.items_per_step = float(taken.sum() / self.steps_per_epoch)
 
@@ -149,7 +149,7 @@ class SoundData:
         return {**counted, "linear_nll": self._linear_nll()} if self._share.rank == 0 else counted
 
     def train(self, epoch: int, start_step: int) -> Iterator[SoundBatch]:
-        shares = order.rank_batches(
+        shares = distributed_sampler.rank_batches(
             len(self.training),
             **self._batching,
             rank=self._share.rank,
@@ -164,7 +164,7 @@ class SoundData:
             count = min(self._window, there)
             return Window(first=Draws(self._recipe.seed, epoch, number).below(there - count + 1), count=count)
 
-        return ahead(
+        return prefetch(
             self.training.batch(numbers, [window(number) for number in numbers], share.global_count)
             for share in shares
             for numbers in (share.indices.tolist(),)
@@ -179,7 +179,7 @@ class SoundData:
         ).tolist()
         batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
         mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
-        return ahead(
+        return prefetch(
             self.val.batch(part, [self.judged_window(number) for number in part], len(whole))
             for part, whole in mine
             if part
