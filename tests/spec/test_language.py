@@ -47,7 +47,7 @@ NOT_SHOWN = {
     "datasets/imagenet/(facts|make).py": "--help",
     "datasets/(input_pool|sample_pool).py": "faults of our own calls",
     "datasets/text/.*.py": "a made language",
-    "workloads/tacotron2/(text|text_numbers|text_units|text_cleaning|plot|facts).py": "words that are spoken or drawn",
+    "workloads/tacotron2/(text|text_numbers|text_cleaning|plot|facts).py": "words that are spoken or drawn",
     "workloads/.*/facts.py": "read by `explain`, and words of pages",
     "spec/(statistics|events|metrics|series|record|checks|event_files|telemetry).py": "faults of our own calls",
     "spec/(glossary|retold|language).py": "looked for by its own names",
