@@ -38,7 +38,8 @@ from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import losses_on
 from trainmark.workloads import pieces, weights
-from trainmark.workloads.workload import DrawnInParts, HearsMels, Share, Workload
+from trainmark.workloads.tensor_group import DrawnInParts
+from trainmark.workloads.workload import HearsMels, Share, Workload
 
 LINK_BUDGET_S = 1.0
 """What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""

@@ -154,10 +154,3 @@ class HearsMels(Protocol):
     """A workload whose checkpoints must say in what units its network takes its data."""
 
     heard: Mapping[str, float]
-
-
-@runtime_checkable
-class DrawnInParts(Protocol):
-    """A network whose weights can be drawn part by part, so that no rank ever holds all of them."""
-
-    def initialise(self, place: Any) -> None: ...
