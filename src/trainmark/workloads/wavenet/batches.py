@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from trainmark.datasets.ljspeech.reader import Clip, analysed
 from trainmark.datasets.mel import MEL, frames
 from trainmark.datasets.mel_cache import Mel, MelCache
 from trainmark.datasets.prefetch import prefetch
-from trainmark.workloads.wavenet import linear_prediction
+from trainmark.workloads.wavenet import logistics
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import WaveNetRecipe
 from trainmark.workloads.wavenet.taught_mels import TaughtMels
@@ -198,15 +199,56 @@ class SoundData:
     def _linear_nll(self) -> float:
         """Of the samples by which the network is judged."""
         fitted = [audio.read(clip.path).astype(np.float64) for clip in self.training.clips[:MOST_PREDICTED]]
-        weights = linear_prediction.fit(fitted)
+        weights = fit_predictor(fitted)
         found = []
         for number, clip in enumerate(self.val.clips[:MOST_PREDICTED]):
             window = self.judged_window(number)
             # an output is judged by the sample that follows, and the predictor hears some before the first of those
-            first = max(0, (window.first + window.heard) * MEL.hop + 1 - linear_prediction.ORDER)
+            first = max(0, (window.first + window.heard) * MEL.hop + 1 - PREDICTOR_ORDER)
             last = (window.first + window.count - window.after) * MEL.hop + 1
-            found.append(linear_prediction.nll(audio.read(clip.path).astype(np.float64)[first:last], weights))
+            found.append(predictor_nll(audio.read(clip.path).astype(np.float64)[first:last], weights))
         return round(float(np.concatenate(found).mean()), 3)
 
     def close(self) -> None:
         pass
+
+
+PREDICTOR_ORDER = 32
+"""Samples before a sample that it is predicted from."""
+PREDICTOR_BLOCK = 256
+"""Samples that share a scale of their own, which the predictor is told."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def fit_predictor(clips: list[Floats]) -> Floats:
+    """The weights of the samples before, by least squares over all clips together."""
+    products, answers = np.zeros((PREDICTOR_ORDER, PREDICTOR_ORDER)), np.zeros(PREDICTOR_ORDER)
+    for clip in clips:
+        past, now = _rows(clip)
+        products += past.T @ past
+        answers += past.T @ now
+    # a little noise everywhere: silence alone has no one solution
+    return np.asarray(
+        np.linalg.solve(products + 1e-9 * np.trace(products) / PREDICTOR_ORDER * np.eye(PREDICTOR_ORDER), answers)
+    )
+
+
+def predictor_nll(clip: Floats, weights: Floats) -> Floats:
+    """In nats, of each sample of a clip that has enough samples before it."""
+    past, now = _rows(clip)
+    error = now - past @ weights
+    scales = np.concatenate(
+        [
+            # the mean distance of a logistic distribution from its centre is 2 ln 2 of its scale
+            np.full(len(part), max(np.abs(part).mean() / (2 * np.log(2)), 1e-6))
+            for part in np.split(error, range(PREDICTOR_BLOCK, len(error), PREDICTOR_BLOCK))
+        ]
+    )
+    outputs = torch.from_numpy(np.stack([np.zeros_like(now), now - error, np.log(scales)]))
+    return np.asarray(logistics.nll(outputs[None], torch.from_numpy(now)[None])[0])
+
+
+def _rows(clip: Floats) -> tuple[Floats, Floats]:
+    windows = np.lib.stride_tricks.sliding_window_view(clip, PREDICTOR_ORDER + 1)
+    return np.ascontiguousarray(windows[:, :-1]), windows[:, -1].copy()  # products of overlapping rows are slow
