@@ -18,10 +18,10 @@ from PIL import Image, ImageOps
 
 from trainmark.datasets.augment import Augmenter, choices
 from trainmark.datasets.crops import train_crop
+from trainmark.datasets.distributed_sampler import BatchShare, rank_batches, rank_share
 from trainmark.datasets.image_folder import ImageSet, open_split
 from trainmark.datasets.input_pool import ImageBatch, InputPool
 from trainmark.datasets.jpeg import JpegDecoder
-from trainmark.datasets.order import BatchShare, rank_batches, rank_share
 from trainmark.datasets.sample_pool import default_workers
 from trainmark.spec.errors import UsageError, WorkloadError
 

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainmark.datasets.order import BatchShare, epoch_order, largest_share, rank_batches, rank_share, steps_per_epoch
+from trainmark.datasets.distributed_sampler import (
+    BatchShare,
+    epoch_order,
+    largest_share,
+    rank_batches,
+    rank_share,
+    steps_per_epoch,
+)
 from trainmark.spec.errors import NotReadyError
 
 steady = settings(deadline=None, derandomize=True)
