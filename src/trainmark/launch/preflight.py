@@ -140,31 +140,6 @@ def disk(plan: Plan, store: Path) -> CheckResult:
     return ok(f"{store} has room for checkpoints and logs")
 
 
-<<<<<<< HEAD
-=======
-def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
-    """UsageError where devices cannot compute blocks together as a recipe says."""
-    tensor = recipe.tensor_parallel
-    if tensor > 1 and recipe.parallel == "ddp":
-        raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
-    if topology.devices_per_node % tensor:
-        raise UsageError(
-            f"tensor_parallel={tensor} does not divide the devices a node has, {topology.devices_per_node} in "
-            f"{topology}; set a divisor of them"
-        )
-
-
-def initial_weights(plan: Plan) -> CheckResult:
-    """A file that cannot be loaded, or does not fit the network, is found here and not after the data was opened."""
-    from trainmark.train import meta_model, setup
-    from trainmark.workloads import weights
-
-    if (given := setup.initial_weights(plan)) is not None:
-        weights.check_fit(meta_model.model(plan), given, str(plan.init_from), to_begin=True)
-    return ok("the model begins as the plan says")
-
-
->>>>>>> data
 def checkpoint_bytes(plan: Plan) -> int:
     """Weights, two optimizer states, and the average of weights if there is one, in float32: no recipe of ours keeps
     more."""
