@@ -114,7 +114,7 @@ def check_initial_weights(plan: Plan) -> None:
 
 def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
     """UsageError where devices cannot compute blocks together as a recipe says."""
-    tensor = getattr(recipe, "tensor_parallel", 1)
+    tensor = recipe.tensor_parallel
     if tensor > 1 and recipe.parallel == "ddp":
         raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
     if topology.devices_per_node % tensor:
