@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmark.analysis.compare import quantities
-from trainmark.analysis.compare.comparison import side_of
-from trainmark.analysis.compare.judge import RunValues, Spread, place, ratio_interval
-from trainmark.analysis.subject import Subject
-from trainmark.published.lookup import subject
-from trainmark.spec.errors import UsageError
-from trainmark.spec.statistics import binomial_interval, mean_interval
-from trainmark.store.store import Store, default_folder
+from trainmark.analysis import quantities
+from trainmark.analysis.comparison import side_of
+from trainmark.analysis.judge import RunValues, Spread, place, ratio_interval
+from trainmark.analysis.published_lookup import subject
+from trainmark.record.errors import UsageError
+from trainmark.record.lookup import Subject
+from trainmark.record.statistics import binomial_interval, mean_interval
+from trainmark.record.store import Store, default_folder
 
 STEPS = 100
 NOISE = 0.05

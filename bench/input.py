@@ -37,14 +37,14 @@ import turns
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset
 
-from trainmark.datasets import image_shards
-from trainmark.datasets.ade20k.make import make as make_scenes
-from trainmark.datasets.ade20k.reader import SceneSet, open_split as open_scenes
-from trainmark.datasets.image_folder import ImageSet, open_split
-from trainmark.datasets.imagenet.pack import pack
-from trainmark.datasets.input_pool import InputPool
-from trainmark.datasets.order import rank_batches
-from trainmark.datasets.pictures import Pictures, open_split as open_pictures
+from trainmark.data import image_shards
+from trainmark.data.ade20k.make import make as make_scenes
+from trainmark.data.ade20k.reader import SceneSet, open_split as open_scenes
+from trainmark.data.image_folder import ImageSet, open_split
+from trainmark.data.imagenet.make import pack
+from trainmark.data.input_pool import InputPool
+from trainmark.data.order import rank_batches
+from trainmark.data.pictures import Pictures, open_split as open_pictures
 from trainmark.platforms import files
 from trainmark.workloads.normalise import MEAN, STD, normalise
 from trainmark.workloads.segmenter import recipes as segmenter

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from trainmark.spec.recipe import Recipe
-from trainmark.spec.workload_facts import QualityFacts
+from trainmark.record.recipe import Recipe
+from trainmark.record.workload_facts import QualityFacts
 from trainmark.workloads.plain import PlainBatch, PlainSource, PlainWorkload
 
 NUMBERS = 400_000

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         sample as sample,
     )
     from trainmark.launch.options import RunOptions as RunOptions
-    from trainmark.spec.errors import (
+    from trainmark.record.errors import (
         HangError as HangError,
         InvalidResultError as InvalidResultError,
         NotReadyError as NotReadyError,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         UsageError as UsageError,
         WorkloadError as WorkloadError,
     )
-    from trainmark.spec.plan import Plan as Plan
-    from trainmark.spec.record import Record as Record
+    from trainmark.record.plan import Plan as Plan
+    from trainmark.record.record import Record as Record
 else:
     # The room of the same name was imported just now so that Python binds it here once and never again, and this name
     # is free for the function.
@@ -68,7 +68,7 @@ __all__ = [
     "sample",
 ]
 
-_HOMES = ("trainmark.spec.errors", "trainmark.api")
+_HOMES = ("trainmark.record.errors", "trainmark.api")
 """Where the names are looked for, the lightest first."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from trainmark import workloads
 from trainmark.launch import planning, preflight, room
 from trainmark.launch.options import RunOptions
-from trainmark.spec.plan import WorkloadSource
+from trainmark.record.plan import WorkloadSource
 
 FAST = 1e15
 

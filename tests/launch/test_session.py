@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import make_record
+from support.records import make_record
 
 from trainmark import api, workloads
 from trainmark.launch import launcher, room, session
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.plan import Plan
+from trainmark.record.errors import NotReadyError
+from trainmark.record.plan import Plan
 
 
 class Hours:
@@ -32,7 +32,7 @@ class Hours:
     def _run(self, plan: Plan, store: Any, **_: Any) -> launcher.Outcome:
         self.plans.append(plan)
         self.now_s += self.takes_s
-        return launcher.Outcome(exit_code=0, folder=store.folder, record=make_record())
+        return launcher.Outcome(folder=store.folder, record=make_record())
 
     @property
     def shares_s(self) -> list[float | None]:

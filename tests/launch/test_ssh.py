@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fake_ssh
 import pytest
-from fake_ssh import ARRIVE
-from records import make_record
+from support import fake_ssh
+from support.fake_ssh import ARRIVE
+from support.records import make_record
 
 from trainmark.launch import ssh, ssh_run
 from trainmark.launch.ssh import Host
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
-from trainmark.spec.site import Network, Remote, Site
-from trainmark.spec.topology import Topology
+from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
+from trainmark.record.site import Network, Remote, Site
+from trainmark.record.topology import Topology
 
 ONE = Topology(nodes=1, devices_per_node=1)
 TWO = Topology(nodes=2, devices_per_node=1)

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from trainmark.cli.main import main
-from trainmark.doctor import device_checks
+from trainmark.features.doctor import device_checks, new_platform as new_file
 from trainmark.launch import planning, session
 from trainmark.launch.options import RunOptions
-from trainmark.platforms import files, new_file
+from trainmark.platforms import files
 from trainmark.platforms.detection import detect, undescribed_where_chosen
 from trainmark.platforms.files import tomllib
-from trainmark.spec import tables
-from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.record import tables
+from trainmark.record.errors import NotReadyError, UsageError
 
 BUILDS = {"cuda": "12.8", "hip": None, "maca": None}
 

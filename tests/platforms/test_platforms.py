@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from records import make_plan
+from support.records import make_plan
 
 from trainmark.launch import preflight
 from trainmark.platforms import files
 from trainmark.platforms.detection import detect
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.precision import PRECISIONS
 from trainmark.train import environment
 
 GOOD = 'title = "Mine"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n'

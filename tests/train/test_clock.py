@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from standin import HandClock, StandIn
+from support.standin import HandClock, StandIn
 
-from trainmark.spec.metrics import Measured, measure
-from trainmark.spec.timeline import PHASES, RankTrace, Timeline
+from trainmark.record.metrics import Measured, measure
+from trainmark.record.timeline import PHASES, RankTrace, Timeline
 from trainmark.train.clock import MOST_STEPS_IN_FLIGHT, Clock, StepTime
 
 MS = 1_000_000

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from gloo_ranks import on_ranks
+from support.gloo_ranks import on_ranks
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.links import PairLink
-from trainmark.spec.tournament import all_rounds
+from trainmark.record.links import PairLink
+from trainmark.record.tournament import all_rounds
 from trainmark.train import link_pairs, link_probe
 from trainmark.train.collectives import RankGroup
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from gloo_ranks import on_ranks
-from standin import HandClock
+from support.gloo_ranks import on_ranks
+from support.standin import HandClock
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.links import AllReduce
+from trainmark.record.errors import NotReadyError
+from trainmark.record.links import AllReduce
 from trainmark.train import link_probe
 from trainmark.train.collectives import RankGroup, SingleRank
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from standin import HandClock, StandIn
-from tiny import RECIPE
+from support.standin import HandClock, StandIn
+from support.tiny import RECIPE
 
-from trainmark.spec.event_files import EventTail, EventWriter
-from trainmark.spec.recipe import Limits
+from trainmark.record.event_files import EventTail, EventWriter
+from trainmark.record.recipe import Limits
 from trainmark.train import monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank

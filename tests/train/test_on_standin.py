@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import job
+from support.tiny import job
 
 from trainmark.platforms import files, standin
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.standin_device import QueueEvent, StandInDevice
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.precision import PRECISIONS
 from trainmark.train import loop, transfers
 from trainmark.train.clock import MOST_STEPS_IN_FLIGHT, Clock
 from trainmark.train.schedule import Position

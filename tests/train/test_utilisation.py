@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 import torch
-from records import make_record, make_timeline
-from tiny import LineFit, job
+from support.records import make_record, make_timeline
+from support.tiny import LineFit, job
 
 from trainmark.platforms import files
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device, Platform
-from trainmark.report import table
-from trainmark.report.describe import describe
-from trainmark.spec import doubts
-from trainmark.spec.intervals import half_width
-from trainmark.spec.machine import DeviceInfo, Environment, FlopsFacts
-from trainmark.spec.metrics import Measured, Quantity, measure
-from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Record
+from trainmark.record import doubts
+from trainmark.record.intervals import half_width
+from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts
+from trainmark.record.metrics import Measured, Quantity, measure
+from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.recipe import Limits
+from trainmark.record.record import Record
 from trainmark.train import after_training, cpu_peak, loop
 from trainmark.train.cpu_peak import DevicePeak, Measurement
 from trainmark.train.monitor import INTERRUPTED, REASONS
 from trainmark.train.schedule import Position
+from trainmark.view import table
+from trainmark.view.describe import describe
 
 MS = 1_000_000
 SHEET = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}

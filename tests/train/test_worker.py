@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from records import make_plan
+from support.records import make_plan
 from torch import Tensor
 
 from trainmark.platforms.device_errors import is_out_of_memory, missing_operator, sentence
-from trainmark.spec import cgroup
+from trainmark.record import cgroup
 from trainmark.train import environment, setup, transfers
 from trainmark.train.failures import out_of_memory_sentence
 from trainmark.train.ranks import Ranks

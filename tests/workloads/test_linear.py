@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads import linear, onednn
-from trainmark.workloads.tanh import tanh
+from trainmark.workloads import linear
+from trainmark.workloads.linear import tanh
 
 SIDE = 520
 
@@ -38,7 +38,7 @@ def test_a_product_and_its_gradients_are_torchs(rows: int, bias: bool) -> None:
 def test_every_kind_of_cpu_gives_the_same_gradients(
     turned_fast: bool, out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onednn, "multiplies_turned_fast", lambda: turned_fast)
+    monkeypatch.setattr(linear, "multiplies_turned_fast", lambda: turned_fast)
     monkeypatch.setattr(linear, "LEAST_WEIGHTS", 1)
     rows = 3 * linear.LEAST_ROWS
     ours, theirs = (passed(way, rows, True, out=out) for way in (linear.linear, F.linear))
@@ -50,14 +50,14 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     factors: list[Tensor] = []
-    multiply = onednn.product
+    multiply = linear.product
 
     def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         factors.extend((x, weight))
         return multiply(x, weight, bias)
 
-    monkeypatch.setattr(onednn, "product", noted)
-    monkeypatch.setattr(onednn, "multiplies_turned_fast", lambda: True)
+    monkeypatch.setattr(linear, "product", noted)
+    monkeypatch.setattr(linear, "multiplies_turned_fast", lambda: True)
     rows = 3 * linear.LEAST_ROWS
     ours, theirs = passed(linear.linear, rows, True, gaps=True), passed(F.linear, rows, True, gaps=True)
     for our, their in zip(ours, theirs, strict=True):

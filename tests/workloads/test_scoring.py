@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from trainmark.spec.sample import SpeechScores, SpokenClips
-from trainmark.workloads.scoring import distillmos, speech, words
+from trainmark.record.sample import SpeechScores, SpokenClips
+from trainmark.workloads.scoring import distillmos, speech
 from trainmark.workloads.scoring.speech import Scorer
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c"]), max_size=6)
@@ -41,17 +41,17 @@ def sine(samples: int) -> torch.Tensor:
     ],
 )
 def test_word_errors_are_counted_by_the_word(said: str, heard: str, rate: float | None) -> None:
-    assert words.error_rate([(said, heard)]) == (None if rate is None else pytest.approx(rate))
+    assert speech.error_rate([(said, heard)]) == (None if rate is None else pytest.approx(rate))
 
 
 def test_errors_of_several_clips_are_a_share_of_all_their_words() -> None:
-    assert words.error_rate([("one two three", "one two three"), ("four", "for")]) == pytest.approx(1 / 4)
+    assert speech.error_rate([("one two three", "one two three"), ("four", "for")]) == pytest.approx(1 / 4)
 
 
 @given(WORDS, WORDS)
 def test_the_fewest_errors_are_a_distance(said: list[str], heard: list[str]) -> None:
-    found = words.errors(said, heard)
-    assert found == words.errors(heard, said)
+    found = speech.errors(said, heard)
+    assert found == speech.errors(heard, said)
     assert abs(len(said) - len(heard)) <= found <= max(len(said), len(heard))
     assert (found == 0) == (said == heard)
 

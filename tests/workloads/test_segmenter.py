@@ -17,12 +17,12 @@ from conftest import Cli
 from PIL import Image
 from torch import Tensor
 
-from trainmark.datasets.ade20k import make
-from trainmark.datasets.ade20k.layouts import IGNORED
+from trainmark.data.ade20k import make
+from trainmark.data.ade20k.layouts import IGNORED
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.spec.sample import ImagePart, NetworkUsed
+from trainmark.record.errors import NotReadyError, UsageError, WorkloadError
+from trainmark.record.sample import ImagePart, NetworkUsed
 from trainmark.train.collectives import SingleRank
 from trainmark.train.loop import total_sums
 from trainmark.workloads import weights

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import at_epoch
+from support.tiny import at_epoch
 
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.ljspeech import make, reader
-from trainmark.spec.errors import NotReadyError, WorkloadError
+from trainmark.data.ahead import ahead
+from trainmark.data.ljspeech import make, reader
+from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
 from trainmark.workloads.tacotron2.model import Outputs
 from trainmark.workloads.tacotron2.recipes import SMOKE, Tacotron2Recipe

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainmark.datasets import audio
-from trainmark.datasets.ljspeech import make
-from trainmark.datasets.mel import MEL
-from trainmark.spec.errors import UsageError
+from trainmark.data import audio
+from trainmark.data.ljspeech import make
+from trainmark.data.mel import MEL
+from trainmark.record.errors import UsageError
 from trainmark.workloads.wavenet import generate, linear_prediction, logistics
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData, Window
 from trainmark.workloads.wavenet.model import CONTEXT, NormedConv, WaveNet, WaveNetSizes

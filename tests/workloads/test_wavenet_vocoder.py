@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from trainmark import workloads
-from trainmark.datasets.ljspeech import make
-from trainmark.datasets.mel import MEL
+from trainmark.data.ljspeech import make
+from trainmark.data.mel import MEL
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.recipe import from_values, to_values
-from trainmark.spec.whole_files import sha256
+from trainmark.record.errors import NotReadyError
+from trainmark.record.recipe import from_values, to_values
+from trainmark.record.whole_files import sha256
 from trainmark.workloads import weights
 from trainmark.workloads.wavenet import c_kernel, generate, logistics, taught_mels, vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNet, WaveNetSizes

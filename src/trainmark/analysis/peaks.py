@@ -12,8 +12,8 @@ import msgspec
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.files import Peak
-from trainmark.spec.precision import FAMILIES
-from trainmark.spec.published_row import PublishedRow
+from trainmark.record.precision import FAMILIES
+from trainmark.record.published_row import PublishedRow
 
 MOST_SEEN = 70.0
 """Percent of a data sheet's peak above which hardly any whole training step was ever seen."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmark.analysis.scaling import scaling_efficiency
-from trainmark.spec.metrics import THROUGHPUTS, Quantity
-from trainmark.spec.published_row import PublishedRow, Source
-from trainmark.spec.topology import Topology
+from trainmark.record.metrics import THROUGHPUTS, Quantity
+from trainmark.record.published_row import PublishedRow, Source
+from trainmark.record.topology import Topology
 
 CONTRADICTION = 0.15
 """Waiting, evaluating and saving do not shrink with more devices: p_whole may not scale better by more than this.
@@ -47,7 +47,7 @@ def published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
             recipe = (row.batch_per_device, row.batch_per_device is None and row.fix_hp, _settings(row))
             key = (row.source, row.workload, row.device, row.precision, *recipe)
             groups.setdefault(key, []).append(row)
-    return [_measured(members) for members in groups.values() if len({row.topology for row in members}) > 1]
+    return [_measure_group(members) for members in groups.values() if len({row.topology for row in members}) > 1]
 
 
 def _settings(row: PublishedRow) -> tuple[object, ...]:
@@ -80,7 +80,7 @@ def to_json(found: PublishedScaling, aliases: Sequence[str] = THROUGHPUTS) -> di
     }
 
 
-def _measured(members: Sequence[PublishedRow]) -> PublishedScaling:
+def _measure_group(members: Sequence[PublishedRow]) -> PublishedScaling:
     sized = sorted(((Topology.parse(row.topology), row) for row in members), key=lambda pair: pair[0].devices)
     smallest, base = sized[0]
     points = tuple(

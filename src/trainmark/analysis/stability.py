@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmark.spec.record import Record
+    from trainmark.record.record import Record
 
 TRAININGS = 5
 NEAR = 0.01

@@ -11,17 +11,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark import workloads
-from trainmark.analysis.forecast.course import left_s
 from trainmark.cli.terminal import console, say
-from trainmark.spec import loss_bands
-from trainmark.spec.cores import FOREIGN_LOAD
-from trainmark.spec.format import number
-from trainmark.spec.topology import Topology
+from trainmark.record import loss_bands
+from trainmark.record.cores import FOREIGN_LOAD
+from trainmark.record.format import number
+from trainmark.record.time_left import time_left_s
+from trainmark.record.topology import Topology
 
 if TYPE_CHECKING:
     from trainmark.launch.launcher import Watcher
-    from trainmark.spec.plan import Plan
-    from trainmark.spec.rank_log import RankLog
+    from trainmark.record.plan import Plan
+    from trainmark.record.rank_log import RankLog
 
 PLAIN_LINE_EVERY_S = 10.0
 RECENT_STEPS = 20
@@ -121,7 +121,7 @@ class ProgressLine:
 
     def _left(self, log: RankLog) -> str:
         """About how long it still takes, evaluations and checkpoints included."""
-        found = left_s(self._plan, log, step=log.step, elapsed_s=time.monotonic() - self._began_s)
+        found = time_left_s(self._plan, log, step=log.step, elapsed_s=time.monotonic() - self._began_s)
         return "-:--:--" if found is None else str(timedelta(seconds=round(found)))
 
     def _length(self, log: RankLog) -> tuple[float | None, float]:

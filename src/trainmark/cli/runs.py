@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.report.terminal import TerminalWriter
-    from trainmark.store.store import Store, StoreRow, Wanted
+    from trainmark.record.row import StoreRow, Wanted
+    from trainmark.record.store import Store
+    from trainmark.view.terminal import TerminalWriter
 
 NO_RECORD = "no record"
+NAME = "runs"
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
   trainmark runs                          the newest 20 runs
@@ -43,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, look, say
-    from trainmark.spec import escape
-    from trainmark.store.store import Store, default_folder, newest_first
+    from trainmark.record import escape
+    from trainmark.record.row import newest_first
+    from trainmark.record.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     if args.rebuild:
@@ -60,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
         screen.file.write(json.dumps(document, indent=2) + "\n")
     elif shown:
-        from trainmark.report.terminal import TerminalWriter
+        from trainmark.view.terminal import TerminalWriter
 
         writer = TerminalWriter(**look(screen))
         _draw(writer, shown, contents.names)
@@ -90,9 +93,9 @@ def _now(row: StoreRow, store: Store) -> StoreRow:
 def _wanted(args: argparse.Namespace) -> Wanted:
     from datetime import datetime, timezone
 
-    from trainmark.spec.duration import parse_since
-    from trainmark.spec.labels import parse_tags, tag_words
-    from trainmark.store.store import Wanted
+    from trainmark.record.duration import parse_since
+    from trainmark.record.labels import parse_tags, tag_words
+    from trainmark.record.row import Wanted
 
     now = datetime.now(timezone.utc)
     return Wanted(
@@ -116,7 +119,7 @@ def _why_none(store: Store, wanted: Wanted) -> str:
 
 def _draw(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]) -> None:
     """All columns, or without those that matter least where there is not the room."""
-    from trainmark.report.terminal import Cell, Column, TableModel, plain_table
+    from trainmark.view.terminal import Cell, Column, TableModel, plain_table
 
     numbers = ("p_core", "quality", "doubts")
     styles = {"valid": "", "incomplete": "yellow", NO_RECORD: "dim", "running": "cyan"}
@@ -139,7 +142,7 @@ def _draw(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]
 
 
 def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
-    from trainmark.spec.format import NOTHING, number, short_device, with_unit
+    from trainmark.record.format import NOTHING, number, short_device, with_unit
     from trainmark.workloads import quality_word
 
     p_core = NOTHING if row.p_core is None else f"{number(row.p_core)}"

@@ -12,8 +12,9 @@ from trainmark.cli.price import add_price_options, price_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trainmark.spec.record import Record
+    from trainmark.record.record import Record
 
+NAME = "show"
 HELP = "Show one run: its table, notes and files; with --all its plan, metrics, phases, steps, quality and machine."
 EXAMPLES = """\
   trainmark show                          the newest run
@@ -40,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark import api
-    from trainmark.analysis.forecast.outcome import outcomes
     from trainmark.analysis.priced import priced
     from trainmark.cli.terminal import console, look
-    from trainmark.published.lookup import group
-    from trainmark.spec import escape
-    from trainmark.spec.errors import UsageError
-    from trainmark.store.store import Store, default_folder
+    from trainmark.features.forecast.outcome import outcomes
+    from trainmark.record import escape
+    from trainmark.record.errors import UsageError
+    from trainmark.record.lookup import group
+    from trainmark.record.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     price = price_of(args)
@@ -61,17 +62,17 @@ def run(args: argparse.Namespace) -> int:
     if args.json:  # as it was written, without what a reader's price makes of it
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
     elif args.markdown:
-        from trainmark.report.table import markdown
+        from trainmark.view.table import markdown
 
         text = escape.fitted(markdown([priced(record, price)]), screen.encoding)
     elif not args.all and record.timeline.steps:  # of a run that never made a step there is no table
-        from trainmark.published.lookup import published_rows
-        from trainmark.report.brief import brief
+        from trainmark.analysis.published_lookup import published_rows
+        from trainmark.view.brief import brief
 
         rows = [row for row in published_rows(store) if row.workload == record.plan.workload]
         text = brief(priced(record, price), rows, store, path=path, **look(screen))
     else:
-        from trainmark.report.describe import describe
+        from trainmark.view.describe import describe
 
         folder = store.runs / record.run_id
         text = describe(
@@ -88,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
 def _show_group(records: list[Record], args: argparse.Namespace, screen: Console) -> None:
     """Repeats of one plan beside each other; each by itself says more."""
     from trainmark.cli.terminal import look, say
-    from trainmark.report import table
-    from trainmark.spec import escape
+    from trainmark.record import escape
+    from trainmark.view import table
 
     if args.json:
         screen.file.write(json.dumps([record.to_json() for record in records], allow_nan=False) + "\n")

@@ -9,17 +9,17 @@ from trainmark.cli.terminal import console, look, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.spec.record import Record
+    from trainmark.record.record import Record
 
 
 def show(records: Sequence[Record]) -> None:
     """How well the topologies scale, and what that says of larger ones; or why it says nothing."""
-    from trainmark.analysis.forecast.further import beyond
-    from trainmark.analysis.forecast.whole import Assumptions
     from trainmark.analysis.scaling import scaling
-    from trainmark.report import forecast_table, scaling_table
-    from trainmark.spec import site
-    from trainmark.spec.errors import UsageError
+    from trainmark.features.forecast import table as forecast_table
+    from trainmark.features.forecast.forecast import Assumptions, forecast_next_sizes
+    from trainmark.features.scaling import table as scaling_table
+    from trainmark.record import site
+    from trainmark.record.errors import UsageError
 
     screen = console()
     try:
@@ -28,7 +28,7 @@ def show(records: Sequence[Record]) -> None:
         say(f"no scaling: {error}")
         return
     try:
-        found = beyond(records, Assumptions(price=site.load().price))
+        found = forecast_next_sizes(records, Assumptions(price=site.load().price))
         screen.file.write("\n" + forecast_table.render([found], **look(screen)))
     except UsageError as error:
         say(f"no forecast: {error}")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 from trainmark.launch import secret
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.topology import Topology
+from trainmark.record.errors import NotReadyError
+from trainmark.record.run_folder import PLAN_FILE
+from trainmark.record.topology import Topology
 
 PORT = 29400
 """Where launchers meet unless told otherwise; torchrun's own choice."""
@@ -44,6 +45,16 @@ class ClusterEnv:
     @property
     def leads(self) -> bool:
         return self.launcher == 0
+
+    @property
+    def unit(self) -> str:
+        """What a launcher of this run stands for."""
+        return "rank" if self.is_rank else "node"
+
+    @property
+    def plan_file(self) -> str:
+        """The name of this launcher's plan in the run folder."""
+        return PLAN_FILE if self.leads else f"plan.launcher{self.launcher}.json"
 
     @property
     def world(self) -> int:

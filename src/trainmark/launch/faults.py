@@ -2,69 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trainmark.launch.workers import WorkerProcesses
-from trainmark.spec import endings
-from trainmark.spec.events import Failed
-from trainmark.spec.rank_log import RankLog
-from trainmark.spec.topology import Topology
-
-HANG = 124
+from trainmark.record import endings
+from trainmark.record.errors import HangError, TrainmarkError, WorkloadError, of_exit_code
+from trainmark.record.events import Failed
+from trainmark.record.rank_log import RankLog
+from trainmark.record.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    exit_code: int
-    sentence: str
+    error: TrainmarkError
     consequence: bool = False
     """It only says that another rank went away."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "exit_code": self.error.exit_code,
+            "sentence": str(self.error),
+            "consequence": self.consequence,
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Fault:
-        return cls(**{name: document[name] for name in ("exit_code", "sentence", "consequence")})
+        error = of_exit_code(document["exit_code"], document["sentence"])
+        return cls(error=error, consequence=document["consequence"])
 
 
 def of_workers(workers: WorkerProcesses) -> Fault | None:
     """What went wrong under this launcher, if anything did: a rank that said so before one that ended without a word,
-    and that before those that only noticed it."""
+    and that before those that only noticed it. One that a signal killed before another said anything comes first."""
     told = workers.failures
     causes = [pair for pair in told if not pair[1].consequence]
-    if causes:
+    deaths = workers.deaths
+    killed = [death for death in deaths if death.code < 0 and causes and death.at_ns < causes[0][1].at_ns]
+    if causes and not killed:
         return _reported_fault(workers, *causes[0])
-    if workers.deaths:
-        death = workers.deaths[0]
+    if deaths:
+        death = (killed or deaths)[0]
         log = next(log for log in workers.ranks if log.rank == death.rank)
-        return Fault(exit_code=4, sentence=_with_lines(workers, log, f"{_name(workers, log)} {death.how} {_at(log)}"))
+        sentence = f"{_name(workers, log)} {death.how} {_at(log)}"
+        return Fault(error=WorkloadError(_with_lines(workers, log, sentence)))
     if told:
         return _reported_fault(workers, *told[0])
     if workers.silent:  # we ended them, for what others will tell
         names = ", ".join(_name(workers, log) for log in workers.silent)
-        return Fault(exit_code=4, sentence=f"{names} was ended with the others", consequence=True)
+        return Fault(error=WorkloadError(f"{names} was ended with the others"), consequence=True)
     return None
 
 
 def hang(workers: WorkerProcesses) -> Fault:
     where = ", ".join(f"{_name(workers, log)} was last seen {_at(log)}" for log in workers.ranks)
     stacks = f"stacks are in {workers.folder}/rank*.stacks"
-    return Fault(exit_code=HANG, sentence=f"no progress for {workers.limit_s:.0f} s: {where}; {stacks}")
+    return Fault(error=HangError(f"no progress for {workers.limit_s:.0f} s: {where}; {stacks}"))
 
 
 def first_fault(faults: Sequence[Fault]) -> Fault | None:
     """Of faults in the order they were noticed, the one the others followed from."""
-    hangs = [fault for fault in faults if fault.exit_code == HANG]
-    if hangs and len(hangs) == len(faults):
-        return Fault(exit_code=HANG, sentence="; ".join(fault.sentence for fault in faults))
-    return next(iter(_causes(faults)), faults[0] if faults else None)
-
-
-def _causes(faults: Iterable[Fault]) -> list[Fault]:
-    return [fault for fault in faults if not fault.consequence]
+    if faults and all(isinstance(fault.error, HangError) for fault in faults):
+        return Fault(error=HangError("; ".join(str(fault.error) for fault in faults)))
+    causes = [fault for fault in faults if not fault.consequence]
+    return next(iter(causes), faults[0] if faults else None)
 
 
 def _reported_fault(workers: WorkerProcesses, log: RankLog, failed: Failed) -> Fault:
@@ -73,7 +75,7 @@ def _reported_fault(workers: WorkerProcesses, log: RankLog, failed: Failed) -> F
         sentence = f"{_name(workers, log)} failed {_at(log)}: {sentence}"
         if failed.exit_code not in endings.SAME_AGAIN:  # their sentence says all that the last lines would
             sentence = _with_lines(workers, log, sentence)
-    return Fault(exit_code=failed.exit_code, sentence=sentence, consequence=failed.consequence)
+    return Fault(error=of_exit_code(failed.exit_code, sentence), consequence=failed.consequence)
 
 
 def _name(workers: WorkerProcesses, log: RankLog) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import UsageError, WorkloadError
-from trainmark.spec.machine import BatchTry, FillSearch
-from trainmark.spec.plan import Plan
-from trainmark.spec.recipe import kind_of
+from trainmark.record.errors import UsageError, WorkloadError
+from trainmark.record.machine import BatchTry, FillSearch
+from trainmark.record.plan import Plan
+from trainmark.record.recipe import kind_of
 
 LEAST_GAIN = 0.03
 """A batch is worth its size if it is faster than all smaller ones by this share."""

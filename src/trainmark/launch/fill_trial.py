@@ -16,13 +16,13 @@ import psutil
 from trainmark import workloads
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.fill import Bounds, Try
-from trainmark.launch.workers import Death, Launch, WorkerProcesses
+from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.platforms import files
-from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.spec.plan import Plan
-from trainmark.spec.rank_log import RankLog
-from trainmark.spec.recipe import Limits, from_values, to_values
-from trainmark.spec.topology import Topology
+from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, of_exit_code
+from trainmark.record.plan import Plan
+from trainmark.record.rank_log import RankLog
+from trainmark.record.recipe import Limits, from_values, to_values
+from trainmark.record.topology import Topology
 
 MOST_OF_DEVICE = 0.9
 """Share of a device's memory a batch may take: evaluation and the exchange of gradients need some too."""
@@ -62,13 +62,12 @@ class Trial:
         counted = MOST_STEPS if step_s == 0 else FEWEST_STEPS if step_s is None else round(TRAIN_S / step_s)
         steps = 1 + min(max(FEWEST_STEPS, counted), MOST_STEPS)
         with tempfile.TemporaryDirectory(prefix="trainmark-fill-") as name:
-            plan_file = Path(name) / "plan.json"
             plan = self._plan_for(batch, steps)
-            plan_file.write_text(json.dumps(plan.to_json()), encoding="utf-8")
             # one rank that shares the machine as the ranks of the run will
             env = ClusterEnv(is_rank=True, local_ranks=self._ranks)
+            (Path(name) / env.plan_file).write_text(json.dumps(plan.to_json()), encoding="utf-8")
             workers = WorkerProcesses(plan, env, Path(name), task="trial")
-            workers.start(Launch(plan_file=plan_file, launched_ns=time.perf_counter_ns()))
+            workers.start()
             try:
                 ended = self._watch(workers, steps)
                 return self._result(batch, steps, workers, ended=ended)
@@ -145,9 +144,8 @@ class Trial:
         """A batch that fails after smaller ones worked is too large; if nothing worked yet, it is not the batch."""
         if self._worked:
             return Try(batch=batch, unfit=sentence)
-        raise {2: UsageError, 3: NotReadyError}.get(exit_code, WorkloadError)(
-            f"no batch could be tried; with batch_per_device={batch}: {sentence}"
-        )
+        kind = exit_code if exit_code in (UsageError.exit_code, NotReadyError.exit_code) else WorkloadError.exit_code
+        raise of_exit_code(kind, f"no batch could be tried; with batch_per_device={batch}: {sentence}")
 
     def _most(self, batch: int, steps_per_epoch: int | None) -> int | None:
         """What all but the last step of an epoch, which may be short, show of the set's size; a stream has none."""

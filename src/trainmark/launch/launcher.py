@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,32 +18,36 @@ from typing import Any
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import cluster_env, network
-from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.launch import cluster_env
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
-from trainmark.launch.faults import Fault, hang, of_workers
+from trainmark.launch.faults import Fault, first_fault, hang, of_workers
 from trainmark.launch.restarts import Restarts
-from trainmark.launch.settlement import Settled, collect_faults, fault_of_lost, follow, settle
 from trainmark.launch.signals import catching_signals
-from trainmark.launch.store_server import StoreServer
-from trainmark.launch.workers import Launch, WorkerProcesses, WorkerTask
-from trainmark.spec import endings
-from trainmark.spec.errors import HangError, NotReadyError, TrainmarkError
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import BatchFound, Event, FaultFound
-from trainmark.spec.machine import FillSearch
-from trainmark.spec.plan import Plan
-from trainmark.spec.rank_log import RankLog
-from trainmark.spec.record import Record
-from trainmark.spec.revision import revision
-from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
-from trainmark.spec.topology import Topology
-from trainmark.spec.whole_files import write_whole
-from trainmark.spec.workload_facts import derive
-from trainmark.store import gather
-from trainmark.store.store import Store
+from trainmark.launch.workers import WorkerProcesses, WorkerTask
+from trainmark.record import endings, gather
+from trainmark.record.errors import (
+    HangError,
+    InvalidResultError,
+    NotReadyError,
+    SignalError,
+    TrainmarkError,
+    WorkloadError,
+    of_exit_code,
+)
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import BatchFound, Event, FaultFound
+from trainmark.record.machine import FillSearch
+from trainmark.record.plan import Plan
+from trainmark.record.rank_log import RankLog
+from trainmark.record.record import Record
+from trainmark.record.revision import revision
+from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
+from trainmark.record.store import Store
+from trainmark.record.topology import Topology
+from trainmark.record.whole_files import write_whole
+from trainmark.record.workload_facts import derive
 from trainmark.train.ranks import host_name
-from trainmark.train.store_client import LostStoreError
+from trainmark.train.rendezvous_store import LostStoreError
 
 POLL_S = 0.1
 TERMINATE_LIMIT_S = 20.0
@@ -56,12 +60,19 @@ Watcher = Callable[[list[RankLog]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    exit_code: int
     folder: Path
+    error: TrainmarkError | None = None
+    """What went wrong."""
     record: Record | None = None
     """Only the leader has it."""
-    sentence: str = ""
-    """What went wrong, in words."""
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.exit_code if self.error else 0
+
+    @property
+    def sentence(self) -> str:
+        return str(self.error or "")
 
 
 def run(
@@ -81,45 +92,46 @@ def run(
     Without a coordinator this machine is all there is. `fill` is how its batch was found; `tags` and `note` are what
     the user said of it.
     """
-    made = partial(new_folder, plan, store.runs, group=group, tags=tags or {}, note=note)
-    settled = settle(plan, store.folder, coordinator, made)
+    make_folder = partial(new_folder, plan, store.runs, group=group, tags=tags or {}, note=note)
+    folder = coordinator.begin_run(plan, store.folder, make_folder) if coordinator else make_folder("")
     if fill:
-        _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
+        _note(folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
     with catching_signals() as signals:
         try:
-            outcome = execute(plan, settled, watch, coordinator, interface, signals)
+            outcome = execute(plan, folder, watch, coordinator, interface, signals)
         except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
             if leads:
                 with suppress(Exception):
-                    _note(settled.folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
-                    store.add(gather.record(settled.folder))
+                    _note(folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
+                    store.add(gather.record(folder))
             raise
-        return _conclude(outcome, settled, store, signals) if leads else outcome
+        return _conclude(outcome, store, signals) if leads else outcome
 
 
-def _conclude(outcome: Outcome, settled: Settled, store: Store, signals: list[int]) -> Outcome:
+def _conclude(outcome: Outcome, store: Store, signals: list[int]) -> Outcome:
     """Makes the record and keeps it. A signal that came too late to end the run ends what would have followed it."""
+    found = outcome.error
     try:
-        if outcome.exit_code:
-            _note(settled.folder, FaultFound(exit_code=outcome.exit_code, sentence=outcome.sentence))
-        record = gather.record(settled.folder)
+        if found:
+            _note(outcome.folder, FaultFound(exit_code=found.exit_code, sentence=str(found)))
+        record = gather.record(outcome.folder)
         store.add(record)
     except TrainmarkError as error:
-        if outcome.exit_code:  # what went wrong first is why
-            both = TrainmarkError(f"{outcome.sentence}; and no record of it could be kept: {error}")
-            both.exit_code = outcome.exit_code
-            raise both from error
+        if found:  # what went wrong first is why
+            sentence = f"{found}; and no record of it could be kept: {error}"
+            raise of_exit_code(found.exit_code, sentence) from error
         raise
-    code, sentence = outcome.exit_code, record.ended
-    if not code and (number := endings.BY_SIGNAL.get(record.ended)):
-        code = 128 + number
-    elif not code and record.status == "invalid":
-        code = endings.INVALID_CODE
-    elif not code and signals:
-        code = 128 + signals[0]
-        sentence = f"{signal.Signals(signals[0]).name} came when the run was over ({record.ended}); its record is valid"
-    return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=sentence)
+    if found:
+        found = of_exit_code(found.exit_code, record.ended)
+    elif number := endings.BY_SIGNAL.get(record.ended):
+        found = SignalError(record.ended, number)
+    elif record.status == "invalid":
+        found = InvalidResultError(record.ended)
+    elif signals:
+        name = signal.Signals(signals[0]).name
+        found = SignalError(f"{name} came when the run was over ({record.ended}); its record is valid", signals[0])
+    return replace(outcome, error=found, record=record)
 
 
 def _note(folder: Path, event: Event) -> None:
@@ -130,7 +142,7 @@ def _note(folder: Path, event: Event) -> None:
 
 def execute(
     plan: Plan,
-    settled: Settled,
+    folder: Path,
     watch: Watcher,
     coordinator: Coordinator | None,
     interface: str | None,
@@ -141,46 +153,22 @@ def execute(
 ) -> Outcome:
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
     here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
-    workers = WorkerProcesses(plan, here, settled.folder, task=task, pair_rounds=pair_rounds)
+    workers = WorkerProcesses(
+        plan, here, folder, task=task, pair_rounds=pair_rounds, interface=interface, coordinator=coordinator
+    )
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
-    with _meeting_of_ranks(here, coordinator) as (connect, prefix):
-        launch = Launch(
-            plan_file=settled.plan_file,
-            launched_ns=time.perf_counter_ns(),
-            variables=network.collective_variables(here, interface) if here.world > 1 else {},
-            connect=connect,
-            prefix=prefix,
-        )
-        try:
-            workers.start(launch)
-            fault = _supervise(workers, signals, watch, Restarts(workers, coordinator, heartbeat), heartbeat)
-        except (LostStoreError, HangError):
-            fault = Fault(exit_code=4, sentence="the leader was lost", consequence=True)
-        finally:
-            workers.end()
-        fault = fault or _own_fault(workers, signals)
-        if coordinator and heartbeat:
-            if here.leads:
-                fault = collect_faults(coordinator, heartbeat, settled.folder, fault)
-            else:
-                fault = follow(workers, coordinator, heartbeat, settled, fault)
-    if fault:
-        return Outcome(exit_code=fault.exit_code, folder=settled.folder, sentence=fault.sentence)
-    return Outcome(exit_code=0, folder=settled.folder)
-
-
-@contextmanager
-def _meeting_of_ranks(
-    here: ClusterEnv, coordinator: Coordinator | None
-) -> Iterator[tuple[Callable[[], socket.socket] | None, str]]:
-    """How each rank gets a connection to where it meets the others, and what its keys begin with there."""
-    if coordinator:
-        yield coordinator.connect, coordinator.rank_prefix
-    elif here.world == 1:
-        yield None, ""
-    else:
-        with closing(StoreServer()) as server:
-            yield server.connect, ""
+    try:
+        workers.start()
+        fault = _supervise(workers, signals, watch, Restarts(workers, coordinator, heartbeat), heartbeat)
+    except (LostStoreError, HangError):
+        fault = Fault(error=WorkloadError("the leader was lost"), consequence=True)
+    finally:
+        workers.end()
+    fault = fault or _own_fault(workers, signals)
+    if coordinator and heartbeat:
+        end = _collect_faults if here.leads else _follow_leader
+        fault = end(workers, coordinator, heartbeat, fault)
+    return Outcome(folder=folder, error=fault.error if fault else None)
 
 
 def _supervise(
@@ -203,7 +191,7 @@ def _supervise(
             workers.signal(signals[0])
         if asked_at_s is not None and now - asked_at_s > TERMINATE_LIMIT_S and signals[0] == signal.SIGTERM:
             return None
-        if not signals and restarts.due(ended=ended):
+        if not signals and restarts.is_due(ended=ended):
             workers.restart()
             failed_at_s = None
         elif ended:
@@ -214,7 +202,7 @@ def _supervise(
                 return None
         if heartbeat and workers.silent_s > heartbeat.lost_after_s and (lost := heartbeat.lost_launchers()):
             workers.dump_stacks()
-            return fault_of_lost(workers, heartbeat, lost)
+            return _lost_fault(workers, heartbeat, lost)
         if workers.silent_s > workers.limit_s:
             workers.dump_stacks()
             return hang(workers)
@@ -229,8 +217,56 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     if signals:
         if all(log.end for log in workers.ranks):
             return None  # they finished their step and said so themselves
-        return Fault(exit_code=128 + signals[0], sentence=endings.ended_by(signal.Signals(signals[0]).name))
+        return Fault(error=SignalError(endings.ended_by(signal.Signals(signals[0]).name), signals[0]))
     return of_workers(workers)
+
+
+def _lost_fault(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
+    who = f"{workers.env.unit} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
+    sentence = (
+        f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
+        f"{workers.ranks[0].step}: its machine or the link to it is down"
+    )
+    return Fault(error=WorkloadError(sentence))
+
+
+def _follow_leader(
+    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, fault: Fault | None
+) -> Fault | None:
+    """The end of a run on a follower: faults and files go to the leader, whose exit code then counts everywhere."""
+    if not heartbeat.lost_launchers():
+        with suppress(LostStoreError, HangError):
+            if fault:
+                coordinator.report(fault.to_json())
+            coordinator.send_files({} if coordinator.shares_folder else workers.files())
+            code = coordinator.wait_for_end()
+            if not coordinator.shares_folder:
+                shutil.rmtree(workers.folder, ignore_errors=True)  # the leader has it all
+            return Fault(error=of_exit_code(code, "")) if code else None
+    sentence = str(fault.error) if fault and not fault.consequence else "the leader was lost"
+    return Fault(error=WorkloadError(f"{sentence}; what this machine measured is kept in {workers.folder}"))
+
+
+def _collect_faults(
+    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, fault: Fault | None
+) -> Fault | None:
+    """What went wrong first, once every follower has sent its files or is lost."""
+    if fault:
+        coordinator.report(fault.to_json())
+    lost = []
+    for launcher in range(1, coordinator.env.launchers):
+
+        def is_alive(launcher: int = launcher) -> bool:
+            return launcher not in heartbeat.lost_launchers()
+
+        if not coordinator.receive_files(launcher, workers.folder, is_alive):
+            lost.append(launcher)
+    faults = [Fault.from_json(document) for document in coordinator.faults()]
+    if lost and all(each.consequence for each in faults):
+        names = ", ".join(coordinator.name_of(launcher) for launcher in lost)
+        sentence = f"{names} was lost: nothing was heard from it for {heartbeat.lost_after_s:.0f} s"
+        faults.insert(0, Fault(error=WorkloadError(sentence)))
+    return first_fault(faults)
 
 
 def new_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 
-from trainmark.spec.errors import NotReadyError
+from trainmark.record.errors import NotReadyError
 
 VARIABLE = "TRAINMARK_END_WITH_STDIN"
 LONGEST_LINE = 200

@@ -6,18 +6,18 @@ import math
 from dataclasses import fields, replace
 from pathlib import Path
 
-from trainmark import datasets, workloads
-from trainmark.datasets import synthetic
+from trainmark import data as datasets, workloads
+from trainmark.data import synthetic
 from trainmark.launch import preflight
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
-from trainmark.spec import site
-from trainmark.spec.errors import NotReadyError, UsageError, nearest
-from trainmark.spec.plan import NO_FOLDER, DataChoice, Plan
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import AnyRecipe, Limits, deviations, from_values, kind_of, to_values, with_settings
-from trainmark.spec.topology import Topology
-from trainmark.store.store import Store, default_folder
+from trainmark.record import site
+from trainmark.record.errors import NotReadyError, UsageError, nearest
+from trainmark.record.plan import NO_FOLDER, DataChoice, Plan
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import AnyRecipe, Limits, deviations, from_values, kind_of, to_values, with_settings
+from trainmark.record.store import Store, default_folder
+from trainmark.record.topology import Topology
 
 
 def plans(options: RunOptions) -> list[Plan]:

@@ -10,13 +10,13 @@ from pathlib import Path
 from trainmark import workloads
 from trainmark.platforms import files, scaled_products
 from trainmark.platforms.platform import Platform
-from trainmark.spec import cores
-from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import NO_FOLDER, Plan
-from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import Recipe, from_values
-from trainmark.spec.topology import Topology
+from trainmark.record import cores
+from trainmark.record.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import NO_FOLDER, Plan
+from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.recipe import Recipe, from_values
+from trainmark.record.topology import Topology
 
 
 def machine(plan: Plan, store: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from trainmark.launch import secret
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.spec import cores
+from trainmark.record import cores
 from trainmark.train.ranks import LAUNCHED, PARENT, RESTART
 
 OTHERS_VARIABLES = re.compile(

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainmark import datasets
-from trainmark.datasets import synthetic
+from trainmark import data as datasets
+from trainmark.data import synthetic
 from trainmark.platforms import files
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import NO_FOLDER, Plan
-from trainmark.spec.record import Record
-from trainmark.spec.topology import Topology
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import NO_FOLDER, Plan
+from trainmark.record.record import Record
+from trainmark.record.topology import Topology
 
 
 def plan_again(

@@ -12,12 +12,12 @@ from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Platform
-from trainmark.spec.duration import shown
-from trainmark.spec.plan import Plan
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import from_values
-from trainmark.spec.topology import Topology
-from trainmark.spec.workload_facts import derive
+from trainmark.record.duration import shown
+from trainmark.record.plan import Plan
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import from_values
+from trainmark.record.topology import Topology
+from trainmark.record.workload_facts import derive
 from trainmark.train import meta_model
 
 BYTES_A_WEIGHT = 12

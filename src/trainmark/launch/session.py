@@ -10,11 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainmark import datasets, workloads
-from trainmark.datasets import synthetic
+from trainmark import data as datasets, workloads
+from trainmark.data import synthetic
 from trainmark.launch import (
     cluster_env,
-    early_worker,
     fill,
     launcher,
     lifeline_stdin,
@@ -22,25 +21,23 @@ from trainmark.launch import (
     preflight,
     rank_environment,
     room,
-    settlement,
     ssh_run,
     sweep,
 )
-from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
+from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
 from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
 from trainmark.platforms import detection
-from trainmark.spec import site
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
-from trainmark.spec.labels import parse_tags
-from trainmark.spec.plan import Plan
-from trainmark.spec.record import Record
-from trainmark.spec.run_folder import read_plan
-from trainmark.spec.topology import Topology
-from trainmark.store import gather
-from trainmark.store.store import Store, default_folder
+from trainmark.record import gather, site
+from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError, of_exit_code
+from trainmark.record.labels import parse_tags
+from trainmark.record.plan import Plan
+from trainmark.record.record import Record
+from trainmark.record.run_folder import read_plan
+from trainmark.record.store import Store, default_folder
+from trainmark.record.topology import Topology
 
 PAGE_S = 5.0
 """Of a budget, what is kept for the table and the page."""
@@ -67,13 +64,18 @@ class Result:
 
     records: tuple[Record, ...] = ()
     """Of all runs that left one, each of them in the store by now; the last may be of one that failed."""
-    exit_code: int = 0
+    error: TrainmarkError | None = None
+    """Why it ended early, or why its last result must not be used."""
     complaints: tuple[str, ...] = ()
     """What went wrong, in sentences."""
     left_out: tuple[str, ...] = ()
     """What was not run because the machine or the time has no room for it, in sentences."""
     leads: bool = True
     """False on the other launchers of a job, which have nothing to tell."""
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.exit_code if self.error else 0
 
 
 def run(
@@ -119,7 +121,7 @@ def _run_sweep(options: RunOptions, own_command: Sequence[str] | None, say: Say,
         hosts = leg.options.hosts
         result = session.run_on_hosts(hosts) if hosts else session.run_here([leg.plan], own_command)
         records += result.records
-        if result.exit_code:
+        if result.error:
             return replace(result, records=tuple(records))
     return Result(records=tuple(records))
 
@@ -173,12 +175,11 @@ class _Session:
             return replace(result, left_out=tuple(self._left_out))
         if not self._options.resume:
             fill.refuse_several_launchers(decided, self._options)
-        wait_s = self._options.join_timeout_s
         self._coordinator = Coordinator(
             here,
             secret=secret,
             interface=self._site.network.interface,
-            join_limit_s=JOIN_LIMIT_S if wait_s is None else wait_s,
+            join_timeout_s=self._options.join_timeout_s,
         )
         try:
             self._get_ready_together(decided, self._coordinator)
@@ -196,13 +197,10 @@ class _Session:
             for number in range(self._done, self._options.repeat):
                 if self._options.repeat > 1:
                     self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                share_s = self._share_s(left)
-                if share_s is not None:  # it counts from when the run's worker was started
-                    share_s += early_worker.waited_s()
-                result = self._run_once(planning.with_share(plan, share_s), found, group)
+                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, group)
                 left -= 1
                 records += result.records
-                if result.exit_code:
+                if result.error:
                     return replace(result, records=tuple(records))
         return Result(records=tuple(records))
 
@@ -231,7 +229,7 @@ class _Session:
                     self._store.add(record)
                 records.append(record)
             if code:
-                return Result(records=tuple(records), exit_code=code)
+                return Result(records=tuple(records), error=of_exit_code(code, ""))
         return Result(records=tuple(records))
 
     def _group(self) -> str | None:
@@ -263,7 +261,7 @@ class _Session:
         try:
             self.get_ready(decided)
         except TrainmarkError as error:
-            settlement.refuse(coordinator, error)
+            coordinator.refuse_run(error)
             raise
 
     def _share_s(self, runs_left: int) -> float | None:
@@ -310,18 +308,19 @@ class _Session:
                 fill=found.facts() if found else None,
             )
         if outcome.record is None:
-            return Result(exit_code=outcome.exit_code, complaints=(outcome.sentence,) if outcome.sentence else ())
+            return Result(error=outcome.error, complaints=(outcome.sentence,) if outcome.sentence else ())
         complaints: tuple[str, ...] = ()
-        code = outcome.exit_code
-        if code:
-            complaints = (outcome.sentence, f"what was measured is kept in {outcome.folder}")
+        error = outcome.error
+        if error:
+            complaints = (str(error), f"what was measured is kept in {outcome.folder}")
         elif self._options.strict and (complaints := not_strictly_valid(outcome.record)):
-            code = 5
+            error = InvalidResultError("; ".join(complaints))
+        result = Result(records=(outcome.record,), error=error, complaints=complaints)
         if coordinator:
-            coordinator.finish(code)
+            coordinator.finish(result.exit_code)
         if lifeline_stdin.is_wanted():
             self._say(f"{ssh_run.FOLDER}{outcome.folder}")
-        return Result(records=(outcome.record,), exit_code=code, complaints=complaints)
+        return result
 
     def _talk(self, sentence: str) -> None:
         if not self._quiet:

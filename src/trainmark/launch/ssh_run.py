@@ -22,10 +22,10 @@ from typing import IO, Any
 from trainmark.launch import secret, ssh
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.ssh import Host
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
-from trainmark.spec.record import Record
-from trainmark.spec.site import Remote, Site
-from trainmark.spec.topology import Topology
+from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError, of_exit_code
+from trainmark.record.record import Record
+from trainmark.record.site import Remote, Site
+from trainmark.record.topology import Topology
 
 FOLDER = "trainmark: run folder "
 """Begins the line on stderr by which the first host says where its run folder is."""
@@ -257,9 +257,7 @@ def error_of(side: RemoteNode, remote: Remote) -> TrainmarkError:
         return WorkloadError(f"host {side.host} was lost: its process was killed or the connection broke{because}")
     if code <= 0:
         return WorkloadError(f"host {side.host} ended without a record{because}")
-    error = TrainmarkError(f"host {side.host} ended with exit code {code}{because}")
-    error.exit_code = code
-    return error
+    return of_exit_code(code, f"host {side.host} ended with exit code {code}{because}")
 
 
 def fetch_or_say_why(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:

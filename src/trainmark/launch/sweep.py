@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 import trainmark
 from trainmark.launch import fill, planning
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import UsageError
-from trainmark.spec.plan import Plan
-from trainmark.spec.revision import revision
-from trainmark.spec.topology import Topology
-from trainmark.store.store import Store, StoreRow
+from trainmark.record.errors import UsageError
+from trainmark.record.plan import Plan
+from trainmark.record.revision import revision
+from trainmark.record.row import StoreRow
+from trainmark.record.store import Store
+from trainmark.record.topology import Topology
 from trainmark.train.ranks import host_name
 
 _ASKED = 6

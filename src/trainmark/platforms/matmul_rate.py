@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainmark.platforms.platform import Device
 from trainmark.platforms.scaled_products import multiplied
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 
 BUDGET_S = 0.4
 SIDE = 1024

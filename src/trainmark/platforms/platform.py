@@ -21,9 +21,9 @@ from trainmark.platforms import device_errors, scaled_products
 from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.timestamps import EventMarks, HostMarks, Marks
-from trainmark.spec import cores
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.precision import Precision
+from trainmark.record import cores
+from trainmark.record.errors import NotReadyError
+from trainmark.record.precision import Precision
 
 DRIVER_ANSWERS_S = 10.0
 LEAST_TORCH = "2.6"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from trainmark.spec.errors import nearest
+from trainmark.record.errors import nearest
 
 TIMEOUT_S = 5.0
 MOST_TIMEOUT_S = 30.0

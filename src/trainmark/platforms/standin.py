@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from trainmark.spec import tables
-from trainmark.spec.errors import UsageError
+from trainmark.record import tables
+from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:  # the sampler, which only wants readings, must not have to load torch
     from trainmark.platforms.platform import OwnDevices

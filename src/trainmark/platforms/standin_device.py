@@ -26,7 +26,7 @@ from trainmark.platforms.cpu_emulation import RoundedFactors, WideArithmetic
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.standin import Flip, Script
 from trainmark.platforms.timestamps import EventMarks
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 
 NAME = "Stand-in (not a device)"
 _IDLE_S = 1.0

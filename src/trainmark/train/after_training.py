@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from trainmark.platforms.platform import Device
-from trainmark.spec import endings
-from trainmark.spec.artifact import Artifact
-from trainmark.spec.errors import TrainmarkError
-from trainmark.spec.events import ArtifactsLeft, ExchangeCounted, FlopsCounted, NoSample
-from trainmark.spec.precision import Precision
-from trainmark.spec.sample import NetworkUsed
+from trainmark.record import endings
+from trainmark.record.artifact import Artifact
+from trainmark.record.errors import TrainmarkError
+from trainmark.record.events import ArtifactsLeft, ExchangeCounted, FlopsCounted, NoSample
+from trainmark.record.precision import Precision
+from trainmark.record.sample import NetworkUsed
 from trainmark.train import cpu_peak, sampling
 from trainmark.train.cpu_peak import DevicePeak
 from trainmark.train.loop import Job

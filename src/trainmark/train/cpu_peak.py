@@ -13,14 +13,14 @@ from statistics import stdev
 import msgspec
 import torch
 
-from trainmark.datasets.synthetic import cache_folder
+from trainmark.data.synthetic import cache_folder
 from trainmark.platforms import proc
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device, cpu_name
-from trainmark.spec.cores import FOREIGN_LOAD
-from trainmark.spec.metrics import MEASURED
-from trainmark.spec.precision import Precision
-from trainmark.spec.whole_files import write_whole
+from trainmark.record.cores import FOREIGN_LOAD
+from trainmark.record.metrics import MEASURED
+from trainmark.record.precision import Precision
+from trainmark.record.whole_files import write_whole
 
 FILE = "peaks.json"
 MOST_KEPT = 100

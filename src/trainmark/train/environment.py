@@ -14,9 +14,9 @@ import torch
 
 import trainmark
 from trainmark.platforms.platform import Device, cpu_name
-from trainmark.spec import cores
-from trainmark.spec.events import EnvironmentSeen
-from trainmark.spec.machine import CpuInfo, DeviceInfo, PlatformInfo
+from trainmark.record import cores
+from trainmark.record.events import EnvironmentSeen
+from trainmark.record.machine import CpuInfo, DeviceInfo, PlatformInfo
 
 VARIABLES = (
     "GLIBC_TUNABLES", "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT",

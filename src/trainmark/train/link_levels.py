@@ -12,7 +12,7 @@ import torch
 from torch import distributed
 
 from trainmark.platforms.platform import Device
-from trainmark.spec.links import COLLECTIVES, AllReduce, Collective, LinkLevel, fitted
+from trainmark.record.links import COLLECTIVES, AllReduce, Collective, LinkLevel, fitted
 from trainmark.train.collectives import Collectives
 from trainmark.train.link_probe import exchange_s
 

@@ -15,9 +15,9 @@ import torch
 from torch import distributed
 
 from trainmark.platforms.platform import Device
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.links import AllReduce, size
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.errors import NotReadyError
+from trainmark.record.links import AllReduce, size
+from trainmark.record.precision import PRECISIONS
 from trainmark.train.collectives import Collectives
 
 SIZES_BYTES = tuple(4096 * 4**power for power in range(8))

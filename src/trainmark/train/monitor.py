@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from trainmark.spec import endings, statistics
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import Alive, Steps
+from trainmark.record import endings, statistics
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import Alive, Steps
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule

@@ -14,17 +14,17 @@ from typing import NamedTuple
 import torch
 
 from trainmark import workloads
-from trainmark.datasets import audio
+from trainmark.data import audio
 from trainmark.platforms.platform import Device
-from trainmark.spec.artifact import Artifact
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import Plan
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import from_values
-from trainmark.spec.record import Record
-from trainmark.spec.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
-from trainmark.spec.whole_files import write_named
-from trainmark.spec.workload_facts import ShowFacts, WorkloadFacts, derive
+from trainmark.record.artifact import Artifact
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import Plan
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import from_values
+from trainmark.record.record import Record
+from trainmark.record.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
+from trainmark.record.whole_files import write_named
+from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive
 from trainmark.train import checkpoint
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained

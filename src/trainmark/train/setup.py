@@ -17,16 +17,16 @@ from torch import Tensor, distributed, nn
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec import cores
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import DeviceOpening, LinksMeasured, Resumed, Saved
-from trainmark.spec.plan import Plan
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import Recipe, from_values
-from trainmark.spec.record import Evaluation
-from trainmark.spec.topology import Topology
-from trainmark.train import checkpoint, environment, link_levels, link_probe, loop, rank_store, step_check
+from trainmark.record import cores
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import DeviceOpening, LinksMeasured, Resumed, Saved
+from trainmark.record.plan import Plan
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import Recipe, from_values
+from trainmark.record.record import Evaluation
+from trainmark.record.topology import Topology
+from trainmark.train import checkpoint, environment, link_levels, link_probe, loop, rendezvous_store, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.global_batch_norm import over_all_ranks
@@ -136,8 +136,9 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
 def join(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
         return SingleRank()
+    store = rendezvous_store.open_store(ranks.world)
     distributed.init_process_group(
-        device.platform.file.collectives, store=rank_store.inherited(), rank=ranks.rank, world_size=ranks.world
+        device.platform.file.collectives, store=store, rank=ranks.rank, world_size=ranks.world
     )
     return RankGroup()
 

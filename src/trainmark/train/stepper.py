@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainmark.platforms import scaled_products
 from trainmark.platforms.platform import Device
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.parallel import OneDevice, Parallel, with_masters
 from trainmark.train.weight_average import WeightAverage
 from trainmark.workloads import linear

@@ -18,13 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from trainmark.datasets.die_with_parent import end_with_parent
-from trainmark.spec import endings, events
-from trainmark.spec.errors import InvalidResultError, TrainmarkError
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.plan import Plan
+from trainmark.record import endings, events
+from trainmark.record.errors import InvalidResultError, TrainmarkError
+from trainmark.record.event_files import EventWriter
+from trainmark.record.plan import Plan
+from trainmark.record.processes import end_with_parent
 from trainmark.train import failures
-from trainmark.train.orders import early_words
 from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, host_name
 
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
@@ -43,7 +42,7 @@ def main() -> int:
     parser.add_argument("task", choices=TASKS, help="what to do by it")
     parser.add_argument("--rounds", type=int, help="of the task pairs: how many are measured")
     end_with_parent(int(os.environ.get(PARENT, "0")) or None)
-    args = parser.parse_args(early_words(sys.argv[1:]))
+    args = parser.parse_args()
     folder: Path = args.folder
     ranks = Ranks.from_environment()
     log = os.open(folder / f"rank{ranks.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -149,7 +148,7 @@ def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, cou
 
 def verify_steps(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
     """Computes the same steps again and again, and trains nothing."""
-    from trainmark.train import verify
+    from trainmark.features.verify import rank as verify
 
     verify.work(plan, folder, ranks, log)
 

@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads import onednn
-from trainmark.workloads.on_cpu import on_cpu
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x @ weight.T + bias` of rows; the weight as it is or `arranged`, and either factor may be a turned view."""
+    multiplied: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return multiplied
+
+
+def dense(matrix: Tensor) -> Tensor:
+    """The matrix, or a copy of it where its rows have gaps: such factors are multiplied number by number, 500 times as
+    slowly."""
+    return matrix if matrix.is_contiguous() or matrix.t().is_contiguous() else matrix.contiguous()
+
+
+def arranged(weight: Tensor, rows: int) -> Tensor:
+    """A weight in the library's own layout, for many products with so many rows."""
+    arranged: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+    return arranged
+
+
+@cache
+def multiplies(dtype: torch.dtype) -> bool:
+    """True where this torch has the operators for this type, and they multiply rightly."""
+    rows, picks = torch.arange(128).view(2, 64).to(dtype), torch.eye(64, dtype=dtype)[:32]
+    try:
+        wanted = rows[:, :32]
+        return (
+            torch.equal(product(rows, picks), wanted)
+            and torch.equal(product(rows, arranged(picks, 2)), wanted)
+            and torch.equal(product(picks, rows), wanted.t())
+            and torch.equal(product(rows[:, :32], picks.t()), rows * (torch.arange(64) < 32))
+        )
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+
+
+@cache
+def multiplies_turned_fast() -> bool:
+    """True where turned factors are multiplied as fast as others: not without AVX512."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
+def on_cpu(tensor: Tensor) -> bool:
+    """False also for tensors of shapes alone: these lie on a numbered CPU, as an accelerator's would."""
+    return tensor.is_cpu and tensor.device.index is None
+
 
 LEAST_ROWS, LEAST_WEIGHTS = 512, 1 << 18
 """Below these the plain product is as fast."""
@@ -44,23 +88,23 @@ def _pays(x: Tensor, weight: Tensor) -> bool:
         and type(weight) in (Tensor, nn.Parameter)  # not a part of a weight that ranks share
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and onednn.multiplies(torch.float32)
+        and multiplies(torch.float32)
     )
 
 
 class _FastProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        rows, weight = onednn.dense(x.reshape(-1, x.shape[-1])), onednn.dense(weight)
+        rows, weight = dense(x.reshape(-1, x.shape[-1])), dense(weight)
         ctx.save_for_backward(rows, weight)
-        return onednn.product(rows, weight, bias).view(*x.shape[:-1], -1)
+        return product(rows, weight, bias).view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         rows, weight = ctx.saved_tensors
         gradient = gradients[0].reshape(-1, len(weight))
         to_x, to_weight, to_bias = ctx.needs_input_grad
-        turned, wide = onednn.multiplies_turned_fast(), weight.shape[1] >= 2 * len(weight)
+        turned, wide = multiplies_turned_fast(), weight.shape[1] >= 2 * len(weight)
         return (
             _product(gradient, weight, turned).view(*gradients[0].shape[:-1], -1) if to_x else None,
             _product(gradient.t(), rows, turned and wide) if to_weight else None,
@@ -69,4 +113,15 @@ class _FastProduct(torch.autograd.Function):
 
 
 def _product(left: Tensor, right: Tensor, by_onednn: bool) -> Tensor:
-    return onednn.product(onednn.dense(left), onednn.dense(right.t())) if by_onednn else left @ right
+    return product(dense(left), dense(right.t())) if by_onednn else left @ right
+
+
+LEAST = 1 << 13
+"""Numbers below which four calls take as long as one."""
+
+
+def tanh(x: Tensor, *, out: Tensor) -> Tensor:
+    """Sigmoid takes a CPU a sixth of tanh's time, and float32 can spare the bits that this costs near 0."""
+    if on_cpu(x) and x.dtype == torch.float32 and x.numel() >= LEAST:
+        return torch.mul(x, 2, out=out).sigmoid_().mul_(2).sub_(1)
+    return torch.tanh(x, out=out)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from trainmark.workloads.on_cpu import on_cpu
+from trainmark.workloads.linear import on_cpu
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainmark.spec.errors import NotReadyError
+from trainmark.record.errors import NotReadyError
 from trainmark.workloads import safetensors
 
 MANIFEST, STATE = "manifest.json", "state.pt"

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.sample import Sample
-from trainmark.spec.target import Target
-from trainmark.spec.workload_facts import QualityFacts
+from trainmark.record.recipe import Limits, Recipe
+from trainmark.record.sample import Sample
+from trainmark.record.target import Target
+from trainmark.record.workload_facts import QualityFacts
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Progress
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from trainmark.datasets import pictures
-from trainmark.datasets.crops import eval_crop
-from trainmark.datasets.imagenet import names
-from trainmark.datasets.jpeg import BadImage, JpegDecoder, Pixels
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.recipe import knob
-from trainmark.spec.sample import ImagePart, Sample, SampleSettings, TextPart
+from trainmark.data import pictures
+from trainmark.data.crops import eval_crop
+from trainmark.data.imagenet import make
+from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels
+from trainmark.record.errors import NotReadyError
+from trainmark.record.recipe import knob
+from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.sampling import SampleRequest, Trained
 
@@ -71,7 +71,7 @@ def _titles(folder: Path | None, classes: int) -> list[str]:
     """Of all classes the network can name; by their numbers where the data is not there to say more."""
     found: list[str] = []
     if folder is not None:
-        found = names.class_titles(folder, pictures.class_names(folder))
+        found = make.class_titles(folder, pictures.class_names(folder))
     return [*found, *(f"class {number}" for number in range(len(found), classes))]
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.sample import Sample
-from trainmark.spec.target import Target
+from trainmark.record.recipe import Limits, Recipe
+from trainmark.record.sample import Sample
+from trainmark.record.target import Target
 from trainmark.workloads.sampling import SampleRequest, Trained
 
 

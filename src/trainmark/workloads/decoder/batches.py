@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainmark.datasets import order
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.text.token_files import Index, TokenStream, Windows, known_of, read_index
-from trainmark.spec.errors import NotReadyError
+from trainmark.data import order
+from trainmark.data.ahead import ahead
+from trainmark.data.text.token_files import Index, TokenStream, Windows, known_of, read_index
+from trainmark.record.errors import NotReadyError
 from trainmark.workloads.decoder.recipes import DecoderRecipe
 from trainmark.workloads.plain import PlainBatch
 from trainmark.workloads.workload import Share

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.recipe import Recipe, knob
+from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads.lars import Lars
 from trainmark.workloads.resnet50.facts import FACTS, PUBLISHED
 from trainmark.workloads.resnet50.model import RESNET50_BLOCKS, ResNet

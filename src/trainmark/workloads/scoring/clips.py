@@ -6,11 +6,11 @@ from pathlib import Path
 
 from torch import Tensor, from_numpy
 
-from trainmark.datasets import audio, griffin_lim
-from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.ljspeech.reader import Clip
-from trainmark.datasets.mel import log_mel
-from trainmark.spec.sample import SpokenClips
+from trainmark.data import audio, griffin_lim
+from trainmark.data.ljspeech import reader
+from trainmark.data.ljspeech.reader import Clip
+from trainmark.data.mel import log_mel
+from trainmark.record.sample import SpokenClips
 from trainmark.workloads.sampling import Trained
 
 GRIFFIN_LIM = "griffin-lim"

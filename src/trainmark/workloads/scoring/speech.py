@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -12,10 +13,10 @@ import numpy as np
 import torch
 from scipy.signal import resample_poly
 
-from trainmark.datasets import audio
-from trainmark.spec.record import Doubt
-from trainmark.spec.sample import SpeechScore, SpeechScores, SpokenClips
-from trainmark.workloads.scoring import distillmos, words
+from trainmark.data import audio
+from trainmark.record.record import Doubt
+from trainmark.record.sample import SpeechScore, SpeechScores, SpokenClips
+from trainmark.workloads.scoring import distillmos
 from trainmark.workloads.scoring.clips import RECORDINGS
 
 INSTALL = "pip install 'trainmark[mos]'"
@@ -70,7 +71,7 @@ def _row(kind: SpokenClips, scorer: Scorer) -> SpeechScore:
     opinions = [scorer.opinion(sound) for sound in heard] if scorer.opinion else []
     rate = None
     if scorer.transcript and kind.texts and len(heard) == len(kind.sounds):
-        rate = words.error_rate([(text, scorer.transcript(heard[place])) for place, text in enumerate(kind.texts)])
+        rate = error_rate([(text, scorer.transcript(heard[place])) for place, text in enumerate(kind.texts)])
     mean = sum(opinions) / len(opinions) if opinions else None
     spread = [(value - (mean or 0)) ** 2 for value in opinions]
     return SpeechScore(
@@ -109,3 +110,26 @@ def _recogniser() -> tuple[Callable[[torch.Tensor], str] | None, str]:
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = metadata.version(RECOGNISER)
     return transcript, f"moonshine tiny-en {version}"
+
+
+def normalised(text: str) -> list[str]:
+    """The words of a text in small letters; letters and the apostrophe are all that counts."""
+    return re.sub(r"[^a-z' ]+", " ", text.lower().replace("’", "'")).split()
+
+
+def errors(said: Sequence[str], heard: Sequence[str]) -> int:
+    """The fewest words that must be put in, left out or changed to make one of the other."""
+    row = list(range(len(heard) + 1))
+    for place, word in enumerate(said, 1):
+        diagonal, row[0] = row[0], place
+        for other, found in enumerate(heard, 1):
+            changed = diagonal + (word != found)
+            diagonal, row[other] = row[other], min(changed, row[other] + 1, row[other - 1] + 1)
+    return row[-1]
+
+
+def error_rate(pairs: Sequence[tuple[str, str]]) -> float | None:
+    """Over pairs of what was said and what was heard: errors a word said; above 1 where more was heard than said."""
+    words = [(normalised(said), normalised(heard)) for said, heard in pairs]
+    count = sum(len(said) for said, _ in words)
+    return sum(errors(said, heard) for said, heard in words) / count if count else None

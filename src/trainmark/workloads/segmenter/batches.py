@@ -12,17 +12,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainmark.datasets import order
-from trainmark.datasets.ade20k import layouts, photometric, reader, views
-from trainmark.datasets.ade20k.layouts import SceneCounts
-from trainmark.datasets.ade20k.reader import SceneSet
-from trainmark.datasets.ade20k.views import SceneReader, ViewSettings
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.counter_rng import Draws
-from trainmark.datasets.jpeg import BadImage
-from trainmark.datasets.sample_pool import Row, SamplePool, WantedSample, default_workers
-from trainmark.spec.errors import NotReadyError, WorkloadError
-from trainmark.spec.learning import CHANCE, CLASSES
+from trainmark.data import order
+from trainmark.data.ade20k import layouts, photometric, reader, views
+from trainmark.data.ade20k.layouts import SceneCounts
+from trainmark.data.ade20k.reader import SceneSet
+from trainmark.data.ade20k.views import SceneReader, ViewSettings
+from trainmark.data.ahead import ahead
+from trainmark.data.counter_rng import Draws
+from trainmark.data.jpeg import BadImage
+from trainmark.data.sample_pool import Row, SamplePool, WantedSample, default_workers
+from trainmark.record.errors import NotReadyError, WorkloadError
+from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
 from trainmark.workloads.segmenter.facts import FACTS
 from trainmark.workloads.segmenter.recipes import SegmenterRecipe

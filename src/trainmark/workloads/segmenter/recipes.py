@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainmark.spec.recipe import Recipe, knob
+from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads.segmenter.facts import PUBLISHED
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.datasets.ade20k.layouts import IGNORED
-from trainmark.datasets.ade20k.views import windows
+from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.data.ade20k.views import windows
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.segmenter.batches import HowSeen, one_class_miou
 from trainmark.workloads.segmenter.model import upsampled

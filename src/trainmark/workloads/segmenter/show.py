@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from trainmark.datasets.ade20k import layouts, reader
-from trainmark.datasets.ade20k.layouts import IGNORED
-from trainmark.datasets.ade20k.reader import SceneSet
-from trainmark.datasets.ade20k.views import SceneReader
-from trainmark.datasets.jpeg import BadImage, JpegDecoder
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.recipe import knob
-from trainmark.spec.sample import ImagePart, Sample, SampleSettings
+from trainmark.data.ade20k import layouts, reader
+from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.data.ade20k.reader import SceneSet
+from trainmark.data.ade20k.views import SceneReader
+from trainmark.data.jpeg import BadImage, JpegDecoder
+from trainmark.record.errors import NotReadyError
+from trainmark.record.recipe import knob
+from trainmark.record.sample import ImagePart, Sample, SampleSettings
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring
 from trainmark.workloads.segmenter.batches import HowSeen, fitted_image

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.datasets.ade20k.layouts import IGNORED
-from trainmark.spec.errors import UsageError
-from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.sample import Sample
+from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.record.errors import UsageError
+from trainmark.record.recipe import Limits, Recipe
+from trainmark.record.sample import Sample
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained

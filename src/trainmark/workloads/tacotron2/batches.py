@@ -13,14 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainmark.datasets import audio, mel, order, synthetic
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.audio import BadAudioError
-from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.ljspeech.analysed import analysed
-from trainmark.datasets.ljspeech.reader import Clip
-from trainmark.datasets.mel_cache import MelCache
-from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.data import audio, mel, order, synthetic
+from trainmark.data.ahead import ahead
+from trainmark.data.audio import BadAudioError
+from trainmark.data.ljspeech import reader
+from trainmark.data.ljspeech.reader import Clip, analysed
+from trainmark.data.mel_cache import MelCache
+from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.workloads.tacotron2 import text
 from trainmark.workloads.tacotron2.recipes import Tacotron2Recipe
 from trainmark.workloads.workload import Share

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.datasets.mel import MEL
+from trainmark.data.mel import MEL
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw

@@ -7,15 +7,18 @@ the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from trainmark.workloads import onednn
-from trainmark.workloads.on_cpu import on_cpu
+from trainmark.workloads import linear
+from trainmark.workloads.linear import on_cpu
 
 LEAST_WEIGHTS = 1 << 18
 """Below these the library's call costs more than its layout saves."""
@@ -63,11 +66,11 @@ class Product:
     def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
         self._round = arithmetic.round_ if arithmetic.rounded is not None else None
         self._weight = weight
-        arranges = on_cpu(weight) and weight.numel() >= LEAST_WEIGHTS and onednn.multiplies(weight.dtype)
-        self._arranged = onednn.arranged(weight, rows) if arranges else None
+        arranges = on_cpu(weight) and weight.numel() >= LEAST_WEIGHTS and linear.multiplies(weight.dtype)
+        self._arranged = linear.arranged(weight, rows) if arranges else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self._weight) if self._arranged is None else onednn.product(x, self._arranged)
+        y = F.linear(x, self._weight) if self._arranged is None else linear.product(x, self._arranged)
         return y if self._round is None else self._round(y)
 
 
@@ -77,3 +80,141 @@ def _cpu_multiplies(dtype: torch.dtype) -> bool:
         return bool(getattr(torch.ops.mkldnn, _CPU_HAS_INSTRUCTIONS[dtype])())
     except (AttributeError, RuntimeError):
         return False
+
+
+_LEVELS = 1 << 16
+
+
+def drop(x: Tensor, share: float, training: bool = True) -> Tensor:
+    """`x` with this share of its numbers set to zero and the others made up for it."""
+    return x * kept(x.shape, share, x) if training and share else x
+
+
+def kept(shape: Sequence[int], share: float, like: Tensor) -> Tensor:
+    """What dropout multiplies by: zero, or what makes up for the zeros.
+
+    On a CPU a number costs 16 random bits instead of a draw of its own, so the share is met to one part in 65,536; what
+    makes up for the zeros goes by the share that was met.
+    """
+    if not on_cpu(like):
+        return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - share).div_(1 - share)
+    count, level = math.prod(shape), round(share * _LEVELS)
+    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
+    drawn = words.view(torch.int16)[:count].view(*shape)
+    return (drawn >= level - _LEVELS // 2).to(like.dtype).div_(1 - level / _LEVELS)
+
+
+class CellPart(nn.Module):
+    """A step of an LSTM: gates, cell and hidden state from the two parts of the gates' sums."""
+
+    def forward(
+        self,
+        known: Tensor,
+        fed_back: Tensor,
+        before: Tensor,
+        kept: Tensor | None,
+        gates: Tensor,
+        cell: Tensor,
+        state: Tensor,
+    ) -> None:
+        i, f, g, o = (known + fed_back).float().chunk(4, 1)
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        after = f * before + i * g
+        hidden = o * after.tanh()
+        gates.copy_(torch.cat((i, f, g, o), 1))
+        cell.copy_(after)
+        state.copy_(hidden if kept is None else hidden * kept)
+
+
+class CellBackPart(nn.Module):
+    """The way back through it: from the parts of the hidden state's gradient, and what is known of the gates', to
+    those of the gates."""
+
+    def forward(
+        self,
+        arriving: Tensor,
+        back: Tensor,
+        asked: Tensor | None,
+        to_cell: Tensor,
+        forget: Tensor,
+        carried: Tensor,
+        known: Tensor,
+        gates: Tensor,
+    ) -> None:
+        hidden = arriving + back
+        if asked is not None:
+            hidden = hidden + asked
+        cell = carried + hidden * to_cell
+        found = torch.cat((known[:, :3] * cell[:, None], (known[:, 3] * hidden)[:, None]), 1)
+        carried.copy_(cell * forget)
+        gates.copy_(found.flatten(1))
+
+
+class FeelPart(nn.Module):
+    """What attention feels at each symbol, twice as much of which is given, and the energies of it."""
+
+    def forward(self, felt: Tensor, asked: Tensor, energy: Tensor, hiding: Tensor, stored: Tensor) -> Tensor:
+        acted = (felt + asked[:, None]).sigmoid()
+        stored.copy_(acted)
+        return (acted * energy).sum(2) + hiding
+
+
+class LookPart(nn.Module):
+    """Attention's weights, and where it has looked since."""
+
+    def forward(self, energies: Tensor, weights: Tensor, total: Tensor, last: Tensor, total_after: Tensor) -> None:
+        looked = energies.softmax(1)
+        weights.copy_(looked)
+        last.copy_(looked)
+        total_after.copy_(total + looked)
+
+
+class LookBackPart(nn.Module):
+    """The gradient of the energies."""
+
+    def forward(self, carried: Tensor, to_weights: Tensor, weights: Tensor, energies: Tensor) -> None:
+        product = (carried + to_weights) * weights
+        energies.copy_(product - weights * product.sum(1, keepdim=True))
+
+
+class SpreadPart(nn.Module):
+    """What of it goes to the query, and to where attention looked before."""
+
+    def forward(
+        self,
+        asked: Tensor,
+        factor: Tensor,
+        before: Tensor,
+        total: Tensor,
+        to_sum: Tensor,
+        carried: Tensor,
+        to_query: Tensor,
+    ) -> None:
+        summed = to_sum + total
+        to_sum.copy_(summed)
+        carried.copy_(before + summed)
+        to_query.copy_(asked * factor)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """All parts; they are compiled one by one, as blocks of a network are."""
+
+    cell: CellPart
+    cell_back: CellBackPart
+    feel: FeelPart
+    look: LookPart
+    look_back: LookBackPart
+    spread: SpreadPart
+
+    @classmethod
+    def new(cls) -> Fused:
+        return cls(CellPart(), CellBackPart(), FeelPart(), LookPart(), LookBackPart(), SpreadPart())
+
+    def parts(self) -> list[nn.Module]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+    @property
+    def compiled(self) -> bool:
+        part: Any = self.cell
+        return part._compiled_call_impl is not None

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainmark.datasets import audio, griffin_lim
-from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.mel import MEL, frames
-from trainmark.spec.errors import UsageError, WorkloadError
-from trainmark.spec.recipe import knob
-from trainmark.spec.record import Doubt
-from trainmark.spec.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
+from trainmark.data import audio, griffin_lim
+from trainmark.data.ljspeech import reader
+from trainmark.data.mel import MEL, frames
+from trainmark.record.errors import UsageError, WorkloadError
+from trainmark.record.recipe import knob
+from trainmark.record.record import Doubt
+from trainmark.record.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.scoring.clips import GRIFFIN_LIM, kinds, validation_clips
 from trainmark.workloads.tacotron2 import plot

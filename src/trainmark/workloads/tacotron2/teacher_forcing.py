@@ -16,12 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.linear import linear
-from trainmark.workloads.on_cpu import on_cpu
-from trainmark.workloads.tacotron2 import dropout
-from trainmark.workloads.tacotron2.fused import Fused
-from trainmark.workloads.tacotron2.products import Arithmetic, Product
-from trainmark.workloads.tanh import tanh
+from trainmark.workloads.linear import linear, on_cpu, tanh
+from trainmark.workloads.tacotron2 import products
+from trainmark.workloads.tacotron2.products import Arithmetic, Fused, Product
 
 
 def chunk_elements(like: Tensor) -> int:
@@ -66,7 +63,7 @@ def teacher_forced(
 
     def drawn(units: int) -> Tensor | None:
         """For all steps at once, what dropout multiplies the hidden states by."""
-        return dropout.kept((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32)) if drop else None
+        return products.kept((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32)) if drop else None
 
     known = linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
     fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)

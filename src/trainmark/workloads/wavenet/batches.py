@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainmark.datasets import audio, order, synthetic
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.counter_rng import Draws
-from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.ljspeech.analysed import analysed
-from trainmark.datasets.ljspeech.reader import Clip
-from trainmark.datasets.mel import MEL, frames
-from trainmark.datasets.mel_cache import Mel, MelCache
+from trainmark.data import audio, order, synthetic
+from trainmark.data.ahead import ahead
+from trainmark.data.counter_rng import Draws
+from trainmark.data.ljspeech import reader
+from trainmark.data.ljspeech.reader import Clip, analysed
+from trainmark.data.mel import MEL, frames
+from trainmark.data.mel_cache import Mel, MelCache
 from trainmark.workloads.wavenet import linear_prediction
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import WaveNetRecipe

@@ -13,12 +13,12 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from trainmark import workloads
-from trainmark.datasets import synthetic
-from trainmark.datasets.ljspeech.reader import Clip
-from trainmark.datasets.mel_cache import Mel, MelCache
-from trainmark.spec.errors import NotReadyError, TrainmarkError
-from trainmark.spec.recipe import from_values
-from trainmark.spec.whole_files import sha256
+from trainmark.data import synthetic
+from trainmark.data.ljspeech.reader import Clip
+from trainmark.data.mel_cache import Mel, MelCache
+from trainmark.record.errors import NotReadyError, TrainmarkError
+from trainmark.record.recipe import from_values
+from trainmark.record.whole_files import sha256
 from trainmark.workloads import weights
 
 BATCH = 8

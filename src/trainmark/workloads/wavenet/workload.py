@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trainmark.datasets.ljspeech import reader
-from trainmark.spec.recipe import Limits, Recipe, Span
-from trainmark.spec.sample import Sample
+from trainmark.data.ljspeech import reader
+from trainmark.record.recipe import Limits, Recipe, Span
+from trainmark.record.sample import Sample
 from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
-from trainmark.workloads.wavenet import logistics, sound, taught_mels, vocoder
+from trainmark.workloads.wavenet import logistics, taught_mels, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
@@ -97,10 +97,10 @@ class WaveNetOnLJSpeech:
         return {"val_nll": sums["nll"] / sums["judged"]}
 
     def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return sound.sample(trained, asked)
+        return vocoder.sample(trained, asked)
 
     def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
-        return sound.sound_of(trained, mels, seed)
+        return vocoder.sound_of(trained, mels, seed)
 
 
 def _fallen(recipe: WaveNetRecipe, progress: Progress) -> float:
