@@ -7,7 +7,6 @@ import csv
 import io
 from pathlib import Path
 
-import trainmark.published
 from trainmark.analysis import shipped
 from trainmark.features.published import audit
 from trainmark.record.published_row import PREFIX
@@ -21,7 +20,7 @@ def main() -> None:
     for row in audit.with_findings(rows, audit.find_doubts(audit.by_source(rows))):
         for one in row.findings:
             writer.writerow((row.name.removeprefix(PREFIX), one.verdict, one.check, one.sentence))
-    path = Path(trainmark.published.__path__[0]) / shipped.FINDINGS
+    path = Path(shipped.__file__).parent / shipped.FINDINGS
     path.write_text(text.getvalue(), encoding="utf-8")
     print(path)
 

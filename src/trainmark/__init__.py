@@ -1,4 +1,4 @@
-"""Measures how fast, how accurate, how hungry and how steady a machine trains real models.
+"""Measures how fast, how accurately, at what power and how steadily a machine trains real models.
 
 `import trainmark` costs nothing and needs no torch: what is named here is fetched when it is first used.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
-
-import trainmark.report  # noqa: F401 - see below
 
 if TYPE_CHECKING:
     from trainmark.api import (
@@ -36,10 +34,6 @@ if TYPE_CHECKING:
     )
     from trainmark.record.plan import Plan as Plan
     from trainmark.record.record import Record as Record
-else:
-    # The room of the same name was imported just now so that Python binds it here once and never again, and this name
-    # is free for the function.
-    del report
 
 __version__ = "0.1.0"
 

@@ -53,9 +53,10 @@ class PrintableRecord(Record):
         return str(Records([self]))
 
     def _repr_html_(self) -> str:
-        from trainmark.features.report.card import card
+        from trainmark import features
 
-        return card(self)
+        report = features.load("report.card")
+        return str(report.card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Records(list[Record]):
@@ -112,7 +113,7 @@ class Verdict:
     """All of it, for programs."""
 
     def __str__(self) -> str:
-        from trainmark.features.compare import screen as compare_screen
+        from trainmark.view import compare_screen
 
         return compare_screen.render(self.comparison, width=_width()).rstrip("\n")
 
@@ -325,7 +326,7 @@ def compare(
 
 
 def verdict(found: Comparison) -> Verdict:
-    from trainmark.features.compare import screen as compare_screen
+    from trainmark.view import compare_screen
 
     judgement = found.judgement
     reasons = compare_screen.sentences(found)
@@ -359,8 +360,13 @@ def report(
     `publish` replaces hosts, users, paths and serials, so that the report can be shared. `price` is what a device costs
     an hour; by default what the site's file says, and nothing in a report to be shared.
     """
-    from trainmark.features.report import output, page
+    from trainmark import features
     from trainmark.record import site
+    from trainmark.view.files import write
+
+    output = features.load("report.output")
+    if output is None:
+        raise NotReadyError("the feature report is not installed")
 
     kept = _store(store)
     chosen = records(store, limit=NEWEST) if runs is None else _records(runs, kept)
@@ -371,12 +377,14 @@ def report(
         from trainmark.view.publish import publishable
 
         shown = list(publishable(shown).records)
-    folders = page.run_folders(chosen, kept)
+    folders = {record.run_id: kept.runs / record.run_id for record in chosen}
     if price is None and not publish:
         price = site.load().price
-    text = output.render(format, shown, store=kept, language=language, folders=folders, published=publish, price=price)
+    text: str = output.render(
+        format, shown, store=kept, language=language, folders=folders, published=publish, price=price
+    )
     if path is not None:
-        output.write(Path(path), text, kept)
+        write(Path(path), text, kept)
     return text
 
 

@@ -13,7 +13,6 @@ from support.simulated import repeats, run
 
 from trainmark.analysis.comparison import ONE_RUN_EACH, compare, to_json
 from trainmark.analysis.published_lookup import subject
-from trainmark.features.compare.screen import render
 from trainmark.record.errors import UsageError
 from trainmark.record.lookup import Subject, of_records
 from trainmark.record.metrics import Quantity
@@ -21,6 +20,7 @@ from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Doubt, Record
 from trainmark.record.store import Store
+from trainmark.view.compare_screen import render
 
 
 def one(record: Record) -> Subject:

@@ -12,7 +12,6 @@ from support.records import make_record
 
 from trainmark.analysis.comparison import compare
 from trainmark.analysis.scaling import pool
-from trainmark.features.compare import screen as compare_screen
 from trainmark.features.report.formats import to_csv
 from trainmark.features.report.header import sentence
 from trainmark.record.intervals import around, half_width, of_repeats, share
@@ -20,7 +19,7 @@ from trainmark.record.lookup import Subject
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.record import Record
 from trainmark.record.timeline import RankTrace, Timeline
-from trainmark.view import table
+from trainmark.view import compare_screen, table
 from trainmark.view.describe import describe
 
 

@@ -21,7 +21,6 @@ from trainmark.analysis import comparison
 from trainmark.analysis.audit_events import audit_logs
 from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.scaling import all_scalings
-from trainmark.features.compare import screen as compare_screen
 from trainmark.features.report import output
 from trainmark.features.scaling import table as scaling_table
 from trainmark.features.watch import live_screen
@@ -38,7 +37,7 @@ from trainmark.record.record import Record, parse
 from trainmark.record.row import row_of
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE
 from trainmark.record.store import Store, read_record
-from trainmark.view import FORMATS, table
+from trainmark.view import FORMATS, compare_screen, table
 from trainmark.view.describe import describe
 from trainmark.view.publish import publishable
 

@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from trainmark import workloads
 from trainmark.analysis import shipped
-from trainmark.features.published.cells import key, tidy
+from trainmark.analysis.spelling import key, tidy
 from trainmark.record.published_row import PREFIX, PublishedRow
 
 UNKNOWN = "unknown"

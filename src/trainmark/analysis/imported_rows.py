@@ -19,7 +19,7 @@ from trainmark.record.published_row import PREFIX, PublishedRow
 from trainmark.record.topology import Topology
 
 if TYPE_CHECKING:
-    from trainmark.features.published.page import PublishedPage
+    from trainmark.analysis.published_page import PublishedPage
 
 KIND = "trainmark imported page"
 SCHEMA = 1

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
-from trainmark import __version__
+from trainmark import __version__, features
 from trainmark.cli.terminal import say, standard_streams
 from trainmark.launch.signals import Terminated, raising_on_sigterm
 from trainmark.platforms import device_errors
@@ -25,8 +25,6 @@ from trainmark.record.language import LANGUAGES, by_locale, speaking
 
 FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
 """Commands that the help lists before the others."""
-OUTSIDE = "trainmark.features"
-"""The entry-point group by which other packages offer commands."""
 _HEAD = re.compile(r'^ *NAME = "(\S+)"\n *HELP = "(.*)"$', re.MULTILINE)
 
 DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."
@@ -102,7 +100,7 @@ def commands() -> dict[str, CommandSource]:
     """Our commands by their words, as their sources say them: a command is imported only where it is meant."""
     package = Path(__file__).parent.parent
     found: dict[str, CommandSource] = {}
-    for path in (*sorted(package.glob("cli/*.py")), *sorted(package.glob("features/*/command.py"))):
+    for path in (*sorted(package.glob("cli/*.py")), *sorted(package.glob("features/*/*command.py"))):
         module = ".".join(("trainmark", *path.relative_to(package).with_suffix("").parts))
         for name, text in _HEAD.findall(path.read_text(encoding="utf-8")):
             found[name] = CommandSource(help=text, module=module)
@@ -114,13 +112,11 @@ def command(name: str) -> Command | None:
     """Ours of that name, or another package's."""
     if name in commands():
         return next(each for each in _in_module(importlib.import_module(commands()[name].module)) if name == each.NAME)
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=OUTSIDE):
+    for package in features.outside_packages():
         try:
-            offered = _in_module(entry.load())
+            offered = _in_module(importlib.import_module(f"{package}.command"))
         except Exception as error:
-            raise NotReadyError(f"feature {entry.name} of {entry.value} cannot be loaded: {error}") from error
+            raise NotReadyError(f"feature {package} cannot be loaded: {error}") from error
         if found := [each for each in offered if name == each.NAME]:
             return found[0]
     return None

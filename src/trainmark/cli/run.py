@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False) -> None:
     from trainmark.analysis.beside import rows_beside
     from trainmark.analysis.priced import priced
-    from trainmark.features.report import formats
+    from trainmark.analysis.stability import repeats_document
     from trainmark.record import site
     from trainmark.view import describe, headline, table
 
@@ -72,7 +72,7 @@ def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False
     records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
     if as_json:
         plain = [record.to_json() for record in result.records]
-        said = formats.repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
+        said = repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
         json.dump(said, sys.stdout, ensure_ascii=False)
         print()
     elif records:
@@ -103,11 +103,13 @@ def resume_command(record: Record, store: Store) -> str | None:
 
 def _page(records: Sequence[Record], store: Store) -> str | None:
     """Where the page of these runs was left; where it could not be, says so and fails nothing."""
-    from trainmark.features.report import page
+    from trainmark import features
     from trainmark.record import escape, site
 
     try:
-        return str(page.leave_page(records, store, site.load().price))
+        for feature in features.offers("run_page"):
+            return str(feature.leave_page(records, store, site.load().price))
+        return None
     except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
         say(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
         return None

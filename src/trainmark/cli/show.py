@@ -40,12 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark import api
+    from trainmark import api, features
     from trainmark.analysis.priced import priced
     from trainmark.cli.terminal import console, look
-    from trainmark.features.forecast.outcome import outcomes
     from trainmark.record import escape
     from trainmark.record.errors import UsageError
+    from trainmark.record.language import _
     from trainmark.record.lookup import group
     from trainmark.record.store import Store, default_folder
 
@@ -79,7 +79,11 @@ def run(args: argparse.Namespace) -> int:
             priced(record, price),
             path=path,
             run_folder=folder if folder.is_dir() else None,
-            outcome=outcomes([record], store).get(record.run_id),
+            sections=[
+                section
+                for feature in features.offers("record_facts")
+                for section in feature.sections([record], store, _).values()
+            ],
             **look(screen),
         )
     screen.file.write(text)

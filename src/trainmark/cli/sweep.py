@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmark import features
 from trainmark.cli.terminal import console, look, say
+from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,22 +15,10 @@ if TYPE_CHECKING:
 
 
 def show(records: Sequence[Record]) -> None:
-    """How well the topologies scale, and what that says of larger ones; or why it says nothing."""
-    from trainmark.analysis.scaling import scaling
-    from trainmark.features.forecast import table as forecast_table
-    from trainmark.features.forecast.forecast import Assumptions, forecast_next_sizes
-    from trainmark.features.scaling import table as scaling_table
-    from trainmark.record import site
-    from trainmark.record.errors import UsageError
-
+    """What each feature makes of runs of several topologies, or why it makes nothing of them."""
     screen = console()
-    try:
-        screen.file.write("\n" + scaling_table.render([scaling(records)], **look(screen)))
-    except UsageError as error:
-        say(f"no scaling: {error}")
-        return
-    try:
-        found = forecast_next_sizes(records, Assumptions(price=site.load().price))
-        screen.file.write("\n" + forecast_table.render([found], **look(screen)))
-    except UsageError as error:
-        say(f"no forecast: {error}")
+    for feature in features.offers("after_sweep"):
+        try:
+            screen.file.write("\n" + feature.render(records, **look(screen)))
+        except UsageError as error:
+            say(f"no {feature.NAME}: {error}")

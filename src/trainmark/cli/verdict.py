@@ -35,7 +35,7 @@ def show(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
 
         screen.file.write(json.dumps(to_json(found), indent=2) + "\n")
     else:
-        from trainmark.features.compare.screen import render
+        from trainmark.view.compare_screen import render
 
         screen.file.write(render(found, **look(screen)))
     if found.regressed:

@@ -2,7 +2,7 @@
 
 WITH_ROWS = ("html", "markdown", "csv", "json")
 """Formats that show published rows among the runs; the others are about runs alone."""
-FORMATS = (*WITH_ROWS, "junit", "openmetrics", "flagperf", "deepspark", "mllog")
+FORMATS = (*WITH_ROWS, "junit", "openmetrics")
 NEWEST = 10
 """Runs a report shows where none is named."""
 TRENDED = 50

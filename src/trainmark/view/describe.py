@@ -19,7 +19,6 @@ from trainmark.view.terminal import TerminalWriter
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
-    from trainmark.features.forecast.outcome import ForecastOutcome
     from trainmark.record.record import Record
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -37,18 +36,19 @@ def describe(
     *,
     path: Path | None = None,
     run_folder: Path | None = None,
-    outcome: ForecastOutcome | None = None,
+    sections: Sequence[FactSection] = (),
     width: int = 80,
     color: bool = False,
     encoding: str = "utf-8",
 ) -> str:
     """The whole record as text of the given width. `path` is where its file lies, `run_folder` where its run worked,
-    `outcome` what earlier runs said of it."""
+    `sections` what features know of it beside its record."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     _draw_identity(writer, record)
     for section in (facts.plan, facts.metrics, facts.precision, facts.fill):
         draw_section(writer, section(record, _))
-    draw_section(writer, facts.outcome(outcome, _))
+    for more in sections:
+        draw_section(writer, more)
     _draw_phases(writer, record)
     draw_section(writer, profile_facts.profile(record, _))
     _draw_steps(writer, record)

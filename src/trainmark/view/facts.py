@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trainmark import workloads
 from trainmark.record import links, loss_bands, metrics as definitions
@@ -18,9 +18,6 @@ from trainmark.record.precision import said_of_inside, said_of_products
 from trainmark.record.record import Record, translate_coverage
 from trainmark.record.telemetry import MachineTelemetry, Series
 from trainmark.record.topology import Topology
-
-if TYPE_CHECKING:
-    from trainmark.features.forecast.outcome import ForecastOutcome
 
 MOST_DEVICES = 8
 """Whose curves are drawn of one machine."""
@@ -315,29 +312,6 @@ def bands(record: Record, say: Say) -> FactSection | None:
             for one in found
         ],
         left=frozenset({3}),
-    )
-
-
-def outcome(found: ForecastOutcome | None, say: Say) -> FactSection | None:
-    """What the run did beside what earlier runs of other sizes would have said of it."""
-    if found is None:
-        return None
-    places = {
-        "inside the range": say("inside the range"),
-        "below the range": say("below the range"),
-        "above the range": say("above the range"),
-    }
-    low, high = (number(end) for end in found.interval)
-    middle = NOTHING if found.forecast.rate is None else number(found.forecast.rate)
-    off = "" if found.off is None else f"{100 * found.off:+.1f} %"
-    return FactSection(
-        title=say("Forecast and outcome"),
-        remark=say("as runs of {sizes} before it would have told").format(
-            sizes=", ".join(str(size) for size in found.known)
-        ),
-        heads=(found.metric, say("outcome"), say("forecast"), say("90 % range"), say("from its middle"), say("place")),
-        rows=[(found.unit, number(found.did), middle, f"{low} – {high}", off, places[found.place])],
-        left=frozenset({0, 5}),
     )
 
 

@@ -11,8 +11,8 @@ import pytest
 from trainmark import workloads
 from trainmark.analysis import published_library as library
 from trainmark.analysis.peaks import card, family
+from trainmark.analysis.published_page import PublishedPage, Said
 from trainmark.features.published.audit import audit, audit_page, by_source
-from trainmark.features.published.page import PublishedPage, Said
 from trainmark.features.published.read import read
 from trainmark.record.audit import Audit
 from trainmark.record.checks import CheckResult

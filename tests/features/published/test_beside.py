@@ -9,8 +9,8 @@ from support.records import make_record
 
 from trainmark.analysis import published_library as library, shipped
 from trainmark.analysis.beside import nearest, same_network, speeds
+from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published import audit
-from trainmark.features.published.page import PublishedPage
 from trainmark.record.record import Record
 
 FULL_SIZE = {"flops": {"per_item": 24.5e9}, "device": {"name": "AMD EPYC"}}

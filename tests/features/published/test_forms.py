@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.features.published.page import PublishedPage
+from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published.read import read as read_page
 from trainmark.record.published_row import PublishedRow
 

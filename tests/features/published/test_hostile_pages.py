@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from trainmark.analysis.peaks import mfu
+from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published import markdown, read
-from trainmark.features.published.page import PublishedPage
 from trainmark.view.published_table import render
 
 HEADS = "| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | GPU | FPS | 模型 |"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from trainmark.analysis import imported_rows as imported, published_library as library
+from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published import read
 from trainmark.features.published.audit import add_findings
-from trainmark.features.published.page import PublishedPage
 from trainmark.record.errors import NotReadyError
 
 TEXT = """\

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from trainmark.analysis.peaks import mfu
+from trainmark.analysis.published_page import PublishedPage
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.features.published import cells
-from trainmark.features.published.page import PublishedPage
 from trainmark.features.published.read import read as read_page
 from trainmark.record.published_row import PublishedDetail, PublishedRow
 from trainmark.record.topology import Topology

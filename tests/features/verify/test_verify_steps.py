@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from trainmark.features.verify import verdict as judgement
 from trainmark.features.verify.hashed_steps import HashedSteps
-from trainmark.features.verify.rank import Verification
 from trainmark.features.verify.round_ledger import RoundLedger
 from trainmark.features.verify.tensor_digests import SignedSums
+from trainmark.features.verify.worker_task import Verification
 from trainmark.platforms import standin
 from trainmark.record import events
 from trainmark.record.compare_numbers import relative_moves, relative_sums

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Holds results against everything else that is known about them."""

@@ -61,28 +61,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _audited(word: str, store: Store) -> Iterator[Audit]:
+    """What a feature recognises by its word, else a run, its folder or one of its logs."""
+    from trainmark import features
     from trainmark.analysis.audit_events import audit_log, audit_logs
-    from trainmark.features.published.found import ENDINGS, STANDARD_INPUT, has_pages, is_mlperf
     from trainmark.record.errors import UsageError
     from trainmark.record.lookup import group
 
     path = Path(word)
-    if word == "published" or word.startswith("published:"):
-        yield from _published(word.removeprefix("published").removeprefix(":"), store)
-    elif is_mlperf(path):
-        yield from _mlperf(path)
-    elif word == STANDARD_INPUT or path.suffix.lower() in ENDINGS:
-        yield from _pages(word)
-    elif path.suffix == ".jsonl":
+    if path.is_dir() and (file := _record_file(path.absolute())).is_file():
+        yield from _record(file)
+        return
+    for feature in features.offers("audit_source"):
+        if feature.recognises(word):
+            yield from feature.audits(word, store)
+            return
+    if path.suffix == ".jsonl":
         yield audit_log(path, _record_of(path.absolute().parent))
     elif path.is_dir():
-        file = _record_file(path.absolute())
-        if file.is_file():
-            yield from _record(file)
-        elif has_pages(path) and not any(path.glob("rank*.jsonl")):
-            yield from _pages(word)
-        else:
-            yield from audit_logs(path)
+        yield from audit_logs(path)
     else:
         try:
             file = store.find(None if word == "last" else word)
@@ -101,9 +97,9 @@ def _audited(word: str, store: Store) -> Iterator[Audit]:
 
 def _record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
+    from trainmark import features
     from trainmark.analysis.audit_events import audit_logs
     from trainmark.analysis.audit_record import audit_document
-    from trainmark.features.mlperf.convergence import look_at
     from trainmark.record.audit import Audit
     from trainmark.record.errors import TrainmarkError
     from trainmark.record.record import Record
@@ -114,7 +110,9 @@ def _record(file: Path) -> Iterator[Audit]:
     for document in _documents(file):
         checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
         with contextlib.suppress(TrainmarkError):  # which the audit of the document has told already
-            checks = (*checks, *look_at(Record.from_json(document, series_beside(file))))
+            record = Record.from_json(document, series_beside(file))
+            for feature in features.offers("record_check"):
+                checks = (*checks, *feature.check(record))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
     if has_events:
         yield from audit_logs(folder, recorded=True)
@@ -165,41 +163,3 @@ def _run_folder(store: Store, word: str) -> Path | None:
         return store.run_folder(word)
     except UsageError:
         return None
-
-
-def _pages(word: str) -> Iterator[Audit]:
-    from trainmark.features.published import read
-    from trainmark.features.published.audit import audit
-    from trainmark.features.published.found import page_files
-
-    for file in page_files([word]):
-        yield audit(read.read(file.text, name=file.name))
-
-
-def _mlperf(path: Path) -> Iterator[Audit]:
-    from trainmark.cli.terminal import say
-    from trainmark.features.mlperf import official
-    from trainmark.features.mlperf.audit_result import audits
-    from trainmark.features.mlperf.folder import result_folders
-
-    if not official.is_installed():
-        say(official.INSTALL)
-    for _, found in audits(result_folders(path)):
-        yield from found
-
-
-def _published(word: str, store: Store) -> Iterator[Audit]:
-    from trainmark.analysis.published_lookup import published_rows
-    from trainmark.features.published.audit import audit, by_source
-    from trainmark.record.errors import UsageError, nearest
-    from trainmark.record.published_row import PREFIX
-
-    rows = published_rows(store)
-    plain = word.casefold()
-    chosen = [row for row in rows if plain in ("", row.workload.casefold(), row.name.removeprefix(PREFIX).casefold())]
-    if not chosen:
-        known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]
-        close = nearest(word, known, otherwise="'trainmark published' lists them")
-        raise UsageError(f"no published row or workload is called {word!r}; {close}")
-    for page in by_source(chosen):
-        yield audit(page)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Whether two results differ, by how much, and how surely."""

@@ -203,16 +203,15 @@ def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
 
     from trainmark import __version__
     from trainmark.features.fleet import page as fleet_page, view as fleet_view
-    from trainmark.features.report import output
-    from trainmark.features.report.page import keep_page
     from trainmark.record.language import by_locale
+    from trainmark.view.files import keep_page, write
 
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     page = fleet_page.render(fleet, language=args.lang or by_locale(), trainmark=__version__, made=made)
     if args.html is not None:
-        output.write(args.html, page, store)
+        write(args.html, page, store)
     if args.junit is not None:
-        output.write(args.junit, fleet_view.to_junit(fleet), store)
+        write(args.junit, fleet_view.to_junit(fleet), store)
     screen = console()
     if args.json:
         from trainmark.features.fleet.verdict import to_json

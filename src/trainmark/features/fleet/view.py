@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from trainmark.features.fleet.links import FleetLinks
 from trainmark.features.fleet.verdict import Fleet, FleetHost
-from trainmark.features.report.formats import JunitCase, junit_document, junit_suite
 from trainmark.record.format import NOTHING, number, plus_minus
+from trainmark.view.junit import JunitCase, junit_document, junit_suite
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw
 
 MAX_HOSTS = 30

@@ -77,13 +77,13 @@ def run(args: argparse.Namespace) -> int:
 
         from trainmark import __version__
         from trainmark.features.forecast import page as forecast_page
-        from trainmark.features.report import output
         from trainmark.record.language import chosen
         from trainmark.record.store import Store, default_folder
+        from trainmark.view.files import write
 
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
-        output.write(args.html, page, Store(args.store or default_folder()))
+        write(args.html, page, Store(args.store or default_folder()))
     screen = console()
     document = {"forecasts": [to_json(one) for one in found]}
     screen.file.write(json.dumps(document, indent=2) + "\n" if args.json else render(found, **look(screen)))
@@ -91,10 +91,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
+    from trainmark import features
     from trainmark.cli.terminal import say
     from trainmark.features.forecast import inputs
     from trainmark.features.forecast.cost import measure_work
-    from trainmark.features.mlperf import needed
     from trainmark.record.errors import UsageError
     from trainmark.record.lookup import records_of
     from trainmark.record.store import Store, default_folder
@@ -102,7 +102,9 @@ def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
     records = records_of(args.runs or ["last"], Store(args.store or default_folder()))
     known = inputs.of_records(records, args.metric)
     try:
-        work = measure_work(records, args.until, metric=known.metric, reference=needed.reference(records[0]))
+        offered = (feature.reference(records[0]) for feature in features.offers("samples_to_target"))
+        reference = next(filter(None, offered), None)
+        work = measure_work(records, args.until, metric=known.metric, reference=reference)
     except UsageError as error:
         if args.until != "target" or args.price:
             raise

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from trainmark.analysis.needed import Needed, Reference
 from trainmark.features.forecast.duration import NEVER, PhaseSeconds, TrainingTimes, parse_pauses
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
@@ -22,18 +23,6 @@ FAILURES_FROM = 256
 CHECKPOINT_S = 60.0
 """What saving the state of a large training takes, where nothing is known."""
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
-
-
-class Needed(NamedTuple):
-    """Items that a training takes until its target: what is usual, and between what it varies."""
-
-    items: float
-    fewest: float
-    most: float
-
-
-Reference = Callable[[float], Needed | None]
-"""What a reference training needs at a global batch, in samples; None above the largest that anybody tried."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""MLPerf Training: result logs and folders read, audited and written, by tables of the rounds' own rules."""
+"""MLPerf Training: result logs and folders read, audited and written; the official verdict is mlcommons' own."""

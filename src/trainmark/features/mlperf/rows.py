@@ -9,11 +9,11 @@ from typing import Any
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
+from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.mlperf import power, score
 from trainmark.features.mlperf.benchmarks import unit_of
 from trainmark.features.mlperf.folder import ResultFolder
 from trainmark.features.mlperf.log import as_number
-from trainmark.features.published.page import PublishedPage
 from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
 from trainmark.record.topology import Topology
 

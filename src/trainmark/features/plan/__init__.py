@@ -1,1 +1,1 @@
-"""TODO."""
+"""What a run would do, and what its step costs, without running it."""

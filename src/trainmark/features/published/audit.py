@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published import audit_rows, audit_tables, audit_words
-from trainmark.features.published.page import PublishedPage
 from trainmark.record.audit import SEVERITIES, Audit, by_gravity, look, not_checked
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedRow, RowFinding

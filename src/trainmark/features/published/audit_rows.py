@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from trainmark.analysis import device_names as names, peaks
 from trainmark.analysis.device_names import UNKNOWN
-from trainmark.features.published.cells import key
-from trainmark.features.published.page import PublishedPage
+from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.spelling import key
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import number

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from trainmark import workloads
 from trainmark.analysis import peaks
+from trainmark.analysis.published_page import PublishedPage
 from trainmark.analysis.scaling_published import CONTRADICTION, published_scalings
-from trainmark.features.published.page import PublishedPage
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import number

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from trainmark import workloads
 from trainmark.analysis import peaks
-from trainmark.features.published.cells import key
+from trainmark.analysis.published_page import PublishedPage, Said
+from trainmark.analysis.spelling import key
 from trainmark.features.published.heads import WORDS
-from trainmark.features.published.page import PublishedPage, Said
 from trainmark.features.published.units import is_unit
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trainmark.record import escape
+from trainmark.analysis.spelling import tidy
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.topology import Topology
@@ -96,20 +95,6 @@ class BatchCell:
     size: int
     per_device: bool
     """Whether the text says so itself."""
-
-
-@lru_cache(maxsize=5000)
-def tidy(text: str) -> str:
-    """One spelling for what looks the same: no full-width letters, no doubled blanks, nothing a terminal obeys."""
-    if text.isascii() and text.isprintable():
-        return " ".join(text.split())
-    return " ".join(unicodedata.normalize("NFKC", escape.terminal(" ".join(text.split()))).split())
-
-
-@lru_cache(maxsize=5000)
-def key(text: str) -> str:
-    """By which words of tables are looked up: `e2e time`, `E2E_time` and `ｅ２ｅ－ｔｉｍｅ` are one."""
-    return re.sub(r"[\s_\-'\"`]", "", unicodedata.normalize("NFKC", text).casefold())
 
 
 def is_blank(text: str) -> bool:

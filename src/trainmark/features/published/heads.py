@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainmark import workloads
+from trainmark.analysis.spelling import key, tidy
 from trainmark.features.published import units
-from trainmark.features.published.cells import key, place, tidy
+from trainmark.features.published.cells import place
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.precision import PRECISIONS
 

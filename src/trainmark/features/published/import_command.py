@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainmark.analysis.imported_rows import Kept
-    from trainmark.features.published.page import PublishedPage
+    from trainmark.analysis.published_page import PublishedPage
 
 NAME = "import"
 HELP = "Read the result tables of published pages and MLPerf logs into the store, and say what could not be read."

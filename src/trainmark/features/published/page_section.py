@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.beside import PublishedSpeed, own_rate, same_network
+from trainmark.analysis.beside import PublishedSpeed, own_rate, same_network, speeds
 from trainmark.analysis.peaks import mfu
 from trainmark.record.format import NOTHING, device_name, number, telling
 from trainmark.record.language import Say
-from trainmark.record.published_row import Source
+from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.record import Record
 from trainmark.record.topology import Topology
 from trainmark.view.chart import Axis, Dot, dots, logarithmic, ruler
@@ -39,8 +39,12 @@ class _Place:
     source: Source | None = None
 
 
-def draw(records: Sequence[Record], published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
+ORDER = 1
+
+
+def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
     """A table of dots for each workload that was both run and published."""
+    published = speeds(rows)
     figures = [
         _figure(workload, records, published, say) for workload in dict.fromkeys(r.plan.workload for r in records)
     ]

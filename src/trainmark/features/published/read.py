@@ -6,11 +6,12 @@ import re
 from dataclasses import replace
 
 from trainmark.analysis import device_names as names
+from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.spelling import key, tidy
 from trainmark.features.published import results
-from trainmark.features.published.cells import is_blank, key, place, tidy
+from trainmark.features.published.cells import is_blank, place
 from trainmark.features.published.heads import Head, heads, is_software
 from trainmark.features.published.markdown import Fact, Heading, Layout, Table, layout
-from trainmark.features.published.page import PublishedPage
 from trainmark.features.published.section import Section, TableRun, quoted
 from trainmark.record.published_row import PublishedRow, Source
 

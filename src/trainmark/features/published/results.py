@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from trainmark.analysis.spelling import key, tidy
 from trainmark.features.published import units
 from trainmark.features.published.cells import (
     LONGEST,
@@ -16,13 +17,11 @@ from trainmark.features.published.cells import (
     figure,
     figures,
     is_blank,
-    key,
     measured,
     memory_gib,
     place,
     precision,
     seconds,
-    tidy,
 )
 from trainmark.features.published.heads import MEASURES, Head, is_precision, is_quality, measure_kind
 from trainmark.features.published.markdown import MarkdownRow, Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainmark.features.published.cells import tidy
+from trainmark.analysis.spelling import tidy
 
 _ITEMS = {
     "images": ("image", "images", "img", "imgs", "图片", "张"),

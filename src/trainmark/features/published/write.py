@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from trainmark.analysis import device_names as names
-from trainmark.features.published.cells import tidy
+from trainmark.analysis.spelling import tidy
 from trainmark.record import escape
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trainmark.cli.price import add_price_options, price_of
 from trainmark.cli.terminal import console, result_is_kept, say
 from trainmark.record.language import LANGUAGES
-from trainmark.view import FORMATS, NEWEST, TRENDED, WITH_ROWS
+from trainmark.view import NEWEST, TRENDED, WITH_ROWS
 
 if TYPE_CHECKING:
     from trainmark.record.published_row import PublishedRow
@@ -33,10 +33,12 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    from trainmark.features.report.output import formats_known
+
+    add, known = parser.add_argument, formats_known()
     add("runs", nargs="*", metavar="RUN", help="run ids, groups, record files or published:NAME (default: the newest)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE")
-    add("--format", choices=FORMATS, metavar="FORM", help=f"one of {', '.join(FORMATS)} (default: html)")
+    add("--format", choices=known, metavar="FORM", help=f"one of {', '.join(known)} (default: html)")
     add("--bom", action="store_true", help="begin CSV with a byte-order mark, by which Excel knows UTF-8")
     add("--out", type=Path, metavar="FILE", help="write to FILE (default: stdout; a page goes to the store)")
     add("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
@@ -62,11 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.analysis.beside import rows_beside
-    from trainmark.features.report import output, page
+    from trainmark.features.report import output, run_page
     from trainmark.record import escape
     from trainmark.record.errors import UsageError
     from trainmark.record.store import Store, default_folder
     from trainmark.record.whole_files import is_stream
+    from trainmark.view.files import keep_page, write
 
     form, out = _asked(args)
     if args.bom and form != "csv":
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         records, rows = _followed(args, store), []
     if args.published:
         rows = [*rows, *(row for row in rows_beside(records, store.folder) if row not in rows)]
-    folders = page.run_folders(records, store)
+    folders = run_page.run_folders(records, store)
     if args.publish:
         records = _published(records, labels=args.labels)
     if rows and form not in WITH_ROWS:
@@ -99,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
     )
     text = f"\ufeff{text}" if args.bom else text
     if out is not None:
-        output.write(out, text, store)
+        write(out, text, store)
     elif form == "html":
-        out = page.keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
+        out = keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
     if out is None:
         screen = console()
         screen.file.write(escape.fitted(text, screen.encoding))

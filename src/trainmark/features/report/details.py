@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trainmark.record.language import Say
 from trainmark.record.record import Record
 from trainmark.view import chart, facts, profile_facts
 from trainmark.view.element import Child, Markup, el
 from trainmark.view.facts import FactSection
-
-if TYPE_CHECKING:
-    from trainmark.features.forecast.outcome import ForecastOutcome
 
 
 def precision(record: Record, say: Say) -> Markup | None:
@@ -20,10 +15,9 @@ def precision(record: Record, say: Say) -> Markup | None:
     return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
 
 
-def outcome(found: ForecastOutcome | None, say: Say) -> Markup | None:
-    """What earlier runs said of this one, as a card of its own."""
-    section = facts.outcome(found, say)
-    return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
+def card(section: FactSection) -> Markup:
+    """What a feature knows of a run, as a card of its own."""
+    return el("section", el("h3", _title(section)), _body(section), class_="card")
 
 
 def profile(record: Record, say: Say) -> Markup | None:

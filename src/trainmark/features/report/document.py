@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainmark import features
 from trainmark.analysis import beside
 from trainmark.analysis.beside import PublishedSpeed
-from trainmark.features.published import page_section as published_comparison
 from trainmark.features.report import artifacts, curves, details, header, machine, summary, trend_chart, validity
 from trainmark.features.report.inputs import COLUMNS, FEWER_COLUMNS, MOST_OPEN, ReportInputs
-from trainmark.features.scaling import page_section as scaling_chart
 from trainmark.record.format import device_name
 from trainmark.record.language import Say, speaker
 from trainmark.record.record import Record
@@ -38,8 +37,7 @@ def render(contents: ReportInputs) -> str:
             "main",
             trend_chart.draw(contents.trends, say),
             summary.draw(contents, say, anchors),
-            published_comparison.draw(contents.records, published, say),
-            scaling_chart.draw(contents.records, say, contents.draw_forecast),
+            [feature.draw(contents.records, contents.beside, say) for feature in features.offers("page_section")],
             runs,
         ),
         page_footer(contents.trainmark, say, say("What a word means: trainmark explain p_core")),
@@ -93,7 +91,7 @@ def _run(
             curves.ranks(record, say),
             details.profile(record, say),
             details.precision(record, say),
-            details.outcome(contents.outcomes.get(record.run_id), say),
+            [details.card(section) for section in contents.facts.get(record.run_id, ())],
             class_="charts",
         ),
         artifacts.draw(record.artifacts, contents.folders.get(record.run_id), room, say),

@@ -8,20 +8,19 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from statistics import median
-from typing import Any, Literal, NamedTuple
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from typing import Any
+from xml.etree.ElementTree import Element
 
 from trainmark.analysis.peaks import mfu
-from trainmark.analysis.stability import stability_of
 from trainmark.record import escape
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import NOTHING, device_name, number
 from trainmark.record.metrics import METRICS
 from trainmark.record.published_row import PREFIX, PublishedRow
-from trainmark.record.record import REPEATS, Record
+from trainmark.record.record import Record
 from trainmark.view import table
+from trainmark.view.junit import JunitCase, junit_document, junit_suite
 from trainmark.view.published_table import NOT_PUBLISHED, figure
 from trainmark.view.rows import flat
 from trainmark.workloads import quality_word
@@ -106,32 +105,6 @@ def _published_document(row: PublishedRow) -> dict[str, Any]:
     return {"kind": "published row", **values, **source, "mfu": mfu(row)}
 
 
-def repeats_document(records: Sequence[Record]) -> dict[str, Any]:
-    """Repeats for programs: what each group has in common, with its stability and its range of p_core, then every
-    record. Stability is DeepSpark's, and null where it takes more trainings, or full ones."""
-    groups: dict[str | None, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.group, []).append(record)
-    told = []
-    for group, repeats in groups.items():
-        plan, values = (
-            repeats[0].plan,
-            [found.metrics["p_core"].value for found in repeats if "p_core" in found.metrics],
-        )
-        known = [value for value in values if value is not None]
-        told.append({
-            "group": group,
-            "workload": plan.workload,
-            "recipe": plan.recipe_name,
-            "topology": plan.topology,
-            "runs": [record.run_id for record in repeats],
-            "valid": sum(record.status == "valid" for record in repeats),
-            "stability": stability_of(repeats),
-            "p_core": {"lowest": min(known), "median": median(known), "highest": max(known)} if known else None,
-        })  # fmt: skip
-    return {"kind": REPEATS, "groups": told, "records": [record.to_json() for record in records]}
-
-
 Check = Callable[[Record], Sequence[CheckResult]]
 
 
@@ -147,49 +120,6 @@ def to_junit(records: Sequence[Record], check: Check) -> str:
         seen[name] += 1
         suites.append(_suite(f"{name}.{seen[name]}" if seen[name] > 1 else name, record, check(record)))
     return junit_document(suites)
-
-
-def junit_document(suites: Sequence[Element]) -> str:
-    """The whole file, with the counts of all suites on top."""
-    root = Element("testsuites", name="trainmark")
-    root.extend(suites)
-    for name in ("tests", "failures", "errors", "skipped"):
-        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
-    indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
-
-
-class JunitCase(NamedTuple):
-    name: str
-    verdict: Literal["passed", "failed", "skipped"]
-    sentences: Sequence[str] = ()
-    kind: str = ""
-    """Of a failure."""
-    seconds: str = "0"
-
-
-def junit_suite(
-    name: str, *, created: str, properties: Mapping[str, str], cases: Sequence[JunitCase], seconds: str = "0"
-) -> Element:
-    where = xml_text(name)
-    suite = Element("testsuite", name=where, timestamp=xml_text(created), time=seconds, errors="0")
-    facts = SubElement(suite, "properties")
-    for fact, value in properties.items():
-        SubElement(facts, "property", name=fact, value=xml_text(value))
-    for case in cases:
-        element = SubElement(suite, "testcase", classname=where, name=xml_text(case.name), time=case.seconds)
-        text = xml_text("\n".join(case.sentences))
-        if case.verdict == "failed":
-            message = xml_text(case.sentences[0])
-            SubElement(element, "failure", type=xml_text(case.kind), message=message).text = text
-        elif case.verdict == "skipped":
-            SubElement(element, "skipped", message=text)
-        elif text:
-            SubElement(element, "system-out").text = text
-    suite.set("tests", str(len(cases)))
-    suite.set("failures", str(sum(case.verdict == "failed" for case in cases)))
-    suite.set("skipped", str(sum(case.verdict == "skipped" for case in cases)))
-    return suite
 
 
 def _suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Element:
@@ -233,12 +163,6 @@ def _properties(record: Record) -> dict[str, str]:
     if p_core is not None and p_core.value is not None:
         facts["p_core"] = f"{number(p_core.value, 6)} {p_core.unit}"
     return facts
-
-
-def xml_text(text: str) -> str:
-    """Text XML may hold: control characters spelled out, as a parser would refuse the whole file for one of them."""
-    lines = (escape.terminal(line) for line in text.split("\n"))
-    return "\n".join(lines).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
 
 
 MARKDOWN_HEADS = (

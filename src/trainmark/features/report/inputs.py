@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.record.checks import CheckResult
-from trainmark.record.language import Say
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
-from trainmark.view.element import Markup
+from trainmark.view.facts import FactSection
 
 if TYPE_CHECKING:
-    from trainmark.features.forecast.outcome import ForecastOutcome
     from trainmark.features.report.trend import Trend
-
-DrawForecast = Callable[[Sequence[Record], Say], Markup | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +29,8 @@ class ReportInputs:
     """By run id, where a run's folder with its sound and pictures still lies."""
     samples: Mapping[str, Path] = field(default_factory=dict)
     """By run id, the folder of what its network was asked to show later."""
-    outcomes: Mapping[str, ForecastOutcome] = field(default_factory=dict)
-    """By run id, what earlier runs of other sizes said of it."""
-    draw_forecast: DrawForecast | None = None
-    """Draws what runs of several sizes say of the next ones; None where no forecast is asked for."""
+    facts: Mapping[str, Sequence[FactSection]] = field(default_factory=dict)
+    """By run id, what features know of it beside its record."""
     trends: tuple[Trend, ...] = ()
     """Numbers that were asked to be followed from run to run."""
     made: str = ""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trainmark import features
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.priced import priced
-from trainmark.features.forecast.outcome import outcomes
-from trainmark.features.forecast.page import draw_next_sizes
-from trainmark.features.report.page import draw_page
+from trainmark.features.report.run_page import draw_page
 from trainmark.features.report.trend import trends
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError, nearest
@@ -18,7 +17,6 @@ from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.store import Store
-from trainmark.record.whole_files import write_named
 from trainmark.view import FORMATS
 
 
@@ -56,8 +54,6 @@ def render(
             price=price,
             language=language,
             published=published,
-            outcomes=outcomes(records, store),
-            draw_forecast=draw_next_sizes,
             trends=trends(records) if trend else (),
         )
     from trainmark.features.report import formats
@@ -73,30 +69,12 @@ def render(
         from trainmark.features.report.openmetrics import to_openmetrics
 
         return to_openmetrics(records)
-    if form == "mllog":
-        return _mllog(records, folders)
-    from trainmark.features.published import write_deepspark, write_flagperf
-
-    written = {"flagperf": write_flagperf.write, "deepspark": write_deepspark.write}
-    if form not in written:
-        raise UsageError(f"report format {form!r} is not known; {nearest(form, FORMATS)}")
-    return written[form](records, lang=language)
+    for feature in features.offers("report_format"):
+        if form in feature.FORMATS:
+            return str(feature.FORMATS[form](records, language=language, folders=folders))
+    raise UsageError(f"report format {form!r} is not known; {nearest(form, formats_known())}")
 
 
-def _mllog(records: Sequence[Record], folders: Mapping[str, Path]) -> str:
-    """A run as the log MLPerf takes; which division it may be in is part of it."""
-    from trainmark.features.mlperf.write import divisions, log_text, opened
-
-    if len(records) != 1:
-        raise UsageError(
-            f"mllog is the log of one run, and {len(records)} are meant; name one, or see 'trainmark package'"
-        )
-    run = opened(records[0], folders.get(records[0].run_id, Path()))
-    return log_text(run, division=divisions([run], None))
-
-
-def write(path: Path, text: str, store: Store) -> None:
-    """To the file a user named."""
-    if path.expanduser().resolve().parent == store.records.resolve():
-        raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")
-    write_named(path, text.encode("utf-8", "backslashreplace"))
+def formats_known() -> tuple[str, ...]:
+    """Ours, and what other features write."""
+    return (*FORMATS, *(name for feature in features.offers("report_format") for name in feature.FORMATS))

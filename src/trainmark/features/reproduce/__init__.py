@@ -1,1 +1,1 @@
-"""TODO."""
+"""The same plan again, then compared."""

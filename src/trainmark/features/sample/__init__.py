@@ -1,1 +1,1 @@
-"""TODO."""
+"""What a trained network makes of an input."""

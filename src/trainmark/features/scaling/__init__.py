@@ -1,1 +1,1 @@
-"""TODO."""
+"""What more devices bring, of runs and of published rows."""

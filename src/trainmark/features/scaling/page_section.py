@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
-from trainmark.features.report.inputs import DrawForecast
 from trainmark.record.format import NOTHING, number, telling
 from trainmark.record.language import Say
+from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.view import chart
 from trainmark.view.element import Child, Markup, el
 from trainmark.workloads import title
 
+ORDER = 2
 
-def draw(records: Sequence[Record], say: Say, draw_forecast: DrawForecast | None = None) -> Markup | None:
-    """One chart for each group of runs that differ in their topology alone; nothing where there is none.
 
-    Beside it what `draw_forecast` makes of the group's runs.
-    """
-    found = all_scalings(records)
-    if not found:
+def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
+    """One chart for each group of runs that differ in their topology alone; nothing where there is none."""
+    charts = [_chart(group, say) for group in all_scalings(records)]
+    if not charts:
         return None
-    by_id = {record.run_id: record for record in records}
-    charts = [
-        (_chart(group, say), draw_forecast(_runs(group, by_id), say) if draw_forecast else None) for group in found
-    ]
     return el("section", el("h2", say("Scaling")), el("div", charts, class_="charts"), class_="growth")
-
-
-def _runs(group: Scaling, by_id: Mapping[str, Record]) -> list[Record]:
-    return [by_id[run_id] for point in group.points for run_id in point.runs]
 
 
 def _chart(group: Scaling, say: Say) -> Markup:

@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainmark import features
 from trainmark.analysis import imported_rows as imported, published_library as library
 from trainmark.analysis.audit_record import audit_record
-from trainmark.features.mlperf import rows as mlperf_rows
-from trainmark.features.mlperf.audit_result import audits
-from trainmark.features.mlperf.convergence import look_at
-from trainmark.features.mlperf.folder import result_folders
 from trainmark.features.published import audit, read
 from trainmark.features.published.found import page_files
-from trainmark.record.audit import by_gravity, findings
+from trainmark.record.audit import by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
@@ -83,9 +80,9 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
         except TrainmarkError as error:
             left_out.append(f"{path} is left out: {error}")
     judged = [
-        SiteRow(row=row, findings=tuple(findings(found)))
-        for result, found in audits(result_folders(folder))
-        for row in mlperf_rows.page(result).rows[:1]
+        SiteRow(row=row, findings=found)
+        for source in features.offers("import_source")
+        for row, found in source.audited_rows(folder)
     ]
     if not records and not rows and not judged:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
@@ -95,7 +92,7 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
     doubted = audit.find_doubts(audit.by_source(everything))
     return SiteContents(
         runs=tuple(
-            SiteRun(record=record, checks=(*audit_record(record, place), *look_at(record)), folder=place)
+            SiteRun(record=record, checks=(*audit_record(record, place), *_more_checks(record)), folder=place)
             for record, place in sorted(records.values(), key=lambda one: one[0].created, reverse=True)
         ),
         rows=(
@@ -104,6 +101,11 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
         ),
         left_out=tuple(left_out),
     )
+
+
+def _more_checks(record: Record) -> Iterator[CheckResult]:
+    for feature in features.offers("record_check"):
+        yield from feature.check(record)
 
 
 def _told_apart(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
@@ -169,7 +171,7 @@ def publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
 
     safe = copied([run.record for run in contents.runs])
     runs = tuple(
-        replace(run, record=record, checks=(*audit_record(record), *look_at(record)), folder=None)
+        replace(run, record=record, checks=(*audit_record(record), *_more_checks(record)), folder=None)
         for run, record in zip(contents.runs, safe.records, strict=True)
     )
     return replace(contents, runs=runs), [str(one) for one in safe.replaced]

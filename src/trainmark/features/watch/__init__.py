@@ -1,1 +1,1 @@
-"""TODO."""
+"""A running run, live, from another terminal."""

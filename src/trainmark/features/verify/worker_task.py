@@ -32,6 +32,7 @@ from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
 from trainmark.train.walker import Walker
 
+NAME = "verify"
 MAX_LAYERS = 4
 SAY_EVERY_S = 0.5
 _WARNED = re.compile(r"^\W*([\w:]+)[^.]* does not have a deterministic implementation")

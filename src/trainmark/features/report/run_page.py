@@ -7,23 +7,22 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark import __version__
+from trainmark import __version__, features
 from trainmark.analysis.beside import rows_beside
 from trainmark.analysis.priced import priced
 from trainmark.analysis.record_checks import check_record
 from trainmark.features.report.document import render
-from trainmark.features.report.inputs import DrawForecast, ReportInputs
+from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.checks import CheckResult
-from trainmark.record.errors import NotReadyError
-from trainmark.record.language import by_locale
+from trainmark.record.language import by_locale, speaker
 from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.store import Store
-from trainmark.record.whole_files import write_whole
+from trainmark.view.facts import FactSection
+from trainmark.view.files import keep_page
 
 if TYPE_CHECKING:
-    from trainmark.features.forecast.outcome import ForecastOutcome
     from trainmark.features.report.trend import Trend
 
 
@@ -45,11 +44,10 @@ def draw_page(
     price: Price | None = None,
     language: str | None = None,
     published: bool = False,
-    outcomes: Mapping[str, ForecastOutcome] | None = None,
-    draw_forecast: DrawForecast | None = None,
     trends: Sequence[Trend] = (),
 ) -> str:
     """The page as text; `folders` are the runs' own by their ids."""
+    language = language or by_locale()
     return render(
         ReportInputs(
             records=tuple(priced(record, price or Price()) for record in records),
@@ -57,26 +55,24 @@ def draw_page(
             beside=tuple(rows_beside(records, store.folder)),
             checks=checks,
             folders=folders,
-            outcomes=outcomes or {},
-            draw_forecast=draw_forecast,
+            facts=facts_beside(records, store, language),
             trends=tuple(trends),
             samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             trainmark=__version__,
-            language=language or by_locale(),
+            language=language,
         )
     )
 
 
-def keep_page(name: str, page: str, store: Store) -> Path:
-    """Writes a page into the store."""
-    path = store.folder / "reports" / name
-    try:
-        write_whole(path, page.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise NotReadyError(f"{path} could not be written: {error.strerror}; name a file with --html") from error
-    return path
-
-
 def run_folders(records: Iterable[Record], store: Store) -> dict[str, Path]:
     return {record.run_id: store.runs / record.run_id for record in records}
+
+
+def facts_beside(records: Sequence[Record], store: Store, language: str) -> dict[str, list[FactSection]]:
+    """By run id, what features know of the runs beside their records."""
+    found: dict[str, list[FactSection]] = {}
+    for feature in features.offers("record_facts"):
+        for run_id, section in feature.sections(records, store, speaker(language)).items():
+            found.setdefault(run_id, []).append(section)
+    return found

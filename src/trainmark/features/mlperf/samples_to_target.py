@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainmark.features.forecast.cost import Needed, Reference
+from trainmark.analysis.needed import Needed, Reference
 from trainmark.features.mlperf import convergence
 from trainmark.features.mlperf.benchmarks import benchmark_of
 from trainmark.record.record import Record

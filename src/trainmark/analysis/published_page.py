@@ -39,3 +39,12 @@ class PublishedPage:
     """As the page calls them."""
     was_read: bool = False
     """False where only rows are known, and not the page around them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundPage:
+    name: str
+    """As the user reaches it."""
+    page: PublishedPage
+    content: bytes
+    """What tells it from other pages."""
