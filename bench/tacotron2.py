@@ -32,7 +32,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.tacotron2 import products, workload
+from trainmark.workloads.tacotron2 import matmuls, workload
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 
@@ -213,12 +213,12 @@ def pieces() -> None:
         f"{count:,} dropout draws": {
             "F.dropout": lambda: F.dropout(x, 0.1, True),
             "bernoulli_": lambda: torch.empty(count).bernoulli_(0.9).div_(0.9),
-            "ours": lambda: products.kept((count,), 0.1, x),
+            "ours": lambda: matmuls.kept((count,), 0.1, x),
         }
     }
     for clips in (8, 16, 32):
         given, weight = torch.randn(clips, 1536), torch.randn(4096, 1536)
-        packed = products.Product(weight, clips, products.Arithmetic(held=torch.float32))
+        packed = matmuls.Matmul(weight, clips, matmuls.Arithmetic(held=torch.float32))
         ways[f"the attention recurrence's product, batch {clips}"] = {
             "plain": partial(F.linear, given, weight),
             "ours": partial(packed, given),

@@ -33,7 +33,6 @@ from typing import Any
 import chips
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmark import workloads
 from trainmark.data import synthetic
@@ -50,6 +49,7 @@ from trainmark.record.verify import VerifyDocument
 from trainmark.train import setup
 from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
+from trainmark.train.walker import Walker, name_of
 
 FEW_SAMPLES = ("batch_per_device=4", "input_workers=0")
 """Fewer average less of what rounding does, and take less time."""
@@ -155,27 +155,24 @@ def a_flip(number: int, calls: dict[str, int], lot: random.Random) -> str:
     return f'[[flips]]\noperator = "{operator}"\nat = [{at}]\n{lines}'
 
 
-class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operators that give or write floating numbers."""
+class Calls:
+    """A visitor that counts operators."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Counter[str] = Counter()
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = operation(*args, **(kwargs or {}))
-        self.seen[operation.name().partition("::")[2].partition(".")[0]] += 1
-        return result
+    def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.seen[name_of(operator)] += 1
+        return operator(*args, **kwargs)
 
 
 def same_calls(steps: HashedSteps) -> dict[str, int]:
     """The operators of a round that are called as often with hashes as without, by their calls."""
     steps.is_random = True
-    with Calls() as hashed:
+    hashed, plain = Calls(), Calls()
+    with Walker(hashed.visit):
         steps.round()
-    with Calls() as plain:
+    with Walker(plain.visit):
         kept_round(steps)
     moved = (
         "view",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
-from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.errors import NotReadyError, SignalError, UsageError
 from trainmark.record.lookup import Subject, of_records
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record
@@ -168,12 +168,15 @@ def run_all(
     found, error = Records(map(PrintableRecord.of, result.records)), result.error
     if error is None:
         return found
-    if found:
-        error.record = found[-1]
-    if error.exit_code == 130:
+    if isinstance(error, SignalError):
         kept = f"; trainmark.load({found[-1].run_id!r}) is what was measured" if found else ""
-        raise KeyboardInterrupt(f"{error}{kept}")
-    raise SystemExit(143) if error.exit_code == 143 else error
+        if error.exit_code == 130:
+            raise KeyboardInterrupt(f"the run was interrupted{kept}")
+        raise SystemExit(error.exit_code)
+    error.record = found[-1] if found else None
+    if not str(error):  # another host told only its exit code
+        error.args = (found[-1].ended if found else f"the run ended with exit code {error.exit_code}",)
+    raise error
 
 
 def plan(workload: str, **options: Unpack[PlanKeywords]) -> Plan:

@@ -1,4 +1,4 @@
-"""Pictures in tar shards: the same training as from folders, and a sentence for every kind of damage."""
+"""Images in tar shards: the same training as from folders, and a sentence for every kind of damage."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 import torch
 from conftest import TINY_RUN
 
-from trainmark.data import image_folder, image_shards, pictures as picture_sets
+from trainmark.data import image_folder, image_sets as picture_sets, image_shards
+from trainmark.data.distributed_sampler import rank_batches, rank_share
+from trainmark.data.image_sets import Images
 from trainmark.data.imagenet import make
 from trainmark.data.imagenet.verify import Counts, look, verify
 from trainmark.data.input_pool import InputPool
-from trainmark.data.order import rank_batches, rank_share
-from trainmark.data.pictures import Pictures
 from trainmark.record.errors import NotReadyError, UsageError
 
 
@@ -55,7 +55,7 @@ def samples(*keys: str, label: int = 0) -> dict[str, bytes]:
     }
 
 
-def contents(images: Pictures) -> list[tuple[int, bytes]]:
+def contents(images: Images) -> list[tuple[int, bytes]]:
     return [(int(images.labels[index]), images.read(index)) for index in range(len(images))]
 
 

@@ -19,7 +19,6 @@ import soundfile
 from numpy.typing import NDArray
 
 from trainmark.data import atomic_dataset
-from trainmark.data.imagenet import make as make_imagenet
 from trainmark.data.ljspeech import formants, make, sentences
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -126,12 +125,6 @@ def test_chapters_follow_one_another_in_the_order_of_their_names() -> None:
     ]
 
 
-def test_progress_is_told_up_to_the_last_clip(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    make.make(tmp_path / "set", clips=30, progress=lambda done, total: told.append((done, total)))
-    assert told == [(25, 30), (30, 30)]
-
-
 @pytest.mark.parametrize("wrong", [{"clips": 0}, {"clips": -3}, {"clips": 100_001}, {"seed": -1}, {"processes": 0}])
 def test_sizes_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=str(next(iter(wrong.values())))):
@@ -140,25 +133,6 @@ def test_sizes_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, i
 
 
 # Whole or absent
-
-
-def test_a_set_that_is_there_is_left_alone(six: Path) -> None:
-    before = [(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in (six, *sorted(six.rglob("*")))]
-    make.make(six, clips=6)
-    assert [(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in (six, *sorted(six.rglob("*")))] == before
-
-
-@pytest.mark.parametrize("harm", ["cut", "lost", "metadata"])
-def test_a_damaged_set_is_made_again(six: Path, tmp_path: Path, harm: str) -> None:
-    root = tmp_path / "set"
-    make.make(root, clips=6)
-    if harm == "cut":
-        (root / "wavs/TM001-0002.wav").write_bytes(b"RIFF")
-    else:
-        (root / ("metadata.csv" if harm == "metadata" else "wavs/TM001-0006.wav")).unlink()
-    make.make(root, clips=6)
-    assert contents(root) == contents(six)
-    assert names(tmp_path) == ["set"]
 
 
 MAKER = """
@@ -220,21 +194,6 @@ def test_a_reader_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
 
 def _die(root: Path, seed: int, numbers: range) -> list[atomic_dataset.WrittenFile]:
     os._exit(1)
-
-
-def test_a_folder_with_other_things_in_it_is_refused_and_kept(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("all I have")
-    with pytest.raises(NotReadyError, match="no set that trainmark made"):
-        make.make(tmp_path, clips=1)
-    assert names(tmp_path) == ["thesis.txt"]
-
-
-def test_another_generated_set_is_refused_and_kept(tmp_path: Path) -> None:
-    make_imagenet.make(tmp_path / "set", classes=1, train_per_class=1, val_per_class=1, long_side=32)
-    before = contents(tmp_path / "set")
-    with pytest.raises(NotReadyError, match="another synthetic set"):
-        make.make(tmp_path / "set", clips=1)
-    assert contents(tmp_path / "set") == before
 
 
 def test_making_clips_needs_no_torch() -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import bz2
-import fcntl
 import hashlib
 import io
 import os
-import signal
-import subprocess
-import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trainmark.data.ljspeech import prepare as prepare_module
-from trainmark.data.ljspeech.prepare import LJSPEECH_1_1, Release, prepare
+from trainmark.data.ljspeech.prepare import Release, prepare
 from trainmark.data.ljspeech.reader import SpeechSize, read_metadata
-from trainmark.data.preparation import ArchiveProgress, Prepared
+from trainmark.data.preparation import Prepared
 from trainmark.record.errors import NotReadyError
 
 TOP = "LJSpeech-1.1"
@@ -102,13 +97,6 @@ def test_prepared_twice_the_archive_is_neither_summed_nor_decompressed_again(arc
     assert phases == []
 
 
-def test_progress_ends_at_the_whole(archive: Archive, tmp_path: Path) -> None:
-    seen: list[ArchiveProgress] = []
-    run(archive, tmp_path / "out", progress=seen.append)
-    assert [at.done_bytes for at in seen] == [at.total_bytes for at in seen]
-    assert seen[-1].files == CLIPS + 2
-
-
 @pytest.mark.parametrize("damage", ["missing wav", "cut wav", "no metadata", "damaged note", "touched archive"])
 def test_what_went_missing_since_is_written_again(archive: Archive, tmp_path: Path, damage: str) -> None:
     out = tmp_path / "out"
@@ -126,55 +114,6 @@ def test_what_went_missing_since_is_written_again(archive: Archive, tmp_path: Pa
         os.utime(archive.path, ns=(1, 1))
     assert run(archive, out).written == (damage in ("missing wav", "cut wav", "no metadata"))
     assert tree(out) == archive.unpacked
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from trainmark.spec import archives
-from trainmark.data.ljspeech.prepare import Release, prepare
-
-tar, out, renames = sys.argv[1:]
-rename, left = os.rename, int(renames)
-
-def rename_until_told_to_wait(*args, **kwargs):
-    global left
-    left -= 1
-    if left < 0:
-        print("ready to be killed", flush=True)
-        sys.stdin.read()
-    rename(*args, **kwargs)
-
-archives.os.rename = rename_until_told_to_wait
-prepare(Path(tar), Path(out), expected=Release())
-"""
-
-
-@pytest.mark.parametrize("renames", [0, 5, CLIPS + 1])
-def test_killed_half_way_and_started_again_it_ends_with_the_same_files(
-    archive: Archive, tmp_path: Path, renames: int
-) -> None:
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", KILLED, str(archive.path), str(out), str(renames)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready to be killed\n"
-        child.send_signal(signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
-    half = tree(out)
-    assert sum(name.endswith(".part") for name in half) == 1
-    kept = {path: path.stat().st_ino for path in (out / "wavs").glob("[!.]*")}
-    assert run(archive, out).written == CLIPS + 2 - renames
-    assert tree(out) == archive.unpacked
-    assert {path: path.stat().st_ino for path in kept} == kept
-
-
-def test_an_archive_with_another_md5_is_refused_unless_told_not_to_look(archive: Archive, tmp_path: Path) -> None:
-    with pytest.raises(NotReadyError, match=r"bz2 has md5 .*, not c4763be9595ddfa79c2fc6eaeb3b6c8e; .* fetch it again"):
-        run(archive, tmp_path / "new" / "out", expected=LJSPEECH_1_1, free_bytes=lambda _: 10**12)
-    assert not (tmp_path / "new").exists()  # a refused archive leaves nothing behind
-    wrong = replace(archive.expected, md5="0" * 32)
-    assert run(archive, tmp_path / "out", expected=wrong, verify_md5=False).found.clips == CLIPS
 
 
 def test_the_wrong_set_is_known_by_its_counts(archive: Archive, tmp_path: Path) -> None:
@@ -242,33 +181,3 @@ def test_an_archive_cut_off_is_refused_and_the_whole_one_goes_on_from_there(arch
     archive.path.write_bytes(whole)
     run(archive, tmp_path / "out")
     assert tree(tmp_path / "out") == archive.unpacked
-
-
-def test_a_disk_too_small_is_refused_beforehand_and_what_is_there_counts(archive: Archive, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    expected = replace(archive.expected, disk_bytes=2_000_000_000)
-    with pytest.raises(NotReadyError, match=r"1\.0 GB free and 2\.0 GB more are needed"):
-        run(archive, out, expected=expected, free_bytes=lambda _: 10**9)
-    assert not (out / "wavs").exists()
-    run(archive, out, expected=expected, free_bytes=lambda _: 2 * 10**9)
-    there = sum(path.stat().st_size for path in (out / "wavs").iterdir())
-    assert run(archive, out, expected=expected, free_bytes=lambda _: 2 * 10**9 - there).written == 0
-
-
-def test_a_second_preparation_of_the_same_folder_is_refused(archive: Archive, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    other = os.open(out, os.O_RDONLY)
-    try:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(NotReadyError, match="another preparation"):
-            run(archive, out)
-    finally:
-        os.close(other)
-    assert run(archive, out).found.clips == CLIPS
-
-
-def test_a_missing_archive_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(NotReadyError, match=r"absent\.tar\.bz2 is not there; download it"):
-        prepare(tmp_path / "absent.tar.bz2", tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 import wave
 from pathlib import Path
@@ -189,16 +188,3 @@ def test_a_made_set_is_held_to_its_manifest(root: Path) -> None:
 def test_a_folder_that_is_no_speech_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match=r"has no metadata\.csv"):
         look(tmp_path)
-
-
-def die(_: object) -> None:
-    """What a crash in the decoder does."""
-    os._exit(1)
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_is_said_in_a_sentence(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "_CHUNK", 1)
-    monkeypatch.setattr(verify_module, "_look_at_clips", die)
-    with pytest.raises(NotReadyError, match="a process died while looking at the sound files"):
-        look(root, processes=2)

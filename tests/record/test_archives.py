@@ -271,15 +271,6 @@ def test_the_destination_itself_may_be_a_link_the_user_made(tmp_path: Path) -> N
     assert (tmp_path / "disk/a").read_bytes() == b"1"
 
 
-def test_a_folder_in_the_place_of_a_file_and_a_file_in_the_place_of_a_folder_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "d").write_bytes(b"")
-    with Destination(tmp_path) as destination:
-        for name in ("a", "d/b"):
-            with pytest.raises(NotReadyError, match=f"cannot write .*{name}.*remove it"):
-                destination.write(PurePosixPath(name), io.BytesIO(b"1"), 1)
-
-
 def test_an_archive_or_a_destination_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="cannot read the archive"):
         unpack(tmp_path / "absent.tar", tmp_path / "out", ROOMY)

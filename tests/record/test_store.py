@@ -207,12 +207,6 @@ def test_an_index_of_another_version_is_made_again(store: Store) -> None:
     assert {row.workload for row in store.rows()} == {"resnet50"}
 
 
-def test_an_index_that_cannot_be_made_costs_nothing_but_time(store: Store) -> None:
-    store.index.mkdir(parents=True)
-    run_ids = filled(store)
-    assert [row.run_id for row in store.rows()] == run_ids[::-1]
-
-
 def test_rebuild_reads_every_record_again(store: Store) -> None:
     filled(store)
     falsify(store, '"resnet50"', '"a lie"')

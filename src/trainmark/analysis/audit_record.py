@@ -84,7 +84,7 @@ def audit_document(
     return (concluded("readable", title, (), name), *look(CHECKS, case, record.run_id))
 
 
-@check("hashes", "the event files are those the record was made of")
+@check(*record_checks.HASHES)
 def hashes(case: EventCase) -> Iterator[CheckResult]:
     if "event_files" not in case.document:
         raise CannotCheckError("the record is of a version that took no hashes of its event files")
@@ -98,7 +98,7 @@ def hashes(case: EventCase) -> Iterator[CheckResult]:
         )
 
 
-@check("events", "the record is what its events make of it")
+@check(*record_checks.REGATHERED)
 def made_of_events(case: EventCase) -> Iterator[CheckResult]:
     said, wrote = upgrade(case.document), case.told["environment"].get("trainmark") or case.record.trainmark
     told = {**case.told, "trainmark": wrote}

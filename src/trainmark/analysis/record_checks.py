@@ -11,7 +11,7 @@ import trainmark
 from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.record import endings
-from trainmark.record.audit import CannotCheckError, Check, check, doubtful, look, same, wrong
+from trainmark.record.audit import CannotCheckError, Check, check, doubtful, look, not_checked, same, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect
 from trainmark.record.metrics import THROUGHPUTS, Measured, measure, withhold
@@ -23,6 +23,10 @@ from trainmark.record.topology import Topology
 
 FOLLOWING = (*THROUGHPUTS, "mfu")
 """Metrics that are computed again from the series of the record."""
+HASHES = ("hashes", "the event files are those the record was made of")
+REGATHERED = ("events", "the record is what its events make of it")
+BY_EVENTS = (HASHES, REGATHERED)
+"""Checks that need the run's events, by code and title."""
 OF_EVENTS = ("torn-events", "no-sample", "resumed")
 """Doubts about what only the events tell: they may stand on a record, and nothing on it can confirm them."""
 
@@ -43,7 +47,8 @@ class Case:
 
 def check_record(record: Record) -> tuple[CheckResult, ...]:
     """What a record alone allows, in milliseconds: neither its events nor other records are read."""
-    return look(CHECKS, Case(record=record, document=record.to_json()), record.run_id)
+    left = [not_checked(code, title, "'trainmark audit' reads the run's events") for code, title in BY_EVENTS]
+    return (*left, *look(CHECKS, Case(record=record, document=record.to_json()), record.run_id))
 
 
 @check("series", "every rank is there, with a time, a count and a loss for every step")

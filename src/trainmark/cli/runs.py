@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from trainmark.cli.liveness import goes_on, seen
+from trainmark.cli.terminal import console, look, say
+from trainmark.record import escape
+from trainmark.record.duration import parse_since
+from trainmark.record.format import NOTHING, number, short_device, with_unit
+from trainmark.record.labels import parse_tags, tag_words
+from trainmark.record.row import StoreRow, Wanted, newest_first
+from trainmark.record.store import Store, default_folder
+from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.record.row import StoreRow, Wanted
-    from trainmark.record.store import Store
     from trainmark.view.terminal import TerminalWriter
 
 NO_RECORD = "no record"
@@ -44,11 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look, say
-    from trainmark.record import escape
-    from trainmark.record.row import newest_first
-    from trainmark.record.store import Store, default_folder
-
     store = Store(args.store or default_folder())
     if args.rebuild:
         say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
@@ -85,18 +89,10 @@ def _now(row: StoreRow, store: Store) -> StoreRow:
     """A run that left no record may still be running."""
     if row.status != NO_RECORD:
         return row
-    from trainmark.cli.liveness import goes_on, seen
-
     return row._replace(status="running") if goes_on(seen(store.runs / row.run_id)) else row
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:
-    from datetime import datetime, timezone
-
-    from trainmark.record.duration import parse_since
-    from trainmark.record.labels import parse_tags, tag_words
-    from trainmark.record.row import Wanted
-
     now = datetime.now(timezone.utc)
     return Wanted(
         workload=args.workload,
@@ -142,9 +138,6 @@ def _draw(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]
 
 
 def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
-    from trainmark.record.format import NOTHING, number, short_device, with_unit
-    from trainmark.workloads import quality_word
-
     p_core = NOTHING if row.p_core is None else f"{number(row.p_core)}"
     return {
         "created": tuple(row.created[:16].split("T")),

@@ -39,7 +39,7 @@ class DatasetSpec:
     """What a set will be once it is whole, and how its manifest tells it from others."""
 
     things: str
-    """What a user calls its items: "synthetic pictures"."""
+    """What a user calls its items: "synthetic images"."""
     identity: Mapping[str, Any]
     """Of the manifest: two sets that agree in this agree in every byte. Its "generator" begins with "trainmark "."""
     notes: Mapping[str, Any]

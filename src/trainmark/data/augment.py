@@ -18,7 +18,7 @@ Pixels = npt.NDArray[np.uint8]
 
 STRENGTHS = 31
 """Magnitudes go from 0 to one less than this."""
-_STREAM = 2  # ends the key, so that no crop and no mixing of pictures has the same random numbers
+_STREAM = 2  # ends the key, so that no crop and no mixing of images has the same random numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Says which part of a picture is used and at what size, by geometry and counted random numbers alone."""
+"""Says which part of an image is used and at what size, by geometry and counted random numbers alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainmark.data.counter_rng import Draws
 
 LEAST_AREA = 0.08
-"""The usual least share of the picture's area that a random crop covers; up to all of it, drawn uniformly."""
+"""The usual least share of the image's area that a random crop covers; up to all of it, drawn uniformly."""
 RATIO = (3 / 4, 4 / 3)
 """Width over height of a random crop, drawn uniformly in the logarithm."""
 TRIES = 10
@@ -17,7 +17,7 @@ TRIES = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crop:
-    """A box of the picture is resized, and a square of the result is kept, possibly mirrored."""
+    """A box of the image is resized, and a square of the result is kept, possibly mirrored."""
 
     top: int
     left: int
@@ -28,7 +28,7 @@ class Crop:
     keep_top: int = 0
     keep_left: int = 0
     size: int
-    """Side of the square that is kept, in pixels of the resized picture."""
+    """Side of the square that is kept, in pixels of the resized image."""
     flip: bool = False
     """Mirror left and right, last."""
 
@@ -68,7 +68,7 @@ def train_crop(
 def eval_crop(width: int, height: int, *, size: int, resize_to: int) -> Crop:
     """The usual evaluation view: the shorter side resized to `resize_to`, then a centred square of `size`.
 
-    It stays two steps: one direct resize of the matching box would sample the picture at other places than the usual
+    It stays two steps: one direct resize of the matching box would sample the image at other places than the usual
     definition wherever the box does not fall on whole pixels.
     """
     if size > resize_to:
@@ -91,7 +91,7 @@ def eval_crop(width: int, height: int, *, size: int, resize_to: int) -> Crop:
 
 
 def _random_shape(width: int, height: int, draw: Draws, least_area: float) -> tuple[int, int]:
-    """The first random (width, height) that fits the picture, or (0, 0) when no try did."""
+    """The first random (width, height) that fits the image, or (0, 0) when no try did."""
     area = width * height
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
     for _ in range(TRIES):
@@ -104,7 +104,7 @@ def _random_shape(width: int, height: int, draw: Draws, least_area: float) -> tu
 
 
 def _central_shape(width: int, height: int) -> tuple[int, int]:
-    """The whole picture, shortened to the nearest allowed ratio."""
+    """The whole image, shortened to the nearest allowed ratio."""
     if width < height * RATIO[0]:
         return width, max(1, min(height, round(width / RATIO[0])))
     if width > height * RATIO[1]:

@@ -44,7 +44,7 @@ class DataSet:
     prepares: str
     verifies: str
     things: str
-    """What the maker counts: pictures."""
+    """What the maker counts: images."""
     takes: str
     """How long the synthetic set is in the making."""
     smallest: Mapping[str, Any] = field(default_factory=dict)

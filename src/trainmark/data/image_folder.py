@@ -22,7 +22,7 @@ _LISTING_THREADS = 16  # listing a folder waits on the file system, on a network
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageSet:
-    """The pictures of one split, in an order that does not depend on the file system."""
+    """The images of one split, in an order that does not depend on the file system."""
 
     root: Path
     split: Split
@@ -38,13 +38,13 @@ class ImageSet:
         return len(self.labels)
 
     def relative_path(self, index: int) -> str:
-        """The picture's path below the root, as a person would write it."""
+        """The image's path below the root, as a person would write it."""
         start = int(self.name_ends[index - 1]) if index else 0
         name = os.fsdecode(self.names[start : int(self.name_ends[index])])
         return f"{self.split}/{self.classes[self.labels[index]]}/{name}"
 
     def path(self, index: int) -> str:
-        """Where the picture is."""
+        """Where the image is."""
         return f"{self.root}/{self.relative_path(index)}"
 
     def read(self, index: int) -> bytes:
@@ -52,7 +52,7 @@ class ImageSet:
 
 
 def read_bytes(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path object for each picture costs as much as reading it
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path object for each image costs as much as reading it
         return file.readall()
 
 

@@ -1,8 +1,8 @@
-"""Finds the pictures in tar shards, named as WebDataset names them, and the class of each.
+"""Finds the images in tar shards, named as WebDataset names them, and the class of each.
 
-A sample is a picture `key.jpg` and a text `key.cls` with the number of its class. Headers are read once; where each
-picture lies is then kept in the cache folder, for as long as no shard has another size or time. Pictures are in the
-order that folders of the same pictures have, so that training on either is the same.
+A sample is an image `key.jpg` and a text `key.cls` with the number of its class. Headers are read once; where each
+image lies is then kept in the cache folder, for as long as no shard has another size or time. Images are in the
+order that folders of the same images have, so that training on either is the same.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ CACHE = "shards"
 
 _NAME = re.compile(r"(?P<series>(?:.*[-_.])?(?P<split>train|val|validation)[-_])(?P<number>[0-9]+)(?:-of-[0-9]+)?\.tar")
 _LIMITS = ArchiveLimits(files=20_000_000, total_bytes=4 << 40)
-_HEADER_BUFFER = 4 << 10  # pictures are passed over, so that more would be read for nothing
+_HEADER_BUFFER = 4 << 10  # images are passed over, so that more would be read for nothing
 _LONGEST_CLASS = 32
 _THREADS = 16  # a network file system is waited for, shard beside shard
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShardSet:
-    """The pictures of one split, ordered by class and name."""
+    """The images of one split, ordered by class and name."""
 
     root: Path
     shards: tuple[str, ...]
@@ -57,13 +57,13 @@ class ShardSet:
     """All names end to end, as an ImageSet has them."""
     name_ends: npt.NDArray[np.int64]
     places: npt.NDArray[np.int64]
-    """Of each picture: number of the shard, offset, size."""
+    """Of each image: number of the shard, offset, size."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, index: int) -> str:
-        """Where the picture is, as if its shard were a folder."""
+        """Where the image is, as if its shard were a folder."""
         start = int(self.name_ends[index - 1]) if index else 0
         name = os.fsdecode(self.names[start : int(self.name_ends[index])])
         return f"{self.root}/{self.shards[self.places[index, 0]]}/{name}"
@@ -81,8 +81,8 @@ class ShardSet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShardPicture:
-    """One picture of a shard, and where its bytes lie there."""
+class ShardImage:
+    """One image of a shard, and where its bytes lie there."""
 
     label: int
     name: bytes
@@ -94,7 +94,7 @@ class ShardPicture:
 class ShardContents:
     """What one shard holds, and what is wrong with it."""
 
-    pictures: tuple[ShardPicture, ...]
+    pictures: tuple[ShardImage, ...]
     problems: tuple[CheckResult, ...]
 
 
@@ -126,7 +126,7 @@ def shard_names(root: Path, split: Split) -> tuple[str, ...]:
 
 
 def open_split(root: Path, split: Split) -> ShardSet:
-    """The pictures of one split, by the index that is kept or by reading the headers of all shards."""
+    """The images of one split, by the index that is kept or by reading the headers of all shards."""
     classes = _class_names(root)
     found = _indexed(root, split)
     first = int(np.searchsorted(found.labels, len(classes)))  # labels are in order
@@ -157,7 +157,7 @@ def numbered(count: int) -> tuple[str, ...]:
 
 
 def look_at_shard(path: Path) -> ShardContents:
-    """Reads the headers of a shard and the class of every picture."""
+    """Reads the headers of a shard and the class of every image."""
     pictures: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, int] = {}
     problems: list[CheckResult] = []
@@ -188,7 +188,7 @@ def look_at_shard(path: Path) -> ShardContents:
     if not pictures and not problems:
         problems.append(problem(path.name, "holds no pictures; expected files like name.jpg and name.cls"))
     kept = [
-        ShardPicture(label=labels[key], name=os.fsencode(name), offset=offset, size=size)
+        ShardImage(label=labels[key], name=os.fsencode(name), offset=offset, size=size)
         for key, (name, offset, size) in pictures.items()
         if labels.get(key, -1) >= 0
     ]
@@ -201,7 +201,7 @@ def look_at_shards(root: Path, names: Sequence[str]) -> list[ShardContents]:
 
 
 def twice(names: Sequence[str], contents: Iterable[ShardContents]) -> Iterable[CheckResult]:
-    """Pictures that are in two shards by the same name."""
+    """Images that are in two shards by the same name."""
     seen: dict[bytes, str] = {}
     for shard, held in zip(names, contents, strict=True):
         for picture in held.pictures:
@@ -212,7 +212,7 @@ def twice(names: Sequence[str], contents: Iterable[ShardContents]) -> Iterable[C
 
 
 def strangers(names: Sequence[str], contents: Iterable[ShardContents], classes: int) -> Iterable[CheckResult]:
-    """Pictures of classes that the set does not have."""
+    """Images of classes that the set does not have."""
     for shard, held in zip(names, contents, strict=True):
         for picture in held.pictures:
             if picture.label >= classes:

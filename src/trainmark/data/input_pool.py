@@ -1,4 +1,4 @@
-"""Decodes pictures in worker processes, cropped and augmented, into batches of memory shared with the trainer."""
+"""Decodes images in worker processes, cropped and augmented, into batches of memory shared with the trainer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 from trainmark.data.augment import Augmenter
 from trainmark.data.crops import LEAST_AREA, Crop, eval_crop, train_crop
-from trainmark.data.jpeg import JpegDecoder, PlannedPicture
-from trainmark.data.pictures import Pictures
+from trainmark.data.image_sets import Images
+from trainmark.data.jpeg import JpegDecoder, PlannedImage
 from trainmark.data.sample_pool import Row, SamplePool, WantedSample
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageBatch:
-    """Decoded pictures and their classes. The pictures lie in a slot that is used again: see `SamplePool.batches`."""
+    """Decoded images and their classes. The images lie in a slot that is used again: see `SamplePool.batches`."""
 
     images: torch.Tensor
     """uint8, (count, 3, size, size), channels_last."""
@@ -30,7 +30,7 @@ class ImageBatch:
     global_count: int
     """What all ranks together meant to take in this step; files left out under `skip_bad` are still counted here."""
     mix_draws: tuple[float, ...] = ()
-    """Random numbers in [0, 1) for whoever mixes the pictures with each other."""
+    """Random numbers in [0, 1) for whoever mixes the images with each other."""
 
     def parts(self, parts: int) -> list[ImageBatch]:
         """This batch as so many smaller ones of like length, none empty, that look at the same memory."""
@@ -43,11 +43,11 @@ class ImageBatch:
 
 
 class InputPool(SamplePool[ImageBatch]):
-    """A pool of pictures that each have one class."""
+    """A pool of images that each have one class."""
 
     def __init__(
         self,
-        sets: Mapping[str, Pictures],
+        sets: Mapping[str, Images],
         *,
         workers: int,
         batch_capacity: int,
@@ -61,8 +61,8 @@ class InputPool(SamplePool[ImageBatch]):
         augment_magnitude: int = 9,
         turn_by_exif: bool = False,
     ) -> None:
-        """augment_ops: random operations on each training picture after its crop, as strong as augment_magnitude.
-        turn_by_exif: make every picture upright first, by its camera's note."""
+        """augment_ops: random operations on each training image after its crop, as strong as augment_magnitude.
+        turn_by_exif: make every image upright first, by its camera's note."""
         if augment_ops < 0:
             raise ValueError("an input pool needs augment_ops >= 0")
         maker = _Pictures(
@@ -82,7 +82,7 @@ class InputPool(SamplePool[ImageBatch]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pictures:
-    sets: Sequence[Pictures]
+    sets: Sequence[Images]
     size: int
     resize_to: int
     least_area: float
@@ -93,7 +93,7 @@ class _Pictures:
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
         return {"pixels": ((self.size, self.size, 3), np.uint8)}
 
-    def read(self, sample: WantedSample) -> PlannedPicture:
+    def read(self, sample: WantedSample) -> PlannedImage:
         choose: functools.partial[Crop]
         if sample.at_random:
             choose = functools.partial(
@@ -111,7 +111,7 @@ class _Pictures:
         # what is scored is scored on the pixels of the usual definition, however large the photograph
         return self.decoder.plan(data, choose, may_reduce=sample.at_random)
 
-    def make(self, sample: WantedSample, read: PlannedPicture, row: Row) -> None:
+    def make(self, sample: WantedSample, read: PlannedImage, row: Row) -> None:
         pixels = row["pixels"]
         self.decoder.make(read, pixels)
         if sample.at_random and self.augmenter is not None:

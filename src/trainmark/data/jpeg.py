@@ -1,4 +1,4 @@
-"""Turns the bytes of a picture file into a cropped, resized square of RGB pixels, as Pillow would but faster."""
+"""Turns the bytes of an image file into a cropped, resized square of RGB pixels, as Pillow would but faster."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ FORMATS = ("JPEG", "PNG")
 MAX_PIXELS = 100_000_000
 """A header that claims more is refused: a few bytes could otherwise ask for all memory."""
 KEPT_SCRATCH_BYTES = 48_000_000
-"""The decoding buffer kept between pictures; a rare larger picture gets its own."""
+"""The decoding buffer kept between images; a rare larger image gets its own."""
 REDUCE_MARGIN = 1.25
 """How much larger than the resize's output a crop decoded at reduced scale must stay. Measured on synthetic
 photographs: the mean difference to a full decode is about 2.5 levels at 1.0 and about 1.2 at 1.25."""
 
 
 class BadImage(ValueError):  # noqa: N818 - it reads as what it says: a bad image
-    """A file that is no whole picture; its text is the reason."""
+    """A file that is no whole image; its text is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Turn:
-    """How a stored picture becomes upright: rows and columns swapped, then either of them reversed."""
+    """How a stored image becomes upright: rows and columns swapped, then either of them reversed."""
 
     swap: bool = False
     reverse_rows: bool = False
@@ -72,7 +72,7 @@ class _Header:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Box:
-    """A part of a picture as it is stored, in whole pixels."""
+    """A part of an image as it is stored, in whole pixels."""
 
     top: int
     bottom: int
@@ -81,8 +81,8 @@ class _Box:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PlannedPicture:
-    """A picture's bytes and what is to be done with them; see `JpegDecoder.plan`."""
+class PlannedImage:
+    """An image's bytes and what is to be done with them; see `JpegDecoder.plan`."""
 
     data: bytes
     choose_crop: Callable[[int, int], Crop]
@@ -93,7 +93,7 @@ class PlannedPicture:
 
 
 class JpegDecoder:
-    """Decodes one picture after another through one scratch buffer; make one a process or thread.
+    """Decodes one image after another through one scratch buffer; make one a process or thread.
 
     Pixels are those of Pillow: the same exact transform and smooth colour upsampling of libjpeg, whose quick variants
     were measured to save 3 to 4 % of the time and to change pixels by 0.6 to 1.0 levels on average and up to 40; so
@@ -101,28 +101,28 @@ class JpegDecoder:
     """
 
     def __init__(self, *, turn_by_exif: bool = False) -> None:
-        """turn_by_exif: make pictures upright by the camera's EXIF note before the crop. The usual training pipelines
-        do not, and learn from a few pictures that lie on their side."""
+        """turn_by_exif: make images upright by the camera's EXIF note before the crop. The usual training pipelines
+        do not, and learn from a few images that lie on their side."""
         self._turn_by_exif = turn_by_exif
         self._scratch: Pixels = np.empty(0, np.uint8)
         self._resized: Pixels = np.empty((0, 0, 3), np.uint8)
 
-    def plan(self, data: bytes, choose_crop: Callable[[int, int], Crop], *, may_reduce: bool = False) -> PlannedPicture:
+    def plan(self, data: bytes, choose_crop: Callable[[int, int], Crop], *, may_reduce: bool = False) -> PlannedImage:
         """Decides by the header alone what `make` will do, or raises `BadImage`.
 
-        may_reduce: decode a picture whose crop is much larger than what it becomes at a half, a quarter or an eighth of
+        may_reduce: decode an image whose crop is much larger than what it becomes at a half, a quarter or an eighth of
         its size, which is quicker and no longer equal to Pillow's way.
         """
         header = _read_header(data, turn_by_exif=self._turn_by_exif)
         if header is None:
-            return PlannedPicture(data=data, choose_crop=choose_crop, header=None, crop=None, factor=1)
+            return PlannedImage(data=data, choose_crop=choose_crop, header=None, crop=None, factor=1)
         width, height = header.width, header.height
         crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
         factor = _reduction(crop) if may_reduce else 1
-        return PlannedPicture(data=data, choose_crop=choose_crop, header=header, crop=crop, factor=factor)
+        return PlannedImage(data=data, choose_crop=choose_crop, header=header, crop=crop, factor=factor)
 
-    def make(self, planned: PlannedPicture, out: Pixels) -> None:
-        """Writes a planned picture's crop into `out` (size, size, 3), or raises `BadImage`."""
+    def make(self, planned: PlannedImage, out: Pixels) -> None:
+        """Writes a planned image's crop into `out` (size, size, 3), or raises `BadImage`."""
         header, crop = planned.header, planned.crop
         if header is not None and crop is not None:
             box = _stored_box(crop, header)
@@ -141,11 +141,11 @@ class JpegDecoder:
     def decode(
         self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
     ) -> None:
-        """Writes `choose_crop(width, height)` of the picture into `out`: plans and makes it."""
+        """Writes `choose_crop(width, height)` of the image into `out`: plans and makes it."""
         self.make(self.plan(data, choose_crop, may_reduce=may_reduce), out)
 
     def whole(self, data: bytes) -> Pixels:
-        """The picture as it is stored (height, width, 3), valid until the next is decoded; or raises `BadImage`."""
+        """The image as it is stored (height, width, 3), valid until the next is decoded; or raises `BadImage`."""
         header = _read_header(data, turn_by_exif=False)
         if header is not None:
             with contextlib.suppress(ValueError):
@@ -169,7 +169,7 @@ class JpegDecoder:
         return complaint
 
     def _decode_jpeg(self, data: bytes, header: _Header, bottom: int, factor: int, *, strict: bool = False) -> Pixels:
-        """The stored picture down to row `bottom` at least, at 1/factor of its size.
+        """The stored image down to row `bottom` at least, at 1/factor of its size.
 
         Raises ValueError where Pillow should look, and if strict also where damage would be passed over.
         """
@@ -178,7 +178,7 @@ class JpegDecoder:
         rows = header.height
         # one row more than is wanted: where two share one of colour, smooth upsampling looks at the next of those
         if whole and bottom + factor < rows:
-            # told that the picture ends here, the decoder stops here: nothing below the crop is ever decoded
+            # told that the image ends here, the decoder stops here: nothing below the crop is ever decoded
             rows = bottom + factor
             source = bytearray(data)
             source[header.height_at : header.height_at + 2] = rows.to_bytes(2, "big")
@@ -216,14 +216,14 @@ class JpegDecoder:
         top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
         left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
         square = image[top : top + crop.size, left : left + crop.size]
-        # a mirrored picture that is mirrored again needs no flip at all
+        # a mirrored image that is mirrored again needs no flip at all
         flips = [0] * turn.reverse_rows + [1] * (turn.reverse_columns != crop.flip)
         if flips:
             square = square.flip(flips)
         torch.from_numpy(out).copy_(square)
 
     def _room(self, size_bytes: int) -> Pixels:
-        # fresh memory for every picture would cost a page fault every 4 KiB
+        # fresh memory for every image would cost a page fault every 4 KiB
         if size_bytes > KEPT_SCRATCH_BYTES:
             return np.empty(size_bytes, np.uint8)
         if len(self._scratch) < size_bytes:
@@ -235,7 +235,7 @@ _END_OF_IMAGE = b"\xff\xd9"
 
 
 def _stored_box(crop: Crop, header: _Header) -> _Box:
-    """Where the crop's box of the turned picture lies in the stored one."""
+    """Where the crop's box of the turned image lies in the stored one."""
     turn = header.turn
     height, width = (header.width, header.height) if turn.swap else (header.height, header.width)
     top = height - crop.top - crop.height if turn.reverse_rows else crop.top
@@ -246,7 +246,7 @@ def _stored_box(crop: Crop, header: _Header) -> _Box:
 
 
 def _reduction(crop: Crop) -> int:
-    """The largest power of two by which the decoder may shrink the picture and still leave the resize enough.
+    """The largest power of two by which the decoder may shrink the image and still leave the resize enough.
 
     Only powers of two: libjpeg's other scales are slower than a full decode.
     """
@@ -255,7 +255,7 @@ def _reduction(crop: Crop) -> int:
 
 
 def _cut_out(pixels: Pixels, box: _Box, factor: int) -> Pixels:
-    """The box of a picture decoded at 1/factor; its edges snap to whole pixels so that no half-pixel shift blurs it."""
+    """The box of an image decoded at 1/factor; its edges snap to whole pixels so that no half-pixel shift blurs it."""
     if factor == 1:
         return pixels[box.top : box.bottom, box.left : box.right]
     return pixels[box.top // factor : round(box.bottom / factor), box.left // factor : round(box.right / factor)]
@@ -329,7 +329,7 @@ def _exif_orientation(tiff: bytes) -> int:
 
 
 def _decode_with_pillow(data: bytes, *, turn_by_exif: bool) -> Pixels:
-    """The whole picture as RGB, whatever a .JPEG file of an old collection turns out to hold."""
+    """The whole image as RGB, whatever a .JPEG file of an old collection turns out to hold."""
     try:
         with warnings.catch_warnings():
             # odd metadata and transparency are not the reader's business; size is checked below

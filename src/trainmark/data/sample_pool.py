@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainmark.data.distributed_sampler import BatchShare
 from trainmark.data.jpeg import BadImage
-from trainmark.data.order import BatchShare
 from trainmark.record import cores
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.processes import end_with_parent
@@ -83,7 +83,7 @@ class SampleMaker(Protocol[Made]):
     def read(self, sample: WantedSample, /) -> Any:
         """What `make` needs of the sample's files; BadImage or OSError where they cannot be read.
 
-        Some samples are read before the first of them is made: decoding a picture leaves nothing of the code and the
+        Some samples are read before the first of them is made: decoding an image leaves nothing of the code and the
         tables that reading one needs in the processor's caches, so that turn by turn both would be slower.
         """
 
@@ -148,7 +148,7 @@ class SamplePool(Generic[Made]):
     ) -> Iterator[Made]:
         """The shares as decoded batches, in order; decoding starts now and runs `depth` batches ahead.
 
-        A batch's pictures are valid until the next batch is asked for (`hold` batches longer), be it of this iterator
+        A batch's images are valid until the next batch is asked for (`hold` batches longer), be it of this iterator
         or by starting another. Only one is alive at a time: another abandons the one before, wherever it was.
         """
         if self._ring.closed:
@@ -212,7 +212,7 @@ class SamplePool(Generic[Made]):
             self._decoders.give(tasks)
 
     def _finish(self, slot: _Slot) -> None:
-        """Returns when every picture of the slot is decoded or known to be bad."""
+        """Returns when every image of the slot is decoded or known to be bad."""
         if self._decoders is None:
             rows = len(slot.share.indices)
             slot.bad = _make_rows(self._job, slot.number, 0, rows, self._generation)

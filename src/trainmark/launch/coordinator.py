@@ -28,7 +28,7 @@ from trainmark.launch.secret import VARIABLE as SECRET_VARIABLE
 from trainmark.platforms import files
 from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, of_exit_code
 from trainmark.record.plan import Plan
-from trainmark.record.run_folder import HEAD_FILE, RunHead
+from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE, RunHead
 from trainmark.record.whole_files import write_whole
 from trainmark.train.ranks import host_name
 from trainmark.train.rendezvous_store import LostStoreError, RendezvousStore
@@ -51,6 +51,11 @@ RANK_FILE = re.compile(
 
 RestartDecision = Literal["restart", "stop"]
 """What happens once some ranks have ended: all start again, or none."""
+
+
+def plan_file(env: ClusterEnv) -> str:
+    """The name of a launcher's plan in the run folder."""
+    return PLAN_FILE if env.leads else f"plan.launcher{env.launcher}.json"
 
 
 class Coordinator:
@@ -215,7 +220,7 @@ class Coordinator:
         if not self.shares_folder:
             folder = store / "launchers" / f"{folder.name}-{self.env.launcher}"
             folder.mkdir(parents=True)
-        write_whole(folder / self.env.plan_file, json.dumps(plan.to_json(), indent=1).encode())
+        write_whole(folder / plan_file(self.env), json.dumps(plan.to_json(), indent=1).encode())
         return folder
 
     def _stop_heartbeat(self) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from trainmark.launch.coordinator import Coordinator, Heartbeat
 from trainmark.launch.workers import WorkerProcesses
 from trainmark.record import endings
 from trainmark.record.errors import HangError, TrainmarkError, WorkloadError, of_exit_code
 from trainmark.record.events import Failed
 from trainmark.record.rank_log import RankLog
 from trainmark.record.topology import Topology
+from trainmark.train.rendezvous_store import LostStoreError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,54 @@ def hang(workers: WorkerProcesses) -> Fault:
     where = ", ".join(f"{_name(workers, log)} was last seen {_at(log)}" for log in workers.ranks)
     stacks = f"stacks are in {workers.folder}/rank*.stacks"
     return Fault(error=HangError(f"no progress for {workers.limit_s:.0f} s: {where}; {stacks}"))
+
+
+def lost_fault(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
+    who = f"{workers.env.unit} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
+    sentence = (
+        f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
+        f"{workers.ranks[0].step}: its machine or the link to it is down"
+    )
+    return Fault(error=WorkloadError(sentence))
+
+
+def follow_leader(
+    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, fault: Fault | None
+) -> Fault | None:
+    """The end of a run on a follower: faults and files go to the leader, whose exit code then counts everywhere."""
+    if not heartbeat.lost_launchers():
+        with suppress(LostStoreError, HangError):
+            if fault:
+                coordinator.report(fault.to_json())
+            coordinator.send_files({} if coordinator.shares_folder else workers.files())
+            code = coordinator.wait_for_end()
+            if not coordinator.shares_folder:
+                shutil.rmtree(workers.folder, ignore_errors=True)  # the leader has it all
+            return Fault(error=of_exit_code(code, "")) if code else None
+    sentence = str(fault.error) if fault and not fault.consequence else "the leader was lost"
+    return Fault(error=WorkloadError(f"{sentence}; what this machine measured is kept in {workers.folder}"))
+
+
+def collect_faults(
+    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, fault: Fault | None
+) -> Fault | None:
+    """What went wrong first, once every follower has sent its files or is lost."""
+    if fault:
+        coordinator.report(fault.to_json())
+    lost = []
+    for launcher in range(1, coordinator.env.launchers):
+
+        def is_alive(launcher: int = launcher) -> bool:
+            return launcher not in heartbeat.lost_launchers()
+
+        if not coordinator.receive_files(launcher, workers.folder, is_alive):
+            lost.append(launcher)
+    faults = [Fault.from_json(document) for document in coordinator.faults()]
+    if lost and all(each.consequence for each in faults):
+        names = ", ".join(coordinator.name_of(launcher) for launcher in lost)
+        sentence = f"{names} was lost: nothing was heard from it for {heartbeat.lost_after_s:.0f} s"
+        faults.insert(0, Fault(error=WorkloadError(sentence)))
+    return first_fault(faults)
 
 
 def first_fault(faults: Sequence[Fault]) -> Fault | None:

@@ -15,6 +15,7 @@ import psutil
 
 from trainmark import workloads
 from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.launch.coordinator import plan_file
 from trainmark.launch.fill import Bounds, Try
 from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.platforms import files
@@ -65,7 +66,7 @@ class Trial:
             plan = self._plan_for(batch, steps)
             # one rank that shares the machine as the ranks of the run will
             env = ClusterEnv(is_rank=True, local_ranks=self._ranks)
-            (Path(name) / env.plan_file).write_text(json.dumps(plan.to_json()), encoding="utf-8")
+            (Path(name) / plan_file(env)).write_text(json.dumps(plan.to_json()), encoding="utf-8")
             workers = WorkerProcesses(plan, env, Path(name), task="trial")
             workers.start()
             try:

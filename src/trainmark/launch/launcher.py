@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ import msgspec
 from trainmark import workloads
 from trainmark.launch import cluster_env
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
-from trainmark.launch.faults import Fault, first_fault, hang, of_workers
+from trainmark.launch.faults import Fault, collect_faults, follow_leader, hang, lost_fault, of_workers
 from trainmark.launch.restarts import Restarts
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerProcesses, WorkerTask
@@ -166,7 +165,7 @@ def execute(
         workers.end()
     fault = fault or _own_fault(workers, signals)
     if coordinator and heartbeat:
-        end = _collect_faults if here.leads else _follow_leader
+        end = collect_faults if here.leads else follow_leader
         fault = end(workers, coordinator, heartbeat, fault)
     return Outcome(folder=folder, error=fault.error if fault else None)
 
@@ -202,7 +201,7 @@ def _supervise(
                 return None
         if heartbeat and workers.silent_s > heartbeat.lost_after_s and (lost := heartbeat.lost_launchers()):
             workers.dump_stacks()
-            return _lost_fault(workers, heartbeat, lost)
+            return lost_fault(workers, heartbeat, lost)
         if workers.silent_s > workers.limit_s:
             workers.dump_stacks()
             return hang(workers)
@@ -219,54 +218,6 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
             return None  # they finished their step and said so themselves
         return Fault(error=SignalError(endings.ended_by(signal.Signals(signals[0]).name), signals[0]))
     return of_workers(workers)
-
-
-def _lost_fault(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
-    who = f"{workers.env.unit} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
-    sentence = (
-        f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
-        f"{workers.ranks[0].step}: its machine or the link to it is down"
-    )
-    return Fault(error=WorkloadError(sentence))
-
-
-def _follow_leader(
-    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, fault: Fault | None
-) -> Fault | None:
-    """The end of a run on a follower: faults and files go to the leader, whose exit code then counts everywhere."""
-    if not heartbeat.lost_launchers():
-        with suppress(LostStoreError, HangError):
-            if fault:
-                coordinator.report(fault.to_json())
-            coordinator.send_files({} if coordinator.shares_folder else workers.files())
-            code = coordinator.wait_for_end()
-            if not coordinator.shares_folder:
-                shutil.rmtree(workers.folder, ignore_errors=True)  # the leader has it all
-            return Fault(error=of_exit_code(code, "")) if code else None
-    sentence = str(fault.error) if fault and not fault.consequence else "the leader was lost"
-    return Fault(error=WorkloadError(f"{sentence}; what this machine measured is kept in {workers.folder}"))
-
-
-def _collect_faults(
-    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, fault: Fault | None
-) -> Fault | None:
-    """What went wrong first, once every follower has sent its files or is lost."""
-    if fault:
-        coordinator.report(fault.to_json())
-    lost = []
-    for launcher in range(1, coordinator.env.launchers):
-
-        def is_alive(launcher: int = launcher) -> bool:
-            return launcher not in heartbeat.lost_launchers()
-
-        if not coordinator.receive_files(launcher, workers.folder, is_alive):
-            lost.append(launcher)
-    faults = [Fault.from_json(document) for document in coordinator.faults()]
-    if lost and all(each.consequence for each in faults):
-        names = ", ".join(coordinator.name_of(launcher) for launcher in lost)
-        sentence = f"{names} was lost: nothing was heard from it for {heartbeat.lost_after_s:.0f} s"
-        faults.insert(0, Fault(error=WorkloadError(sentence)))
-    return first_fault(faults)
 
 
 def new_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:

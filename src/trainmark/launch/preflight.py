@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trainmark import workloads
+from trainmark import data as datasets, workloads
+from trainmark.data import synthetic
 from trainmark.platforms import files, scaled_products
 from trainmark.platforms.platform import Platform
 from trainmark.record import cores
 from trainmark.record.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
-from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.errors import NotReadyError
 from trainmark.record.plan import NO_FOLDER, Plan
 from trainmark.record.precision import PRECISIONS, Precision
-from trainmark.record.recipe import Recipe, from_values
+from trainmark.record.recipe import from_values
 from trainmark.record.topology import Topology
 
 
-def machine(plan: Plan, store: Path) -> None:
-    """Raises NotReadyError with the first thing that is missing, and what would help."""
+def get_ready(plan: Plan, store: Path, say: Callable[[str], None]) -> None:
+    """Makes the synthetic data where it is missing; NotReadyError with the first thing that the machine lacks."""
+    if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
+        synthetic.ensure(plan.data.name, Path(plan.data.folder), say)
     for result in checks(plan, store):
         if result.verdict == "failed":
             raise NotReadyError(str(result))
@@ -36,7 +39,6 @@ def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
     yield memory(plan)
     yield data_folder(plan)
     yield disk(plan, store)
-    yield initial_weights(plan)
 
 
 def others_sentence(share: float | None) -> str | None:
@@ -136,28 +138,6 @@ def disk(plan: Plan, store: Path) -> CheckResult:
             "free some, choose another with --store DIR, or --set checkpoint_every=never"
         )
     return ok(f"{store} has room for checkpoints and logs")
-
-
-def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
-    """UsageError where devices cannot compute blocks together as a recipe says."""
-    tensor = getattr(recipe, "tensor_parallel", 1)
-    if tensor > 1 and recipe.parallel == "ddp":
-        raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
-    if topology.devices_per_node % tensor:
-        raise UsageError(
-            f"tensor_parallel={tensor} does not divide the devices a node has, {topology.devices_per_node} in "
-            f"{topology}; set a divisor of them"
-        )
-
-
-def initial_weights(plan: Plan) -> CheckResult:
-    """A file that cannot be loaded, or does not fit the network, is found here and not after the data was opened."""
-    from trainmark.train import meta_model, setup
-    from trainmark.workloads import weights
-
-    if (given := setup.initial_weights(plan)) is not None:
-        weights.check_fit(meta_model.model(plan), given, str(plan.init_from), to_begin=True)
-    return ok("the model begins as the plan says")
 
 
 def checkpoint_bytes(plan: Plan) -> int:

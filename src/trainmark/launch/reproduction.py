@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainmark import data as datasets
 from trainmark.data import synthetic
+from trainmark.launch import planning
 from trainmark.platforms import files
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import NO_FOLDER, Plan
@@ -43,6 +44,7 @@ def plan_again(
             f"run {record.run_id} trained a workload from {plan.workload_source}, and reproducing it runs that file; "
             "say --trust if you know what it holds"
         )
+    planning.check_initial_weights(plan)
     return with_data_here(plan, data)
 
 

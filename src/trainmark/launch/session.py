@@ -10,27 +10,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainmark import data as datasets, workloads
-from trainmark.data import synthetic
-from trainmark.launch import (
-    cluster_env,
-    fill,
-    launcher,
-    lifeline_stdin,
-    planning,
-    preflight,
-    rank_environment,
-    room,
-    ssh_run,
-    sweep,
-)
+from trainmark import workloads
+from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, room, ssh_run, sweep
 from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
 from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
+from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
-from trainmark.record import gather, site
+from trainmark.record import site
 from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError, of_exit_code
 from trainmark.record.labels import parse_tags
 from trainmark.record.plan import Plan
@@ -152,20 +141,20 @@ class _Session:
         self._coordinator: Coordinator | None = None
         self._store = store_of(options)
         self._store.check_writable()
-        for name, value in rank_environment.QUIET.items():
+        for name, value in QUIET.items():
             os.environ.setdefault(name, value)
 
     def run_here(self, decided: list[Plan], own_command: Sequence[str] | None) -> Result:
         """On this machine, together with the other launchers of its job if there are any."""
         topology = Topology.parse(decided[0].topology)
         here = cluster_env.find(topology, os.environ, self._options.port or self._site.network.port)
-        if own_command is None and (here.kind == "slurm-batch" or here.launchers > 1):
+        if own_command is None and (here.is_batch or here.launchers > 1):
             raise UsageError(
                 f"topology {topology} is shared by several processes of this job, and a script can be only one of "
                 "them; start 'trainmark run' in the job instead, and read what it leaves with trainmark.load('last')"
             )
-        if here.kind == "slurm-batch":
-            cluster_env.start_by_srun(topology, list(own_command or ()))
+        if here.is_batch:
+            cluster_env.start_tasks(here, topology, list(own_command or ()))
         secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:
@@ -224,10 +213,7 @@ class _Session:
             folder = self._store.folder
             record, code = ssh_run.run_on_hosts(hosts, argv, topology, known, folder, quiet=options.quiet)
             if record:
-                if not self._store.path(record.run_id).exists():  # the first host may share this store
-                    record = gather.with_series(record, self._store.runs / record.run_id)
-                    self._store.add(record)
-                records.append(record)
+                records.append(ssh_run.keep_record(record, self._store))
             if code:
                 return Result(records=tuple(records), error=of_exit_code(code, ""))
         return Result(records=tuple(records))
@@ -245,9 +231,7 @@ class _Session:
     def get_ready(self, decided: Iterable[Plan]) -> None:
         """Makes the synthetic data where it is missing, and looks the machine over before the first run starts."""
         for plan in decided:
-            if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
-                synthetic.ensure(plan.data.name, Path(plan.data.folder), self._talk)
-            preflight.machine(plan, self._store.folder)
+            preflight.get_ready(plan, self._store.folder, self._talk)
         if self._quiet or self._say is _silence:
             return
         time.sleep(max(0.0, SHORTEST_LOOK_S - (time.monotonic() - self._began_s)))

@@ -46,8 +46,8 @@ def join_launchers(
     """
     network = site.load().network
     here = cluster_env.find(topology, os.environ, port or network.port)
-    if here.kind == "slurm-batch":
-        cluster_env.start_by_srun(topology, list(own_command))
+    if here.is_batch:
+        cluster_env.start_tasks(here, topology, list(own_command))
     secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
     if here.launchers == 1:
         yield None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,16 +18,16 @@ from typing import Literal
 import numpy as np
 import psutil
 
-from trainmark.launch import network, rank_environment
+from trainmark.launch import network, secret
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.coordinator import Coordinator
+from trainmark.launch.coordinator import Coordinator, plan_file
 from trainmark.platforms import files
-from trainmark.record import endings
+from trainmark.record import cores, endings
 from trainmark.record.events import Failed
 from trainmark.record.plan import Plan
 from trainmark.record.rank_log import RECENT_STEPS, RankLog
 from trainmark.record.run_folder import RunFolder
-from trainmark.train.ranks import PARENT, RENDEZVOUS
+from trainmark.train.ranks import LAUNCHED, PARENT, RENDEZVOUS, RESTART
 
 INIT_LIMIT_S = 600.0
 """Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
@@ -39,6 +40,13 @@ STACKS_WAIT_S = 1.0
 SAMPLER_LIMIT_S = 2.0
 """What the sampler gets to write its last line."""
 
+
+OTHERS_VARIABLES = re.compile(
+    rf"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|{secret.VARIABLE}"
+)
+"""What another launcher told this process is not meant for the workers we start, nor is the launchers' secret."""
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""torch warns of every host without a reverse name."""
 
 WorkerTask = Literal["train", "trial", "probe", "pairs", "verify"]
 """What a worker is started for, as `train/worker.py` knows it."""
@@ -220,7 +228,7 @@ class WorkerProcesses:
         try:
             self._sampler = subprocess.Popen(
                 [sys.executable, "-m", "trainmark.launch.sampler", *words],
-                env={**rank_environment.meant_for_children(), PARENT: str(os.getpid())},
+                env={**inherited_variables(), PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -242,7 +250,7 @@ class WorkerProcesses:
 
     def _start_ranks(self) -> None:
         self._processes, self._ended, self._ended_when_read = {}, [], []
-        words = [str(self.folder), str(self.folder / self.env.plan_file), self._task, *self._words]
+        words = [str(self.folder), str(self.folder / plan_file(self.env)), self._task, *self._words]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
             with self.log.open("ab") as log, self._rendezvous() as (place, open_files):
@@ -293,15 +301,31 @@ class WorkerProcesses:
             process.wait()
 
     def _environment(self, local: int) -> dict[str, str]:
-        file = files.load(self.plan.platform)
-        settings: dict[str, str] = {}
-        if self.plan.recipe["host_settings"] == "tuned":
-            settings |= file.host_settings
-        if self._task == "verify":
-            settings |= file.deterministic_settings
-        if self.env.world > 1:
-            settings |= self._network
-        return rank_environment.of_rank(self.env, local, self._launched_ns, settings, restarts=self.restarts)
+        """The variables of a rank: where it stands, and settings for its libraries unless the user has set them."""
+        file, env = files.load(self.plan.platform), self.env
+        variables = {
+            **QUIET,
+            **(file.host_settings if self.plan.recipe["host_settings"] == "tuned" else {}),
+            **(file.deterministic_settings if self._task == "verify" else {}),
+            **self._network,
+            **inherited_variables(),
+            "RANK": str(env.first_rank + local),
+            "WORLD_SIZE": str(env.world),
+            "LOCAL_RANK": str(env.first_local_rank + local),
+            "LOCAL_WORLD_SIZE": str(env.local_ranks),
+            RESTART: str(self.restarts),
+            LAUNCHED: str(self._launched_ns),
+            PARENT: str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if env.local_ranks > 1:
+            variables["OMP_NUM_THREADS"] = str(cores.threads(env.local_ranks))
+        return variables
+
+
+def inherited_variables() -> dict[str, str]:
+    """What this process was told itself, without what was meant for it alone."""
+    return {name: value for name, value in os.environ.items() if not OTHERS_VARIABLES.fullmatch(name)}
 
 
 def _signal_name(number: int) -> str:

@@ -15,7 +15,7 @@ Sums = Sequence[float]
 """A tensor's length, then sums of its numbers with random signs; nothing where one of its numbers is not finite."""
 
 
-class Compared(NamedTuple):
+class ComparedQuantity(NamedTuple):
     """One quantity of two computations."""
 
     name: str
@@ -28,9 +28,9 @@ class Compared(NamedTuple):
         return self.difference <= self.allowed
 
 
-def judge(name: str, difference: float, by_rounding: float, floor: float) -> Compared:
+def judge(name: str, difference: float, by_rounding: float, floor: float) -> ComparedQuantity:
     """A difference beside what rounding alone makes of the quantity; up to `floor` needs no explanation."""
-    return Compared(name, difference, max(floor, ROUNDINGS * by_rounding))
+    return ComparedQuantity(name, difference, max(floor, ROUNDINGS * by_rounding))
 
 
 def relative(difference: float, size: float) -> float:

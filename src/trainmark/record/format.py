@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from statistics import median
@@ -12,6 +11,7 @@ from trainmark.record import endings
 from trainmark.record.intervals import Bounds, share, too_noisy
 from trainmark.record.language import ENGLISH, Say
 from trainmark.record.links import AllReduce, PairLink, best_pairs, size
+from trainmark.record.numbers import number as number
 from trainmark.record.target import telling_digits
 
 if TYPE_CHECKING:
@@ -24,19 +24,6 @@ TOO_NOISY_WORDS = "too noisy to say"
 """Instead of an interval that tells nothing."""
 
 VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
-
-
-def number(value: float, digits: int = 3) -> str:
-    """As many digits as mean something: 5.83, 797, 11 874."""
-    if not math.isfinite(value):
-        return str(value)
-    rounded = float(f"{value:.{digits}g}")
-    if abs(rounded) < 1e-4:
-        return f"{value:.{digits}g}"
-    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
-    if decimals <= 0 or abs(rounded) >= 1000:
-        return f"{value:,.0f}".replace(",", " ")
-    return f"{value:.{decimals}f}"
 
 
 def with_unit(value: float, unit: str, digits: int = 3) -> str:

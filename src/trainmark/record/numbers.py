@@ -1,7 +1,8 @@
-"""The numbers a document may hold: finite, and small enough that what is computed of them stays so."""
+"""Which numbers a document may hold, so that what is computed of them stays finite, and how many digits people see."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from msgspec import Meta
@@ -11,3 +12,16 @@ Finite = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Positive = Annotated[int, Meta(ge=1, le=2**62)]
+
+
+def number(value: float, digits: int = 3) -> str:
+    """As many digits as mean something: 5.83, 797, 11 874."""
+    if not math.isfinite(value):
+        return str(value)
+    rounded = float(f"{value:.{digits}g}")
+    if abs(rounded) < 1e-4:
+        return f"{value:.{digits}g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
+    if decimals <= 0 or abs(rounded) >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.{decimals}f}"

@@ -202,6 +202,16 @@ class Recipe:
         """Samples a device takes in one step, over all its micro-batches."""
         return self.batch_per_device * self.accumulate
 
+    @property
+    def tensor_parallel(self) -> int:
+        """Devices that compute each block together; a recipe whose network can be cut so has a field for it."""
+        return 1
+
+    @property
+    def score_clips(self) -> int:
+        """Validation sentences that are scored after training; a recipe of a network that speaks has a field for it."""
+        return 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:

@@ -1,4 +1,4 @@
-"""What a trained network shows people - sound, pictures, text - and the document that says what made it."""
+"""What a trained network shows people - sound, images, text - and the document that says what made it."""
 
 from __future__ import annotations
 

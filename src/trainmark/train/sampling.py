@@ -203,7 +203,7 @@ def write(
     """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
     from trainmark.workloads.scoring import speech  # late: scipy takes longer to import than a step to be made
 
-    wanted = getattr(trained.recipe, "score_clips", 0) if asked.score is None else asked.score
+    wanted = trained.recipe.score_clips if asked.score is None else asked.score
     scorer = speech.installed() if wanted else speech.NOBODY
     if not (scorer.opinion or scorer.transcript):  # then no clip is made that nobody would hear
         asked = replace(asked, score=False)

@@ -38,7 +38,8 @@ from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import losses_on
 from trainmark.workloads import pieces, weights
-from trainmark.workloads.workload import Share, Workload
+from trainmark.workloads.tensor_group import DrawnInParts
+from trainmark.workloads.workload import HearsMels, Share, Workload
 
 LINK_BUDGET_S = 1.0
 """What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""
@@ -54,7 +55,7 @@ def build_job(
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
 
     # the data's helper processes are forked before any device is open or any thread has started
-    tensor = getattr(recipe, "tensor_parallel", 1)
+    tensor = recipe.tensor_parallel
     share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks, tensor=tensor)
     data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
     schedule = Schedule(
@@ -87,7 +88,7 @@ def build_job(
         position=position,
     )
 
-    heard = dict(getattr(workload, "heard", {}))  # in what units its network takes its data, if that must be known
+    heard = dict(workload.heard) if isinstance(workload, HearsMels) else {}
     made_by = {"workload": plan.workload, "recipe": dict(plan.recipe), "heard": heard}
 
     def save(at: Position) -> None:
@@ -208,7 +209,7 @@ def sharded_stepper(
         model = workload.build(recipe)
     if initial is not None:
         weights.check_fit(model, initial, "the file of --init-from")
-    elif not hasattr(model, "initialise"):
+    elif not isinstance(model, DrawnInParts):
         raise UsageError(
             f"{workload.name} cannot draw its weights part by part, so it is not sharded; leave out parallel"
         )
@@ -228,7 +229,7 @@ def sharded_stepper(
         clock,
         local_ranks=local_ranks,
         by_node=by_node,
-        tensor=getattr(recipe, "tensor_parallel", 1),
+        tensor=recipe.tensor_parallel,
         compiled=recipe.compiled,
     )
     return _stepper(workload, recipe, precision, device, model, parallel)

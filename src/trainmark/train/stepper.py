@@ -14,7 +14,7 @@ from trainmark.platforms.platform import Device
 from trainmark.record.precision import Precision
 from trainmark.train.parallel import OneDevice, Parallel, with_masters
 from trainmark.train.weight_average import WeightAverage
-from trainmark.workloads import linear
+from trainmark.workloads import cpu_ops
 
 
 class Stepper:
@@ -43,7 +43,7 @@ class Stepper:
         if precision.scaled:
             scaled_products.take_over(model)
         elif device.torch.type == "cpu":
-            linear.take_over(model)
+            cpu_ops.replace_linears(model)
         self.model = self.parallel.wrap(model)
         self._loss = loss
         self._world = self.parallel.world

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.data import order, pictures
+from trainmark.data import distributed_sampler, image_sets
 from trainmark.data.counter_rng import Draws
 from trainmark.data.imagenet import verify
 from trainmark.data.imagenet.verify import Counts
@@ -36,7 +36,7 @@ DRAWS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """How far a recipe goes from one sure class a picture; each batch takes one of the ways whose alpha is not 0."""
+    """How far a recipe goes from one sure class an image; each batch takes one of the ways whose alpha is not 0."""
 
     classes: int
     mixup_alpha: float
@@ -49,7 +49,7 @@ class Mixing:
 
     @property
     def softens(self) -> bool:
-        """True where a picture may be in part of another class than its own."""
+        """True where an image may be in part of another class than its own."""
         return self.mixes or self.label_smoothing > 0
 
 
@@ -66,19 +66,19 @@ def mixed(
 
 
 def kept_share(alpha: float, draw: float) -> float:
-    """How much of a picture stays its own, by the law Beta(alpha, alpha)."""
+    """How much of an image stays its own, by the law Beta(alpha, alpha)."""
     # decided on the host: a share drawn on the device would have to be waited for, because the box depends on it
     return float(np.random.default_rng(int(draw * 2**53)).beta(alpha, alpha))
 
 
 def blend(images: Tensor, kept: float) -> float:
-    """Mixup: every pixel becomes a mean of both pictures'; returns the share that is kept."""
+    """Mixup: every pixel becomes a mean of both images'; returns the share that is kept."""
     images.lerp_(_before(images), 1 - kept)
     return kept
 
 
 def paste(images: Tensor, kept: float, across: float, down: float) -> float:
-    """Cutmix: a box is taken from the picture before; returns the share that is kept, less of it cut off at an edge."""
+    """Cutmix: a box is taken from the image before; returns the share that is kept, less of it cut off at an edge."""
     height, width = images.shape[-2:]
     left, right = _span(width, kept, across)
     top, bottom = _span(height, kept, down)
@@ -94,7 +94,7 @@ def soft_targets(labels: Tensor, classes: int, kept: float) -> Tensor:
 
 
 def _span(length: int, kept: float, centre: float) -> tuple[int, int]:
-    """One side of the box: as long as the square root of its area says, around a pixel, within the picture."""
+    """One side of the box: as long as the square root of its area says, around a pixel, within the image."""
     middle, half = int(centre * length), int(0.5 * math.sqrt(1 - kept) * length)
     return max(0, middle - half), min(length, middle + half)
 
@@ -112,22 +112,22 @@ class VisionRecipe(Recipe):
     eval_resize_px: int = knob(256, least=32)
     """The shorter side is brought to this before the centre is cut out."""
     crop_area_least: float = knob(0.08, least=0.01)
-    """The smallest share of a picture that a random training crop may take."""
+    """The smallest share of an image that a random training crop may take."""
     exif: str = knob("ignore", words=("ignore", "turn"))
-    """What becomes of a camera's note on how it was held: nothing, as in the published runs, which see a few pictures
-    lying on their side, or the picture is turned upright."""
+    """What becomes of a camera's note on how it was held: nothing, as in the published runs, which see a few images
+    lying on their side, or the image is turned upright."""
     classes: int = knob(1000, least=2)
     whole_set: bool = knob(True)
     """Refuse a data set that is not whole, by its manifest or by the counts of ImageNet-1k."""
     random_augment_ops: int = knob(0, least=0)
-    """Random operations on the colours or the geometry of each training picture."""
+    """Random operations on the colours or the geometry of each training image."""
     random_augment_magnitude: int = knob(9, least=0, most=30)
     """How strong they are."""
     mixup_alpha: float = knob(0.0, least=0)
-    """Blends each training picture with another, by a share drawn from Beta(alpha, alpha); 0: never. Where cutmix is
+    """Blends each training image with another, by a share drawn from Beta(alpha, alpha); 0: never. Where cutmix is
     not 0 either, a batch takes one of the two with equal chance."""
     cutmix_alpha: float = knob(0.0, least=0)
-    """Pastes a box of another picture into each training picture, of an area drawn likewise; 0: never."""
+    """Pastes a box of another image into each training image, of an area drawn likewise; 0: never."""
     label_smoothing: float = knob(0.0, least=0, most=1)
     """The part of each training target that is spread over all classes."""
     repeated_views: int = knob(1, least=1)
@@ -136,7 +136,7 @@ class VisionRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftBatch(ImageBatch):
-    """Pictures whose classes are to be mixed or smoothed in training."""
+    """Images whose classes are to be mixed or smoothed in training."""
 
     mixing: Mixing
 
@@ -169,8 +169,8 @@ class ImageData:
     def __init__(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
         check_classes(recipe, folder)
-        self._train = pictures.open_split(folder, "train")
-        self._val = pictures.open_split(folder, "val")
+        self._train = image_sets.open_split(folder, "train")
+        self._val = image_sets.open_split(folder, "val")
         found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
         wanted = verify.expected_counts(folder, self._train.classes)
         if recipe.whole_set and wanted not in (None, found):
@@ -180,14 +180,14 @@ class ImageData:
             )
         self._mixing = mixing_of(recipe)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
         # an evaluation batch larger than a rank's part of the set would only hold memory
         self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
         self._pool = InputPool(
             {"train": self._train, "val": self._val},
             workers=default_workers(share.local_ranks) if recipe.input_workers < 0 else recipe.input_workers,
-            batch_capacity=max(order.largest_share(len(self._train), **self._batching), self._eval_batch),
+            batch_capacity=max(distributed_sampler.largest_share(len(self._train), **self._batching), self._eval_batch),
             image_px=recipe.image_px,
             eval_resize_px=recipe.eval_resize_px,
             crop_area_least=recipe.crop_area_least,
@@ -213,7 +213,7 @@ class ImageData:
 
     def train(self, epoch: int, start_step: int) -> Iterator[ImageBatch]:
         seed = self._recipe.seed
-        shares = order.rank_batches(
+        shares = distributed_sampler.rank_batches(
             len(self._train),
             batch_per_device=self._recipe.step_batch_per_device,
             world=self._share.world,
@@ -229,7 +229,7 @@ class ImageData:
         return self._softened(batches, epoch, start_step) if self._mixing.softens else batches
 
     def evaluation(self) -> Iterator[ImageBatch]:
-        shares = order.rank_share(
+        shares = distributed_sampler.rank_share(
             len(self._val), batch_per_device=self._eval_batch, world=self._share.world, rank=self._share.rank
         )
         return self._pool.batches("val", shares, transform="eval")
@@ -255,7 +255,7 @@ def mixing_of(recipe: VisionRecipe) -> Mixing:
 
 def check_classes(recipe: VisionRecipe, folder: Path) -> None:
     """Raises NotReadyError where validation has classes that training has not, or there are more than the network's."""
-    classes = len(pictures.class_names(folder))
+    classes = len(image_sets.class_names(folder))
     if classes > recipe.classes:
         raise NotReadyError(
             f"{folder} has {classes} classes, the recipe's network {recipe.classes}; try --set classes={classes}"
@@ -288,7 +288,7 @@ class ImageClassifier:
         return SoftBatch.of(batch, draws, mixing) if mixing.softens else batch
 
     def scaled_learning_rate(self, recipe: VisionRecipe, batch_per_device: int) -> float:
-        """Linear, as the published rows: 0.1 for 32 pictures a device, 0.8 for 256."""
+        """Linear, as the published rows: 0.1 for 32 images a device, 0.8 for 256."""
         return recipe.learning_rate * batch_per_device / recipe.batch_per_device
 
     def items(self, batch: ImageBatch) -> int:

@@ -1,4 +1,4 @@
-"""Lets a trained image classifier name what it sees in a picture."""
+"""Lets a trained image classifier name what it sees in an image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from trainmark.data import pictures
+from trainmark.data import image_sets
 from trainmark.data.crops import eval_crop
 from trainmark.data.imagenet import make
 from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels
@@ -25,20 +25,20 @@ from trainmark.workloads.sampling import SampleRequest, Trained
 
 @dataclass(frozen=True, kw_only=True)
 class NamingSettings(SampleSettings):
-    """The seed chooses the validation picture where none is given."""
+    """The seed chooses the validation image where none is given."""
 
     top: int = knob(5, least=1, most=1000)
     """How many classes are named."""
 
 
 def sample(trained: Trained, asked: SampleRequest) -> Sample:
-    """The likeliest classes of a picture, and the part of it that the network saw."""
+    """The likeliest classes of an image, and the part of it that the network saw."""
     settings, recipe = asked.settings(NamingSettings), trained.recipe
     titles = _titles(asked.data, recipe.classes)
     truth: int | None = None
     read: Callable[[], bytes]
     if asked.given is None:
-        val = pictures.open_split(asked.data_folder, "val")
+        val = image_sets.open_split(asked.data_folder, "val")
         number = int(np.random.default_rng(settings.seed).integers(len(val)))
         path, truth = Path(val.path(number)), int(val.labels[number])
         read = partial(val.read, number)
@@ -71,12 +71,12 @@ def _titles(folder: Path | None, classes: int) -> list[str]:
     """Of all classes the network can name; by their numbers where the data is not there to say more."""
     found: list[str] = []
     if folder is not None:
-        found = make.class_titles(folder, pictures.class_names(folder))
+        found = make.class_titles(folder, image_sets.class_names(folder))
     return [*found, *(f"class {number}" for number in range(len(found), classes))]
 
 
 def _seen(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, turn_by_exif: bool) -> Pixels:
-    """The pixels (size, size, 3) by which a picture is judged in evaluation."""
+    """The pixels (size, size, 3) by which an image is judged in evaluation."""
     pixels = np.empty((size, size, 3), np.uint8)
     try:
         choose = partial(eval_crop, size=size, resize_to=resize_to)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -147,3 +147,10 @@ class Workload(Protocol):
     def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
         """What a trained network makes of an input, for people to judge it by: asked by `trainmark sample`, and after
         training where the recipe has `leave_sample`. Of no matter where its facts have no `shows`."""
+
+
+@runtime_checkable
+class HearsMels(Protocol):
+    """A workload whose checkpoints must say in what units its network takes its data."""
+
+    heard: Mapping[str, float]

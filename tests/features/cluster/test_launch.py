@@ -15,7 +15,7 @@ from support import plain_yaml
 from trainmark import workloads
 from trainmark.cli import options
 from trainmark.cli.main import Parser
-from trainmark.features.cluster import launch
+from trainmark.features.cluster import command as launch
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import UsageError

@@ -11,13 +11,8 @@ from pathlib import Path
 import pytest
 from support import plain_yaml
 
-from trainmark.features.cluster import (
-    render_job as jobs,
-    render_kubernetes as kubernetes,
-    render_slurm as slurm,
-    render_ssh as ssh,
-)
-from trainmark.launch import planning
+from trainmark.launch import cluster_job as jobs, planning
+from trainmark.launch.clusters import kubernetes, slurm, ssh
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import UsageError
 

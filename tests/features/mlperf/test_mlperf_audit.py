@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,21 @@ def test_a_damage_of_a_log_is_found(tmp_path: Path, case: str) -> None:
 def test_a_log_that_does_not_comply_is_wrong_by_mlcommons_word(tmp_path: Path, case: str) -> None:
     path = write_log(tmp_path / "result_0.txt", COMPLIANCE[case](entries()))
     assert ("mlcommons-compliance", "wrong") in found(path)
+
+
+@needs_mlcommons
+def test_a_word_of_a_log_leads_mlcommons_checkers_to_no_file_but_their_own(tmp_path: Path) -> None:
+    """They execute the code in a file of rules, which they find by what a log calls its division."""
+    from mlperf_logging import compliance_checker
+
+    mark, rules = tmp_path / "executed", tmp_path / "evil_common.yaml"
+    rules.write_text(f"- BEGIN:\n    CODE: \" open('{mark}', 'w') \"\n")
+    home = Path(compliance_checker.__file__).parent / "training_4.0.0"
+    word = os.path.relpath(tmp_path / "evil", home)
+    assert (home / f"{word}_common.yaml").is_file()
+    path = write_log(tmp_path / "result_0.txt", put("submission_division", word)(entries()))
+    assert ("mlcommons-compliance", "wrong") in found(path)
+    assert not mark.exists()
 
 
 @needs_mlcommons

@@ -269,7 +269,7 @@ def test_rows_of_another_batch_are_not_compared() -> None:
 
 
 def test_what_is_not_published_has_no_efficiency() -> None:
-    examples = next(group for group in published_scalings(rows("resnet50")) if group.batch_per_device is None)
+    examples = next(group for group in published_scalings(rows("resnet50")) if group.base.batch_per_device is None)
     assert examples.points[1].efficiency == {"p_whole": None, "p_train": pytest.approx(0.966, abs=5e-4), "p_core": None}
     assert "not known whether like was compared with like" in examples.notes[0]
     assert "— not published" in render_published([examples])

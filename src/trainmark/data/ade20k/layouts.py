@@ -1,4 +1,4 @@
-"""Which sets of pictures and masks are read: where their files lie, and what the numbers in their masks mean."""
+"""Which sets of images and masks are read: where their files lie, and what the numbers in their masks mean."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmark.record.errors import NotReadyError
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, Split] = ("train", "val")
 Pairs = dict[str, str]
-"""By the picture, its mask; both below the root, with forward slashes, in the order of their names."""
+"""By the image, its mask; both below the root, with forward slashes, in the order of their names."""
 
 IGNORED, STRANGE = 255, 254
 """What becomes of a mask's number: a class from 0 on, a pixel that is not judged, or a number no such mask may hold."""
@@ -78,7 +78,7 @@ def files(folder: Path, suffix: str) -> list[str]:
 
 
 def _is_full_ade20k(folder: Path) -> bool:
-    """By its index, or by pictures in folders of their scenes with `_seg.png` beside them."""
+    """By its index, or by images in folders of their scenes with `_seg.png` beside them."""
     if any(folder.glob("index_ade20k.*")) or any(folder.glob("*/index_ade20k.*")):
         return True
     pattern = "images/training/*/*/*_seg.png", "images/ADE/training/*/*/*_seg.png"
@@ -105,7 +105,7 @@ def _ade_pairs(root: Path, split: Split) -> Pairs:
 
 
 def _ade_names(root: Path) -> tuple[str, ...]:
-    """From the table beside the pictures, whose last column is the name; numbers where there is none."""
+    """From the table beside the images, whose last column is the name; numbers where there is none."""
     try:
         lines = (root / OBJECT_INFO).read_text("utf-8", errors="replace").splitlines()[1:]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Writes the synthetic scenes: JPEG pictures and PNG masks laid out as ADE20K's, the same bytes for the same seed."""
+"""Writes the synthetic scenes: JPEG images and PNG masks laid out as ADE20K's, the same bytes for the same seed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VOID, BACKGROUND, GROUND, FIRST_FORM = 0, 1, 2, 3
 """What masks say, as ADE20K's do: 0 is not judged, and classes count from 1."""
 OBJECTS = (3, 6)
 RADIUS = (0.18, 0.36)
-"""Of an object, as a share of the picture's short side, least and most."""
+"""Of an object, as a share of the image's short side, least and most."""
 COVERED = (32, 224)
 """A pixel is the object's from the second on, of 255; between the two it is neither's, and not judged."""
 
@@ -44,7 +44,7 @@ def class_name(label: int) -> str:
 
 
 def draw(classes: int, rng: renderer.Rng, *, long_side: int) -> tuple[renderer.Pixels, Mask]:
-    """A picture (height, width, RGB) and its mask (height, width), with labels from 1 to `classes`."""
+    """An image (height, width, RGB) and its mask (height, width), with labels from 1 to `classes`."""
     width, height = renderer.random_size(long_side, rng)
     image, ground = renderer.backdrop(width, height, rng)
     canvas = Image.new("L", (width, height), BACKGROUND)

@@ -1,4 +1,4 @@
-"""Changes a picture's light and colours at random: brightness, contrast, saturation and hue, eight bits at a time.
+"""Changes an image's light and colours at random: brightness, contrast, saturation and hue, eight bits at a time.
 
 Hue and saturation are OpenCV's of 8 bits: hue from 0 to 179, both rounded to whole numbers by its tables, and colours
 rounded again on the way back. Every step cuts off what is beyond 0 and 255, and the fraction of a level.
@@ -33,7 +33,7 @@ Levels = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class Distortion:
-    """What is done to one picture; None or 0 where a step is left out."""
+    """What is done to one image; None or 0 where a step is left out."""
 
     brightness: float | None
     contrast: float | None
@@ -85,7 +85,7 @@ def _identity() -> Pixels:
 
 
 def _line(levels: Pixels, factor: float, plus: float) -> Pixels:
-    """What becomes of levels by one step, in float32 and cut off, as for a whole picture."""
+    """What becomes of levels by one step, in float32 and cut off, as for a whole image."""
     moved = levels.astype(np.float32) * np.float32(factor) + np.float32(plus)
     found: Pixels = np.clip(moved, 0, 255).astype(np.uint8)
     return found

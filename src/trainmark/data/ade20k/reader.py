@@ -1,4 +1,4 @@
-"""Opens a set of pictures with masks and reads one of either, whichever of the known sets it is."""
+"""Opens a set of images with masks and reads one of either, whichever of the known sets it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Labels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SceneSet:
-    """One split: which picture has which mask, and what the masks mean."""
+    """One split: which image has which mask, and what the masks mean."""
 
     root: Path
     layout: SceneLayout
@@ -30,7 +30,7 @@ class SceneSet:
     """Of the classes."""
     pictures: tuple[str, ...]
     masks: tuple[str, ...]
-    """Of the pictures, in their order; below the root, as those."""
+    """Of the images, in their order; below the root, as those."""
     lookup: Labels
     """Of every number in a mask the class, or that it is not judged, or strange."""
 

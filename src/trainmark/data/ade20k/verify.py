@@ -1,4 +1,4 @@
-"""Counts pictures and masks, and names every one that has no partner, another size, or numbers that are no classes."""
+"""Counts images and masks, and names every one that has no partner, another size, or numbers that are no classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDS = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND"}
 """By how a JPEG and a PNG begin, what stands near their end."""
 _TAIL = 4 << 10
 _MAX_UNJUDGED = 0.95
-"""Share of a picture that nobody judges, above which it is worth a word."""
+"""Share of an image that nobody judges, above which it is worth a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,10 @@ def verify(
     decode: Decode = "header",
     processes: int | None = None,
 ) -> Report[SceneCounts]:
-    """Holds pictures against masks, of any set that `layouts` knows.
+    """Holds images against masks, of any set that `layouts` knows.
 
-    `decode="none"` looks at names and sizes of files only; "header" also at the pictures' first and last bytes and at
-    every number in the masks; "full" decodes every picture too. `expected="auto"` takes the counts from the set's
+    `decode="none"` looks at names and sizes of files only; "header" also at the images' first and last bytes and at
+    every number in the masks; "full" decodes every image too. `expected="auto"` takes the counts from the set's
     manifest, or those of the published set where it is nearly as large, else none.
     """
     wanted = reader.expected(root) if expected == "auto" else expected
@@ -87,7 +87,7 @@ def look(folder: Path) -> tuple[str, str]:
 
 
 def _strangers(splits: list[SceneSet]) -> list[CheckResult]:
-    """Masks without a picture, where a folder holds masks of one split alone."""
+    """Masks without an image, where a folder holds masks of one split alone."""
     found = []
     for scenes in splits:
         named = set(scenes.masks)

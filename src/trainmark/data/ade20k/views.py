@@ -1,4 +1,4 @@
-"""Makes of a picture and its mask what a step trains on: both scaled, cropped and mirrored at random alike."""
+"""Makes of an image and its mask what a step trains on: both scaled, cropped and mirrored at random alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRIES = 10
 MOST_OF_ONE = 0.75
 """Share of its judged pixels that one class of a crop stays below."""
 LONGEST = 4
-"""A picture's longer side is at most so many times the size that its shorter is brought to."""
+"""An image's longer side is at most so many times the size that its shorter is brought to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def resized(pixels: Pixels, width: int, height: int) -> Pixels:
 
 
 def files_of(scenes: SceneSet, index: int) -> tuple[bytes, bytes]:
-    """What the files of a scene hold, picture and mask."""
+    """What the files of a scene hold, image and mask."""
     picture = read_bytes(scenes.path(index))
     try:
         return picture, read_bytes(scenes.mask_path(index))
@@ -73,7 +73,7 @@ class SceneReader:
         self._decoder = JpegDecoder()
 
     def read(self, scenes: SceneSet, index: int) -> tuple[Pixels, Labels]:
-        """A picture as it is stored, valid until the next is read, and the classes of its pixels."""
+        """An image as it is stored, valid until the next is read, and the classes of its pixels."""
         return self.decode(scenes, files_of(scenes, index))
 
     def decode(self, scenes: SceneSet, files: tuple[bytes, bytes]) -> tuple[Pixels, Labels]:
@@ -88,8 +88,8 @@ class SceneReader:
 def random_view(
     pixels: Pixels, labels: Labels, draw: Draws, settings: ViewSettings, out: tuple[Pixels, Labels]
 ) -> tuple[int, int]:
-    """Writes a view into `out`, whose lower and right edges stay grey and unjudged where the picture ends before them;
-    says how many rows and columns are the picture's."""
+    """Writes a view into `out`, whose lower and right edges stay grey and unjudged where the image ends before them;
+    says how many rows and columns are the image's."""
     scale = settings.least_scale + (settings.most_scale - settings.least_scale) * draw.uniform()
     stored_height, stored_width = labels.shape
     width, height = fitted(stored_width, stored_height, settings.size, scale)
@@ -113,7 +113,7 @@ def random_view(
 
 
 def _crop(labels: Labels, size: tuple[int, int], kept: tuple[int, int], draw: Draws) -> tuple[int, int, Labels]:
-    """Where in the scaled picture a crop lies, and its classes, each pixel's the nearest."""
+    """Where in the scaled image a crop lies, and its classes, each pixel's the nearest."""
     across = [_nearest(stored, scaled) for stored, scaled in zip(labels.shape, size, strict=True)]
     for _ in range(TRIES):
         top, left = (draw.below(whole - part + 1) for whole, part in zip(size, kept, strict=True))

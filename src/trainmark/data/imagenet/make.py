@@ -1,4 +1,4 @@
-"""Writes the synthetic picture set, ImageNet-shaped folders or shards of real JPEG files: one seed, the same bytes."""
+"""Writes the synthetic image set, ImageNet-shaped folders or shards of real JPEG files: one seed, the same bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainmark.data.imagenet import renderer, shapes
 from trainmark.record.errors import UsageError
 
 VERSION = 1
-"""Counts up whenever the same seed gives other pictures."""
+"""Counts up whenever the same seed gives other images."""
 
 CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE = 10, 96, 40, 0, 500
 MAX_CLASSES = 1000
@@ -38,7 +38,7 @@ SPLITS: tuple[Split, ...] = ("train", "val")
 
 _CHUNK = 10
 _WORTH_PROCESSES = 128
-"""Pictures from which on drawing takes longer than starting processes to draw them."""
+"""Images from which on drawing takes longer than starting processes to draw them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class _Contents:
     val_per_class: int
     seed: int
     long_side: int
-    """Pixels along the longer side of every picture."""
+    """Pixels along the longer side of every image."""
 
     def per_class(self, split: str) -> int:
         return self.train_per_class if split == "train" else self.val_per_class
@@ -67,7 +67,7 @@ class _Contents:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some pictures of one class, drawn and written by one process."""
+    """Some images of one class, drawn and written by one process."""
 
     split: str
     index: int
@@ -190,7 +190,7 @@ def _chunks(contents: _Contents) -> Iterator[_Chunk]:
 def _draw_chunk(root: Path, contents: _Contents, chunk: _Chunk) -> list[WrittenFile]:
     written = []
     for number in range(chunk.start, chunk.stop):
-        # a picture's own generator: no picture depends on another, nor on who draws it
+        # an image's own generator: no image depends on another, nor on who draws it
         rng = np.random.default_rng([contents.seed, SPLITS.index(chunk.split), chunk.index, number])
         pixels = renderer.draw(chunk.index, rng, long_side=contents.long_side)
         quality = int(rng.integers(86, 95))
@@ -201,7 +201,7 @@ def _draw_chunk(root: Path, contents: _Contents, chunk: _Chunk) -> list[WrittenF
 
 
 def pack(root: Path, split: Split, out: Path, *, shards: int) -> Iterator[WrittenFile]:
-    """Writes `split-000000.tar` and so on to `out`, each with pictures of many classes."""
+    """Writes `split-000000.tar` and so on to `out`, each with images of many classes."""
     images = open_split(root, split)
     mixed = np.random.default_rng(0).permutation(len(images))
     for number in range(shards):

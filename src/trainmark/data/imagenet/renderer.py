@@ -1,6 +1,6 @@
-"""Draws a photo-like picture of one form: only outline and surface tell its class, all else is chance.
+"""Draws a photo-like image of one form: only outline and surface tell its class, all else is chance.
 
-Colours, backdrop, clutter, light, focus, noise, size, place, tilt and squash are drawn anew for every picture.
+Colours, backdrop, clutter, light, focus, noise, size, place, tilt and squash are drawn anew for every image.
 Pixels are computed with additions, multiplications, divisions, square roots and integer filters only, whose results
 do not depend on the processor's vector unit, so that machines with the same libraries draw the same bytes.
 """
@@ -25,23 +25,23 @@ Corners = list[tuple[float, float]]
 """Of a polygon, in pixels."""
 
 ASPECTS = ((1.0, 0.75, 0.60), (0.75, 1.0, 0.16), (1.0, 0.667, 0.12), (1.0, 1.0, 0.06), (0.667, 1.0, 0.06))
-"""Width and height as shares of the long side, and the share of pictures shaped so; most are landscape 4:3."""
+"""Width and height as shares of the long side, and the share of images shaped so; most are landscape 4:3."""
 
 RADIUS = (0.33, 0.46)
-"""The object's radius as a share of the picture's short side, least and most."""
+"""The object's radius as a share of the image's short side, least and most."""
 OFF_CENTRE = 0.12
-"""How far the object's middle may be from the picture's, both ways, as a share of the short side."""
+"""How far the object's middle may be from the image's, both ways, as a share of the short side."""
 TURN = 0.6
 """How far it may lean from upright, either way, in radians."""
 SQUASH = 0.25
 """The share of its length that perspective may take along some direction."""
 
 POOL_SIDE = 1024
-"""Side of the square noise tiles every picture takes random windows of; no picture may be larger."""
+"""Side of the square noise tiles every image takes random windows of; no image may be larger."""
 
 
 def draw(index: int, rng: Rng, *, long_side: int = 500) -> Pixels:
-    """One picture (height, width, RGB) of class `index`; everything but the class comes from `rng`."""
+    """One image (height, width, RGB) of class `index`; everything but the class comes from `rng`."""
     width, height = random_size(long_side, rng)
     image, _ = backdrop(width, height, rng)
     short = min(width, height)
@@ -51,12 +51,12 @@ def draw(index: int, rng: Rng, *, long_side: int = 500) -> Pixels:
 
 
 def random_size(long_side: int, rng: Rng) -> tuple[int, int]:
-    """Width and height of a picture."""
+    """Width and height of an image."""
     width_share, height_share, _ = ASPECTS[rng.choice(len(ASPECTS), p=[share for *_, share in ASPECTS])]
     return round(long_side * width_share), round(long_side * height_share)
 
 
-# The picture's three layers; until developed, a picture is (RGB, height, width)
+# The image's three layers; until developed, an image is (RGB, height, width)
 
 
 def backdrop(width: int, height: int, rng: Rng) -> tuple[Floats, Corners]:
@@ -216,7 +216,7 @@ def _mask(outline: Outline, pose: Pose, size: tuple[int, int]) -> Image.Image:
 
 
 def _pebble(size: tuple[int, int], rng: Rng) -> list[tuple[float, float]]:
-    """A rounded thing anywhere in the picture, from pebble to stick."""
+    """A rounded thing anywhere in the image, from pebble to stick."""
     x, y = rng.uniform(0, size[0]), rng.uniform(0, size[1])
     length, slimness = size[0] * rng.uniform(0.04, 0.3), rng.uniform(0.1, 1)
     turn = rng.uniform(0, math.pi)
@@ -287,7 +287,7 @@ def _swell() -> Floats:
 
 @cache
 def _blotches(short_side: int) -> Floats:
-    """Patches an eighth of a picture wide, for surfaces that are irregular."""
+    """Patches an eighth of an image wide, for surfaces that are irregular."""
     return _octaves(4, cells=max(2, round(POOL_SIDE / (0.12 * short_side))), octaves=1)
 
 

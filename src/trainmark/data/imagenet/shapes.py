@@ -1,4 +1,4 @@
-"""The vocabulary of the synthetic picture set: 40 outlines and 27 surfaces, whose pairs are its classes.
+"""The vocabulary of the synthetic image set: 40 outlines and 27 surfaces, whose pairs are its classes.
 
 The order of both lists is part of the data set's definition. 40 and 27 share no divisor, so class i, with outline
 i mod 40 and surface i mod 27, is a different pair for each of the first 1080 classes, and near classes share neither.

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.cli.options import add_options, from_args
+from trainmark.cli.rendering import add_request_options, request_of, settled
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 from trainmark.cli.verdict import parse_threshold
-from trainmark.features.cluster.rendering import absolute, add_slurm_options, settled, slurm_script
 from trainmark.launch.options import PLAN
 from trainmark.record.errors import TrainmarkError, UsageError
 
@@ -42,6 +42,8 @@ inconclusive."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from trainmark.launch.clusters import slurm
+
     add_options(
         parser,
         PLAN,
@@ -75,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--store", metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     add("--json", action="store_true", help="print one JSON document")
     add("--quiet", action="store_true", help="no progress, only the judgement")
-    add_slurm_options(parser)
+    add_request_options(parser, slurm.REQUEST)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -130,11 +132,15 @@ def _check(args: argparse.Namespace) -> None:
 
 def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     from trainmark.features.fleet import run as fleet
+    from trainmark.launch import cluster_job
+    from trainmark.launch.cluster_env import RenderedRun
+    from trainmark.launch.clusters import slurm
 
     plan = fleet.plan_of(options)
-    shared = absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
+    shared = cluster_job.absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
     options = replace(options, store=shared)
-    print(slurm_script(args, settled(options, [plan]), [plan], array=args.slurm), end="")
+    run = RenderedRun(options=settled(options, [plan]), plans=[plan], as_json=args.json)
+    print(slurm.render(request_of(args, slurm.REQUEST, array=args.slurm), run, say), end="")
     say(f"every node must see the folder {shared}; afterwards: trainmark fleet {shared} --expect {args.slurm}")
     return 0
 

@@ -17,8 +17,8 @@ from trainmark.launch.options import RunOptions
 from trainmark.launch.session import store_of
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.ssh import Host
-from trainmark.launch.ssh_run import RemoteNode
-from trainmark.record import gather, site
+from trainmark.launch.ssh_run import RemoteCommand, RemoteNode
+from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.format import number
 from trainmark.record.plan import Plan
@@ -183,10 +183,11 @@ class _Job:
     def _run(self, target: Host) -> tuple[Record | None, str]:
         remote = self.site.remote
         address = ssh.look_up([target], remote)
-        line = ssh.remote_command(self.argv, 0, self.topology, address, self.site)
-        side = RemoteNode(target.host, ssh.ssh_command(target, remote, line), leads=True, show=False)
+        command = RemoteCommand(
+            argv=self.argv, topology=self.topology, leader_address=address, secret=secret.make(), site=self.site
+        )
+        side = command.start(target)
         try:
-            side.tell(secret.make())
             self._wait_for(side)
         finally:
             side.kill()
@@ -198,9 +199,7 @@ class _Job:
         if side.folder is not None:
             ssh_run.fetch_or_say_why(target, remote, side.folder, record.run_id, self.store.folder)
         with self.one_at_a_time:
-            if not self.store.path(record.run_id).exists():  # the host may share this store
-                record = gather.with_series(record, self.store.runs / record.run_id)
-                self.store.add(record)
+            record = ssh_run.keep_record(record, self.store)
         code = side.process.returncode
         if self.stop.is_set() and code:
             return record, "it was interrupted"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmark.analysis.needed import Needed, Reference
-from trainmark.features.forecast.duration import NEVER, PhaseSeconds, TrainingTimes, parse_pauses
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.price import HOUR_S, JOULES_A_KWH, Price
+from trainmark.record.recipe import Span
 from trainmark.record.record import Record
 from trainmark.record.topology import Topology
 
@@ -123,20 +123,20 @@ def measure_work(
     else:
         items, why = met if met and until == "target" else _items(record, until, per_step, steps_per_epoch)
     evaluations, saves = (
-        parse_pauses(recipe, name, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
+        count_pauses(recipe, name, timeline.steps, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
         for name in ("evaluate_every", "checkpoint_every")
     )
     base, train = (record.metrics.get(alias) for alias in (metric, "p_train"))
     energy, power = record.metrics.get("energy_per_item"), record.metrics.get("power")
     idle_w = record.environment.idle_power_w
     saved = _measured_checkpoint(record)
-    times_saved = saves.times(0, timeline.steps) if saves else 0.0
-    save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / times_saved if times_saved else 0.0))
+    save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / saves if saves else 0.0))
     unknown = {
         "the run evaluated nothing, so no evaluation is in the time": not history,
-        "how often it evaluates cannot be told in steps, so no evaluation is in the time": history and not evaluations,
+        "how often it evaluates cannot be told in steps, so no evaluation is in the time": history
+        and evaluations is None,
         "the run's energy was not measured, so none is forecast": energy is None or energy.value is None,
-        "the run saved no checkpoint, so none is in the time": not save_s and saves not in (None, NEVER),
+        "the run saved no checkpoint, so none is in the time": saves and not save_s,
     }
     return Work(
         items=items,
@@ -216,14 +216,13 @@ def forecast_cost(
     devices = rate.topology.devices
     share = _availability(devices, work, mtbf_device_hours)
 
-    def phases(items: float, items_per_s: float) -> PhaseSeconds:
-        steps = items / (work.items_per_step * work.batch_ratio(rate))
-        found = _times(work, rate, items_per_s).seconds(0, steps)
+    def phases(items: float, items_per_s: float) -> dict[str, float]:
+        found = _phases(work, rate, items, items_per_s)
         # the availability holds the checkpoints against failures already
-        return found if share == 1 else found._replace(checkpoint=0.0)
+        return found if share == 1 else {**found, "checkpoint": 0.0}
 
     def seconds(items: float, items_per_s: float) -> float:
-        return work.start_s + phases(items, items_per_s).total / share
+        return work.start_s + sum(phases(items, items_per_s).values()) / share
 
     slow, fast = rate.interval
     time = ForecastRange(
@@ -235,28 +234,47 @@ def forecast_cost(
     return TrainingCost(
         items=needed.items,
         time_s=time,
-        parts_s={"start": work.start_s, **middle._asdict(), "failures": middle.total * (1 / share - 1)},
+        parts_s={"start": work.start_s, **middle, "failures": sum(middle.values()) * (1 / share - 1)},
         energy_kwh=_energy(work, needed, rate, price),
         cost=None if price.device_hour is None else time.scale(devices * price.device_hour / HOUR_S),
         availability=share,
     )
 
 
-def _times(work: Work, rate: RateForecast, items_per_s: float) -> TrainingTimes:
-    """What steps and pauses take at a size: its devices share an evaluation, and one saves for all."""
+def _phases(work: Work, rate: RateForecast, items: float, items_per_s: float) -> dict[str, float]:
+    """Seconds of training and of its pauses at a size: its devices share an evaluation, and one saves for all."""
     per_step = work.items_per_step * work.batch_ratio(rate)
     per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
-    evaluation, saving = (
-        parse_pauses(work.recipe, name, steps_per_epoch=per_epoch, items_per_step=per_step)
+    evaluations, saves = (
+        count_pauses(work.recipe, name, items / per_step, steps_per_epoch=per_epoch, items_per_step=per_step) or 0
         for name in ("evaluate_every", "checkpoint_every")
     )
-    return TrainingTimes(
-        step_s=per_step / (items_per_s * work.train_share),
-        evaluation=evaluation or NEVER,
-        evaluation_s=work.evaluation_s * work.devices / rate.topology.devices,
-        saving=saving or NEVER,
-        save_s=work.save_s,
-    )
+    return {
+        "train": items / (items_per_s * work.train_share),
+        "evaluate": evaluations * work.evaluation_s * work.devices / rate.topology.devices,
+        "checkpoint": saves * work.save_s,
+    }
+
+
+def count_pauses(
+    recipe: Mapping[str, Any], name: str, steps: float, *, steps_per_epoch: float | None, items_per_step: float
+) -> int | None:
+    """How often `evaluate_every` or `checkpoint_every` pauses so many steps; None where nobody can know it in steps."""
+    word = str(recipe.get(name, ""))
+    if word in ("never", "end"):
+        return int(word == "end" and steps > 0)
+    try:
+        span = Span.parse(word)
+    except UsageError:  # a recipe of another version, or from outside
+        return None
+    unit = {"epochs": steps_per_epoch, "items": 1 / items_per_step}.get(span.unit, 1.0)
+    if not unit:
+        return None
+    every, first = span.count * unit, span.first * unit
+    # a count this close below a whole number is that number
+    before, after = (math.floor((step - first) / every + 1e-9) for step in (0.0, steps))
+    ends_on_one = abs((steps - first) / every - after) < 1e-6
+    return after - before + (steps > 0 and not ends_on_one)
 
 
 def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:

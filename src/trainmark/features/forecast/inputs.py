@@ -81,12 +81,13 @@ def of_published(group: PublishedScaling, metric: str, below: int) -> Known | No
     sizes = tuple(Size(topology=topology, rate=rate) for topology, rate in rows if rate and topology.devices < below)
     if not sizes:
         return None
+    base = group.base
     return _leave_out_contradictions(
         Known(
-            subject=(group.workload, group.device, f"labelled {group.precision}", group.source.title),
+            subject=(base.workload, base.device, f"labelled {base.precision}", base.source.title),
             metric=metric,
-            unit=f"{group.item}/s" if group.item else "",
-            batch_per_device=group.batch_per_device,
+            unit=f"{base.item}/s" if base.item else "",
+            batch_per_device=base.batch_per_device,
             sizes=sizes,
         )
     )

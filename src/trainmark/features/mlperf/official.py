@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import re
 import select
 import subprocess
 import sys
@@ -115,6 +116,7 @@ def _ask(process: subprocess.Popen[bytes], question: Question) -> OfficialVerdic
 def answer_all(questions: IO[bytes], answers: IO[bytes]) -> None:
     said = _Messages()
     logging.basicConfig(handlers=[said], level=logging.WARNING)
+    _module("compliance_checker.mlp_compliance").enqueue_config = _enqueue_rules
     for line in questions:
         verdict = _answer(msgspec.json.decode(line, type=Question), said.lines)
         answers.write(msgspec.json.encode(verdict) + b"\n")
@@ -160,6 +162,13 @@ def _answer(question: Question, said: list[str]) -> OfficialVerdict:
         ruleset = "3.1.0" if question.ruleset == "4.0.0" else question.ruleset
         complaints("system", lambda: systems.check_system_desc(question.description, "training", ruleset))
     return verdict
+
+
+def _enqueue_rules(name: str) -> None:
+    """In place of theirs, which takes a word of the log for a path: the code in a file of rules is executed."""
+    if not re.fullmatch(r"training_[0-9.]+/[a-z0-9_]+\.yaml", name):
+        raise ValueError(f"{name!r} is no file of their rules")
+    _module("compliance_checker.mlp_compliance").enqueued_configs.append(name)
 
 
 def _complaints(log: str, ruleset: str) -> list[str]:

@@ -93,10 +93,9 @@ class OperatorCount:
         if how.reads_on_host:
             return _read(func, args, kwargs)
         # where nothing but its own arguments come out of an operator, there is nothing to find out by calling it
-        if how.returned and self._shapes_alone and len(here) == len(given) and all(tensor.numel() for tensor in given):
-            out = how.returned(args, kwargs)
-        else:
-            out = func(*args, **kwargs)
+        known = how.returns is not None and self._shapes_alone and len(here) == len(given)
+        known = known and all(tensor.numel() for tensor in given)
+        out = how.returned(args, kwargs) if known else func(*args, **kwargs)
         made = [tensor for tensor in tensors_of((out,)) if tensor.device == self._device]
         if not made and not here:
             return out
@@ -130,12 +129,16 @@ class _How(NamedTuple):
     """Its result depends on numbers, so that the host waits for them."""
     copies: bool
     flops: Callable[..., int] | None
-    returned: Callable[[Sequence[Any], Mapping[str, Any]], Any] | None
-    """What it gives back, where that is what it was given to write to."""
+    returns: tuple[int | str, ...] | None
+    """The arguments it returns, where it returns nothing but what it writes to."""
     written: tuple[int | str, ...]
     """Arguments that are written to: places, or names of those that are."""
     overwritten: bool
     """What is written to is not read."""
+
+    def returned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        found = [kwargs[at] if isinstance(at, str) else args[at] for at in self.returns or ()]
+        return tuple(found) if len(found) > 1 else found[0] if found else None
 
     def moved(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], here: Sequence[Tensor], made: Sequence[Tensor]
@@ -172,27 +175,17 @@ def _how(func: Any) -> _How:
     alias = [value.alias_info for value in schema.returns]
     places = [(at, each) for at, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
     written = tuple(each.name if each.kwarg_only else at for at, each in places)
-    returned = None
-    if places and all(info is not None and info.is_write for info in alias) and torch.Tag.inplace_view not in func.tags:
-        returned = _giving_back(written, len(alias))
+    only_writes = all(info is not None and info.is_write for info in alias) and torch.Tag.inplace_view not in func.tags
     return _How(
         name=name,
         free=func.namespace in ("prim", "profiler") or is_view(func) or name in _FRESH or name in _SHAPES,
         reads_on_host=name in _WAITS,
         copies=name in _COPIES,
         flops=_formula(func, name),
-        returned=returned,
+        returns=written[: len(alias)] if places and only_writes else None,
         written=written,
         overwritten=name in _OVERWRITES or all(isinstance(at, str) for at in written),
     )
-
-
-def _giving_back(written: Sequence[int | str], count: int) -> Callable[[Sequence[Any], Mapping[str, Any]], Any]:
-    def returned(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        found = [kwargs[at] if isinstance(at, str) else args[at] for at in written]
-        return None if not count else found[0] if count == 1 else tuple(found)
-
-    return returned
 
 
 def _formula(func: Any, name: str) -> Callable[..., int] | None:

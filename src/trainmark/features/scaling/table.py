@@ -38,11 +38,12 @@ def render_published(
     """A table for each group of published rows: by every throughput, or by one of them."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for group in found:
-        batch = "batch not published" if group.batch_per_device is None else f"batch {group.batch_per_device} a device"
-        facts = (group.workload, group.device, f"labelled {group.precision}", batch)
+        base = group.base
+        batch = "batch not published" if base.batch_per_device is None else f"batch {base.batch_per_device} a device"
+        facts = (base.workload, base.device, f"labelled {base.precision}", batch)
         writer.put(writer.text(" · ".join(facts), "bold"))
         draw(writer, _published_table_model(group, THROUGHPUTS if metric is None else (metric,)))
-        writer.put_unbroken(f"{group.source.title} ({group.source.date or 'undated'}): {group.source.address}")
+        writer.put_unbroken(f"{base.source.title} ({base.source.date or 'undated'}): {base.source.address}")
         if group.notes:
             writer.put("", writer.numbered(group.notes))
         writer.put("")
@@ -96,7 +97,7 @@ def _explaining(alias: str) -> Callable[[Point], tuple[str, ...]]:
 
 
 def _published_table_model(group: PublishedScaling, aliases: Sequence[str]) -> TableModel:
-    unit = tuple(f"{group.item}/s".split()) if group.item else ()
+    unit = tuple(f"{group.base.item}/s".split()) if group.base.item else ()
     return TableModel(
         columns=[
             Column(title="topology", right=False, label=True),

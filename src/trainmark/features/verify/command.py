@@ -26,7 +26,7 @@ HELP = "Prove the arithmetic: compute the same steps again and again, and beside
 EXAMPLES = """\
   trainmark verify resnet50 --recipe smoke          30 steps twice, every bit of loss, gradients and weights compared
   trainmark verify resnet50 --topology 1x8          the same on eight devices; the odd one is named
-  trainmark verify gpt124m --recipe smoke --soak 1h as often as an hour allows, a line a round with the heat
+  trainmark verify gpt124m --recipe smoke --soak 1h as often as an hour allows, one line per round with the heat
   trainmark verify vit --recipe smoke --platform cpu
   trainmark verify --against last --platform ./my_chip.toml   the same steps on another chip
   trainmark verify --against cpu.json --precision amp-bf16    or in another precision, from a file
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--store", metavar="DIR", help="where it is kept (default: $TRAINMARK_STORE or the user's data folder)")
     add("--json", action="store_true", help="one JSON document on stdout: what is kept, and the comparison")
-    add("--quiet", action="store_true", help="no line a round, only the result")
+    add("--quiet", action="store_true", help="no line per round, only the result")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainmark import data as datasets, workloads
-from trainmark.data import synthetic
+from trainmark import workloads
 from trainmark.launch import planning, preflight, reproduction, without_training
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
@@ -64,7 +63,7 @@ def run(
         leads = together is None or together.env.leads
         if together is None or not together.env.first_local_rank:
             try:
-                _get_ready(plan, store, say if leads else lambda sentence: None)
+                preflight.get_ready(plan, store.folder, say if leads else lambda sentence: None)
             except TrainmarkError as error:
                 if together:
                     together.refuse_run(error)
@@ -78,12 +77,6 @@ def run(
     if outcome.sentence:
         say(f"trainmark: {outcome.sentence}")
     return None
-
-
-def _get_ready(plan: Plan, store: Store, say: Say) -> None:
-    if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
-        synthetic.ensure(plan.data.name, Path(plan.data.folder), say)
-    preflight.machine(plan, store.folder)
 
 
 def _as_the_other(other: Plan, said: RunOptions) -> Plan:

@@ -13,7 +13,7 @@ from trainmark.features.verify.verdict import plan_of
 from trainmark.record.compare_numbers import (
     FLOOR,
     ROUNDINGS,
-    Compared,
+    ComparedQuantity,
     judge,
     relative_loss,
     relative_moves,
@@ -58,7 +58,7 @@ class Parity(Struct, frozen=True, kw_only=True):
     """What each computed on: device and precision."""
     steps: int = 0
     quantities: int = 0
-    """Compared in each step."""
+    """ComparedQuantity in each step."""
     first: Parting | None = None
     partings: int = 0
     """Of all quantities in all steps."""
@@ -120,7 +120,7 @@ def losses_apart(own: Sequence[float | None], other: Sequence[float | None]) -> 
     return sum(shares) / len(shares) if shares else None
 
 
-def _compare_steps(own: Numbers, other: Numbers, steps: int, floor: float) -> Iterator[list[Compared]]:
+def _compare_steps(own: Numbers, other: Numbers, steps: int, floor: float) -> Iterator[list[ComparedQuantity]]:
     """Every quantity of each step in the order in which a step makes it.
 
     In the first step it may differ by what rounding does to it there. Later a unit may switch by rounding alone, and

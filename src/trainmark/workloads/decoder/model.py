@@ -87,7 +87,7 @@ _KEPT |= {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_cu
 """Products, which selective recomputing keeps: everything else is cheap to compute again."""
 
 
-class RootMeanSquare(nn.RMSNorm):
+class RMSNorm(nn.RMSNorm):
     """In float32 whatever the network computes in, as the sum of squares needs it."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class FeedForward(nn.Module):
 class DecoderBlock(nn.Module):
     def __init__(self, recipe: DecoderRecipe) -> None:
         super().__init__()
-        norm = partial(RootMeanSquare, recipe.width, eps=recipe.norm_eps, elementwise_affine=recipe.norm_weights)
+        norm = partial(RMSNorm, recipe.width, eps=recipe.norm_eps, elementwise_affine=recipe.norm_weights)
         self.input_layernorm, self.self_attn = norm(), CausalAttention(recipe)
         self.post_attention_layernorm, self.mlp = norm(), FeedForward(recipe)
 
@@ -171,7 +171,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.embed_tokens = TokenTable(recipe.vocabulary, recipe.width)
         self.layers = nn.ModuleList(DecoderBlock(recipe) for _ in range(recipe.layers))
-        self.norm = RootMeanSquare(recipe.width, eps=recipe.norm_eps, elementwise_affine=recipe.norm_weights)
+        self.norm = RMSNorm(recipe.width, eps=recipe.norm_eps, elementwise_affine=recipe.norm_weights)
 
 
 class TextDecoder(nn.Module):

@@ -48,7 +48,7 @@ QUICK = replace(
     checkpoint_every="never",
 )
 """On a CPU without evaluation, which would take as long as all the rest and say nothing after so few steps. The rate is
-a sixth of what the linear rule gives: with batch norms over 8 pictures and no warm-up that one makes the loss leap."""
+a sixth of what the linear rule gives: with batch norms over 8 images and no warm-up that one makes the loss leap."""
 SMOKE = replace(
     REFERENCE,
     epochs=14,

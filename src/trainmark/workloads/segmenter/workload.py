@@ -133,7 +133,7 @@ class SegmenterOnScenes:
         return pixel_loss(model(images), labels, batch.how.judged_mean)
 
     def score(self, model: nn.Module, batch: SceneBatch) -> dict[str, Tensor]:
-        """One picture after the other, so that what it gets does not depend on which others a rank has."""
+        """One image after the other, so that what it gets does not depend on which others a rank has."""
         how = batch.how
         sums = dict.fromkeys(
             self.sums, torch.zeros(how.classes, dtype=torch.long, device=next(model.parameters()).device)

@@ -286,7 +286,7 @@ def _joined(
     network_s: float,
     vocoder_s: float,
 ) -> Speech:
-    """The sentences one after the other with a short silence between them, in sound and picture alike."""
+    """The sentences one after the other with a short silence between them, in sound and image alike."""
     joined, mels, looks = [], [], []
     for number, (piece, sound) in enumerate(zip(pieces, sounds, strict=True)):
         if number:

@@ -14,7 +14,7 @@ from trainmark.record.recipe import Limits, Recipe, Span
 from trainmark.record.sample import Sample
 from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
-from trainmark.workloads.wavenet import logistics, taught_mels, vocoder
+from trainmark.workloads.wavenet import batches, logistics, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
@@ -38,7 +38,7 @@ class WaveNetOnLJSpeech:
         sizes_of(recipe)
         reader.open_splits(folder, recipe.file_lists)
         if recipe.mels_from:
-            taught_mels.open_teacher(Path(recipe.mels_from), recipe.mels_from_sha256)
+            batches.open_teacher(Path(recipe.mels_from), recipe.mels_from_sha256)
         if recipe.whole_set:
             reader.check_whole(folder)
 

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from trainmark.features.cluster.render_job import ClusterJob, about, activation_line
 from trainmark.launch import secret
-from trainmark.launch.cluster_env import PORT
+from trainmark.launch.cluster_env import PORT, RenderedRun
+from trainmark.launch.cluster_job import ClusterJob, about, activation_line, job_of, option
 from trainmark.launch.ssh import parse_hosts
 from trainmark.record.errors import UsageError
+
+RENDERS = "a command for each host"
+PASTE_S = 300.0
+"""How long hosts wait for each other: a person pastes the commands one by one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshRequest:
+    """Which hosts are to run it."""
+
+    hosts: str = option("--hosts", "a host for each node; the first leads", metavar="A,B", default=...)
+    port: int = option(
+        "--port", "a free port of the first host (default: %(default)s)", metavar="N", default=PORT, kind=int
+    )
+    venv: str | None = option("--venv", "virtual environment to enter first", metavar="DIR")
+
+
+REQUEST = SshRequest
+
+
+def render(request: SshRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
+    options = replace(run.options, join_timeout_s=run.options.join_timeout_s or PASTE_S)
+    return commands(job_of(replace(run, options=options)), request.hosts, port=request.port, venv=request.venv)
 
 
 def commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None = None) -> str:

@@ -45,7 +45,7 @@ def multiplies(dtype: torch.dtype) -> bool:
 
 
 @cache
-def multiplies_turned_fast() -> bool:
+def has_fast_transposed_matmul() -> bool:
     """True where turned factors are multiplied as fast as others: not without AVX512."""
     return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
@@ -59,7 +59,7 @@ LEAST_ROWS, LEAST_WEIGHTS = 512, 1 << 18
 """Below these the plain product is as fast."""
 
 
-def take_over(model: nn.Module) -> None:
+def replace_linears(model: nn.Module) -> None:
     """Has the large linear layers of a network multiply so, where they stand; those with a way of their own keep it."""
     for module in model.modules():
         if type(module) is nn.Linear and module.weight.numel() >= LEAST_WEIGHTS:
@@ -104,7 +104,7 @@ class _FastProduct(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         gradient = gradients[0].reshape(-1, len(weight))
         to_x, to_weight, to_bias = ctx.needs_input_grad
-        turned, wide = multiplies_turned_fast(), weight.shape[1] >= 2 * len(weight)
+        turned, wide = has_fast_transposed_matmul(), weight.shape[1] >= 2 * len(weight)
         return (
             _product(gradient, weight, turned).view(*gradients[0].shape[:-1], -1) if to_x else None,
             _product(gradient.t(), rows, turned and wide) if to_weight else None,

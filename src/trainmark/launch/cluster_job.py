@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+from trainmark.launch.cluster_env import RenderedRun
 from trainmark.platforms import files
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Plan
@@ -42,6 +44,23 @@ class ClusterJob:
         first, *rest = self.words
         lines = [shlex.join(["trainmark", *first]), *map(shlex.join, rest)]
         return " \\\n    ".join(lines)
+
+
+def job_of(run: RenderedRun, name: str | None = None) -> ClusterJob:
+    names, *rest = run.options.to_argv()
+    words = (("run", *names), *rest, *([("--json",)] if run.as_json else []))
+    return ClusterJob(plans=tuple(run.plans), words=words, name=name or name_for(run.plans))
+
+
+def option(flag: str, help_: str, *, metavar: str = "NAME", default: Any = None, kind: type = str) -> Any:
+    """A field of a request that is an option of `trainmark launch render`; one whose default is ... must be given."""
+    metadata = {"flag": flag, "help": help_, "metavar": metavar, "kind": kind}
+    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
+
+
+def absolute(path: str | None) -> str | None:
+    """Paths mean the same wherever the job starts."""
+    return None if path is None else str(Path(path).expanduser().absolute())
 
 
 def name_for(plans: Iterable[Plan]) -> str:

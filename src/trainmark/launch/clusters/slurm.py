@@ -1,14 +1,33 @@
-"""The run as a script for sbatch: one task a node, each of which starts its node's workers; or an array of such."""
+"""Slurm: a task of srun is a node or a rank; a script for sbatch has one task per node, or is an array of such."""
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
-from dataclasses import dataclass
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
-from trainmark.features.cluster.render_job import ClusterJob, about, activation_line, check_option, printable
 from trainmark.launch import secret
-from trainmark.record.errors import UsageError
+from trainmark.launch.cluster_env import ClusterEnv, RenderedRun, at_leader, node_env, rank_env, read_number
+from trainmark.launch.cluster_job import (
+    ClusterJob,
+    about,
+    absolute,
+    activation_line,
+    check_option,
+    job_of,
+    option,
+    printable,
+)
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.topology import Topology
 
+PRIORITY = 2
+RENDERS = "a script for sbatch"
 WARNING_S = 60
 """How long before the end of its time a run is told, so that it can save and write its record."""
 LAST_TASK_S = 300
@@ -19,19 +38,114 @@ _NAMES = rf"{_NAME}(,{_NAME})*"
 _TIME = r"[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}"
 
 
+def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> ClusterEnv | None:
+    """A task of srun is a rank where there is a task for each device, and a node where there is one a node."""
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    tasks = read_number(environ, "SLURM_STEP_NUM_TASKS", "Slurm") if "SLURM_STEP_ID" in environ else 1
+    if tasks == 1:  # a batch script, or a shell of somebody's: nothing was started for us yet
+        return ClusterEnv(kind="slurm", is_batch=True, launchers=topology.nodes) if topology.nodes > 1 else None
+    task, job, step = (read_number(environ, f"SLURM_{name}", "Slurm") for name in ("PROCID", "JOB_ID", "STEP_ID"))
+    leader = slurm_address(first_host(environ.get("SLURM_STEP_NODELIST", "")))
+    # jobs may share a node, and steps a job: each gets a port of its own, below those the kernel hands out
+    meeting_port = port or 10000 + (7 * job + step) % 20000
+    if tasks == topology.nodes:
+        return at_leader(node_env(topology, "slurm", task), leader, meeting_port)
+    if tasks == topology.devices:
+        local = read_number(environ, "SLURM_LOCALID", "Slurm")
+        return at_leader(rank_env(topology, "slurm", task, tasks, local, _tasks_here(environ)), leader, meeting_port)
+    raise NotReadyError(
+        f"{topology} asked, {tasks} ranks joined; give srun --ntasks-per-node=1, or one task for each device"
+    )
+
+
+def _tasks_here(environ: Mapping[str, str]) -> int:
+    """From a list such as `2(x3),1`: two tasks on the first three nodes, one on the fourth."""
+    node = read_number(environ, "SLURM_NODEID", "Slurm")
+    counts: list[int] = []
+    for count, _, times in re.findall(r"(\d+)(\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        counts += [int(count)] * int(times or 1)
+    if node >= len(counts):
+        raise NotReadyError(
+            "this looks like a process of Slurm, but SLURM_STEP_TASKS_PER_NODE does not count this node"
+        )
+    return counts[node]
+
+
+def first_host(node_list: str) -> str:
+    """The first name of a Slurm node list: gpu03 of `gpu[03-05,9],login`, rack1-ib of `rack[1-2]-ib`."""
+    match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", node_list)
+    if not match:
+        raise NotReadyError("this looks like a process of Slurm, but its list of nodes is empty")
+    return "".join(part or "" for part in match.groups())
+
+
+def slurm_address(node: str) -> str:
+    """Where a Slurm node is reached: by its name, or where that does not resolve by the address Slurm itself uses."""
+    try:
+        socket.getaddrinfo(node, None)
+    except OSError:
+        pass
+    else:
+        return node
+    try:
+        shown = subprocess.run(
+            ["scontrol", "show", "node", "-o", node], capture_output=True, text=True, timeout=20, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        shown = ""
+    match = re.search(r"\bNodeAddr=(\S+)", shown)
+    if not match:
+        raise NotReadyError(
+            f"the address of Slurm's node {node} is not known here: neither its name resolves nor scontrol"
+        )
+    return match[1]
+
+
+def start_tasks(topology: Topology, command: Sequence[str]) -> NoReturn:
+    """Becomes the srun that starts the launchers of a batch job, which get a secret of their own from it."""
+    os.environ.setdefault(secret.VARIABLE, secret.make())
+    os.execvp("srun", own_srun(topology, os.environ, command))  # noqa: S606
+
+
+def own_srun(topology: Topology, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """The srun that starts one launcher a node inside an allocation. A task that ends badly must not end the leader,
+    which then still has a record to write."""
+    each = environ.get("SLURM_CPUS_PER_TASK")  # a step does not inherit it
+    return [
+        *("srun", f"--nodes={topology.nodes}", f"--ntasks={topology.nodes}", "--ntasks-per-node=1", "--overlap"),
+        *([f"--cpus-per-task={each}"] if each else []),
+        *("--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=300", *command),
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlurmRequest:
     """What the script asks of the cluster beyond nodes; None leaves it to the cluster."""
 
-    time: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    gpus_per_node: int | None = None
-    """None is as many as the topology has on a node, or none on a CPU platform."""
-    cpus_per_task: int | None = None
-    venv: str | None = None
+    name: str | None = option("--name", "the job's name (default: from the plan)")
+    time: str | None = option(
+        "--time", "the longest it may take, such as 2:00:00 (default: the cluster's)", metavar="T"
+    )
+    partition: str | None = option("--partition", "the queue (default: the cluster's)")
+    account: str | None = option("--account", "who pays (default: the user's)")
+    gpus_per_node: int | None = option(
+        "--gpus-per-node", "devices to ask for (default: the topology's; none on cpu)", metavar="N", kind=int
+    )
+    cpus_per_task: int | None = option(
+        "--cpus-per-task", "processors a node (default: all of them)", metavar="N", kind=int
+    )
+    venv: str | None = option("--venv", "virtual environment to enter first", metavar="DIR")
     array: int | None = None
     """So many tasks of an array, each of which is the whole job on a node of its own; None is one job."""
+
+
+REQUEST = SlurmRequest
+
+
+def render(request: SlurmRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
+    options = replace(run.options, store=absolute(run.options.store))
+    return script(job_of(replace(run, options=options), request.name), replace(request, venv=absolute(request.venv)))
 
 
 def script(job: ClusterJob, request: SlurmRequest) -> str:
@@ -93,9 +207,9 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
         ("--cpus-per-task", request.cpus_per_task, 1),
         ("--slurm", request.array, 1),
     )
-    for option, count, least in least_of:
+    for flag, count, least in least_of:
         if count is not None and count < least:
-            raise UsageError(f"{option} must be at least {least}, not {count}")
+            raise UsageError(f"{flag} must be at least {least}, not {count}")
     name = check_option("--name", job.name, _NAME, "a job name: letters, digits, '.', '_' and '-'")
     time = _check_optional("--time", request.time, _TIME, "a time such as 30, 2:00:00 or 1-12:00:00")
     partition = _check_optional("--partition", request.partition, _NAMES, "the name of a partition")

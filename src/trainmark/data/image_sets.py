@@ -1,4 +1,4 @@
-"""Opens a set of pictures that each have one class, in folders or in tar shards, whichever lies there."""
+"""Opens a set of images that each have one class, in folders or in tar shards, whichever lies there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trainmark.data import image_folder, image_shards
 from trainmark.data.image_folder import Split
 
 
-class Pictures(Protocol):
-    """The pictures of one split; a picture has the same number wherever the set lies."""
+class Images(Protocol):
+    """The images of one split; an image has the same number wherever the set lies."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -25,13 +25,13 @@ class Pictures(Protocol):
     def __len__(self) -> int: ...
 
     def path(self, index: int, /) -> str:
-        """Where a picture is, for sentences."""
+        """Where an image is, for sentences."""
 
     def read(self, index: int, /) -> bytes:
-        """The bytes of a picture; OSError or BadImage where they cannot be had."""
+        """The bytes of an image; OSError or BadImage where they cannot be had."""
 
 
-def open_split(root: Path, split: Split) -> Pictures:
+def open_split(root: Path, split: Split) -> Images:
     if image_shards.lie_in(root):
         return image_shards.open_split(root, split)
     return image_folder.open_split(root, split)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainmark.data.order import BatchShare, epoch_order, largest_share, rank_batches, rank_share, steps_per_epoch
+from trainmark.data.distributed_sampler import (
+    BatchShare,
+    epoch_order,
+    largest_share,
+    rank_batches,
+    rank_share,
+    steps_per_epoch,
+)
 from trainmark.record.errors import NotReadyError
 
 steady = settings(deadline=None, derandomize=True)

@@ -1,16 +1,23 @@
-"""The run as a TrainJob of Kubeflow Trainer v2: one pod a node, told by PET_ variables which node it is."""
+"""Kubernetes: the run as a TrainJob of Kubeflow Trainer v2, one pod per node, told by PET_ variables which it is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from trainmark.features.cluster.render_job import LONGEST_NAME, ClusterJob, about, check_option
 from trainmark.launch import secret
-from trainmark.record.errors import UsageError
+from trainmark.launch.cluster_env import PORT, ClusterEnv, RenderedRun, at_leader, node_env, read_number
+from trainmark.launch.cluster_job import LONGEST_NAME, ClusterJob, about, check_option, job_of, option
+from trainmark.platforms import files
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.topology import Topology
 
+PRIORITY = 1
+RENDERS = "a TrainJob for Kubeflow Trainer v2"
+PULL_S = 900.0
+"""How long pods wait for each other: one may still be fetching its image."""
 API = "trainer.kubeflow.org/v1alpha1"
 VERSION = "v2.4"
 """The version of Kubeflow Trainer whose fields these are; runtimePatches came with v2.2."""
@@ -20,19 +27,57 @@ _LABEL = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 
 
+def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> ClusterEnv | None:
+    """Each process is a node, told so by torchrun's PET_ variables, as Kubernetes jobs and our ssh launcher do."""
+    if "PET_NNODES" not in environ:
+        return None
+    nodes, node = (read_number(environ, name, "PET_") for name in ("PET_NNODES", "PET_NODE_RANK"))
+    each = environ.get("PET_NPROC_PER_NODE", str(topology.devices_per_node))
+    if each.isdigit() and (nodes, int(each)) != (topology.nodes, topology.devices_per_node):
+        raise NotReadyError(f"{topology} asked, the job has {nodes} nodes with {each} processes each")
+    if nodes != topology.nodes:
+        raise NotReadyError(f"{topology} asked, the job has {nodes} nodes")
+    env = node_env(topology, "kubernetes", node)
+    if env.launchers == 1:
+        return env
+    if "PET_MASTER_ADDR" not in environ:
+        raise NotReadyError("PET_NNODES is set and PET_MASTER_ADDR is not: the address of node 0 is needed")
+    given = read_number(environ, "PET_MASTER_PORT", "PET_") if "PET_MASTER_PORT" in environ else port
+    return at_leader(env, environ["PET_MASTER_ADDR"], given or PORT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class KubernetesRequest:
     """What the job asks of the cluster beyond nodes."""
 
-    image: str
-    namespace: str | None = None
-    runtime: str = "torch-distributed"
-    claim: str | None = None
-    """A PersistentVolumeClaim with the data, on which the records are kept, too."""
-    mount: str | None = None
-    """Where the claim appears in the pods."""
-    resource: str | None = None
-    """What the cluster calls a device; not asked for on a CPU platform."""
+    name: str | None = option("--name", "the job's name (default: from the plan)")
+    image: str = option("--image", "a container image with trainmark in it", metavar="IMAGE", default=...)
+    namespace: str | None = option("--namespace", "where the job lives (default: kubectl's)")
+    runtime: str = option("--runtime", "a ClusterTrainingRuntime (default: %(default)s)", default="torch-distributed")
+    claim: str | None = option("--data-claim", "a PersistentVolumeClaim with the data; records are kept on it, too")
+    mount: str | None = option(
+        "--mount", "where the claim appears in the pods (default: the folder above --data)", metavar="DIR"
+    )
+    resource: str | None = option("--device-resource", "a device's name in the cluster (default: the platform file's)")
+
+
+REQUEST = KubernetesRequest
+
+
+def render(request: KubernetesRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
+    options = run.options
+    store, mount = options.store, request.mount
+    if request.claim is not None:
+        mount = mount or default_mount(options.data)
+        store = store or f"{mount.rstrip('/')}/trainmark"
+    elif mount is not None:
+        raise UsageError("--mount says where a claim appears; name the claim with --data-claim")
+    if store is None:
+        say("the records stay in the pods and are lost with them; keep them with --data-claim, or --store")
+    resource = request.resource or files.load(run.plans[0].platform).kubernetes_resource
+    patient = replace(options, store=store, join_timeout_s=options.join_timeout_s or PULL_S)
+    job = job_of(replace(run, options=patient), request.name)
+    return manifest(job, replace(request, mount=mount, resource=resource))
 
 
 def default_mount(data: str | None) -> str:
@@ -176,13 +221,13 @@ def _check(job: ClusterJob, request: KubernetesRequest) -> None:
     check_option("--name", job.name, _LABEL, f"{a_name}, beginning with a letter")
     if len(job.name) > LONGEST_NAME:
         raise UsageError(f"--name {job.name!r} has {len(job.name)} letters; a job's name may have {LONGEST_NAME}")
-    for option, text in (
+    for flag, text in (
         ("--namespace", request.namespace),
         ("--runtime", request.runtime),
         ("--data-claim", request.claim),
     ):
         if text is not None:
-            check_option(option, text, _NAME, a_name)
+            check_option(flag, text, _NAME, a_name)
     check_option("--image", request.image, r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}", "the name of a container image")
     if request.resource is not None:
         a_resource = "a resource such as example.com/gpu"

@@ -9,7 +9,6 @@ import pytest
 from support.records import make_record, make_timeline
 
 from trainmark.features.forecast import cost
-from trainmark.features.forecast.duration import NEVER, Pauses, TrainingTimes, parse_pauses
 from trainmark.features.forecast.rates import FORECAST, RateForecast
 from trainmark.features.mlperf import convergence, needed
 from trainmark.features.mlperf.benchmarks import benchmarks
@@ -22,46 +21,25 @@ S = 1_000_000_000
 
 
 @pytest.mark.parametrize(
-    ("found", "start", "end", "times"),
+    ("word", "steps", "times"),
     [
-        (Pauses(100), 0, 1000, 10),
-        (Pauses(100), 0, 1050, 11),  # the last at the end
-        (Pauses(100, at_end=False), 0, 1050, 10),
-        (Pauses(100), 950, 1000, 1),
-        (Pauses(100), 1000, 1000, 0),
-        (Pauses(400, 100), 0, 900, 3),  # after epochs 1, 5 and 9
-        (Pauses(None), 0, 1000, 1),
-        (NEVER, 0, 1000, 0),
-        (Pauses(0.1 + 0.2), 0, 3.0, 10),
+        ("100 steps", 1000, 10),
+        ("100 steps", 1050, 11),  # the last at the end
+        ("2 epochs", 1000, 10),
+        ("8 epochs from 2", 900, 3),  # after epochs 2, 10 and 18
+        ("3200 items", 1000, 10),
+        ("end", 1000, 1),
+        ("end", 0, 0),
+        ("never", 1000, 0),
+        ("when the moon is full", 1000, None),
+        ("", 1000, None),
     ],
 )
-def test_pauses_are_counted_as_a_run_makes_them(found: Pauses, start: float, end: float, times: int) -> None:
-    assert found.times(start, end) == times
-
-
-@pytest.mark.parametrize(
-    ("word", "every"),
-    [
-        ("1 epoch", Pauses(50)),
-        ("4 epochs from 1", Pauses(200, 50)),
-        ("500 steps", Pauses(500)),
-        ("3200 items", Pauses(100)),
-        ("end", Pauses(None)),
-        ("never", NEVER),
-        ("when the moon is full", None),
-        ("", None),
-    ],
-)
-def test_a_recipe_s_word_becomes_steps(word: str, every: Pauses | None) -> None:
-    assert parse_pauses({"evaluate_every": word}, "evaluate_every", steps_per_epoch=50, items_per_step=32) == every
+def test_pauses_are_counted_as_a_run_makes_them(word: str, steps: float, times: int | None) -> None:
+    recipe = {"evaluate_every": word}
+    assert cost.count_pauses(recipe, "evaluate_every", steps, steps_per_epoch=50, items_per_step=32) == times
     if "epoch" in word:
-        assert parse_pauses({"evaluate_every": word}, "evaluate_every", steps_per_epoch=None, items_per_step=32) is None
-
-
-def test_the_time_adds_steps_evaluations_and_checkpoints() -> None:
-    times = TrainingTimes(step_s=0.5, evaluation=Pauses(100), evaluation_s=3, saving=Pauses(500), save_s=10)
-    assert times.seconds(0, 1000) == (500, 30, 20)
-    assert times.seconds(0, 1000).total == 550
+        assert cost.count_pauses(recipe, "evaluate_every", steps, steps_per_epoch=None, items_per_step=32) is None
 
 
 def run(**changes: Any) -> Record:

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads import linear
-from trainmark.workloads.linear import on_cpu
+from trainmark.workloads import cpu_ops
+from trainmark.workloads.cpu_ops import on_cpu
 
 LEAST_WEIGHTS = 1 << 18
 """Below these the library's call costs more than its layout saves."""
@@ -60,17 +60,17 @@ class Arithmetic:
         return tensor if self.rounded is None else tensor.copy_(tensor.to(self.rounded))
 
 
-class Product:
+class Matmul:
     """`x @ weight.T` for many x of `rows` rows."""
 
     def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
         self._round = arithmetic.round_ if arithmetic.rounded is not None else None
         self._weight = weight
-        arranges = on_cpu(weight) and weight.numel() >= LEAST_WEIGHTS and linear.multiplies(weight.dtype)
-        self._arranged = linear.arranged(weight, rows) if arranges else None
+        arranges = on_cpu(weight) and weight.numel() >= LEAST_WEIGHTS and cpu_ops.multiplies(weight.dtype)
+        self._arranged = cpu_ops.arranged(weight, rows) if arranges else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self._weight) if self._arranged is None else linear.product(x, self._arranged)
+        y = F.linear(x, self._weight) if self._arranged is None else cpu_ops.product(x, self._arranged)
         return y if self._round is None else self._round(y)
 
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads import linear
-from trainmark.workloads.linear import tanh
+from trainmark.workloads import cpu_ops
+from trainmark.workloads.cpu_ops import tanh
 
 SIDE = 520
 
@@ -25,23 +25,23 @@ def passed(way: object, rows: int, bias: bool, gaps: bool = False, out: int = SI
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [3, 3 * linear.LEAST_ROWS])
+@pytest.mark.parametrize("rows", [3, 3 * cpu_ops.LEAST_ROWS])
 def test_a_product_and_its_gradients_are_torchs(rows: int, bias: bool) -> None:
-    ours, theirs = passed(linear.linear, rows, bias), passed(F.linear, rows, bias)
+    ours, theirs = passed(cpu_ops.linear, rows, bias), passed(F.linear, rows, bias)
     assert len(ours) == len(theirs) == (4 if bias else 3)
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("turned_fast", [True, False])
-@pytest.mark.parametrize("out", [linear.LEAST_WEIGHTS // SIDE + 1, SIDE // 2])
+@pytest.mark.parametrize("out", [cpu_ops.LEAST_WEIGHTS // SIDE + 1, SIDE // 2])
 def test_every_kind_of_cpu_gives_the_same_gradients(
     turned_fast: bool, out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "multiplies_turned_fast", lambda: turned_fast)
-    monkeypatch.setattr(linear, "LEAST_WEIGHTS", 1)
-    rows = 3 * linear.LEAST_ROWS
-    ours, theirs = (passed(way, rows, True, out=out) for way in (linear.linear, F.linear))
+    monkeypatch.setattr(cpu_ops, "has_fast_transposed_matmul", lambda: turned_fast)
+    monkeypatch.setattr(cpu_ops, "LEAST_WEIGHTS", 1)
+    rows = 3 * cpu_ops.LEAST_ROWS
+    ours, theirs = (passed(way, rows, True, out=out) for way in (cpu_ops.linear, F.linear))
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
 
@@ -50,16 +50,16 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     factors: list[Tensor] = []
-    multiply = linear.product
+    multiply = cpu_ops.product
 
     def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         factors.extend((x, weight))
         return multiply(x, weight, bias)
 
-    monkeypatch.setattr(linear, "product", noted)
-    monkeypatch.setattr(linear, "multiplies_turned_fast", lambda: True)
-    rows = 3 * linear.LEAST_ROWS
-    ours, theirs = passed(linear.linear, rows, True, gaps=True), passed(F.linear, rows, True, gaps=True)
+    monkeypatch.setattr(cpu_ops, "product", noted)
+    monkeypatch.setattr(cpu_ops, "has_fast_transposed_matmul", lambda: True)
+    rows = 3 * cpu_ops.LEAST_ROWS
+    ours, theirs = passed(cpu_ops.linear, rows, True, gaps=True), passed(F.linear, rows, True, gaps=True)
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
     assert len(factors) == 4  # forward, and the gradient of what it was given
@@ -67,11 +67,11 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
 
 
 def test_many_rows_are_multiplied_by_onednn() -> None:
-    x, weight = torch.zeros(linear.LEAST_ROWS, SIDE), nn.Parameter(torch.zeros(SIDE, SIDE))
-    assert "FastProduct" in str(linear.linear(x, weight, None).grad_fn)
-    assert "FastProduct" not in str(linear.linear(x[1:], weight, None).grad_fn)
+    x, weight = torch.zeros(cpu_ops.LEAST_ROWS, SIDE), nn.Parameter(torch.zeros(SIDE, SIDE))
+    assert "FastProduct" in str(cpu_ops.linear(x, weight, None).grad_fn)
+    assert "FastProduct" not in str(cpu_ops.linear(x[1:], weight, None).grad_fn)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert linear.linear(x, weight, None).dtype == torch.bfloat16
+        assert cpu_ops.linear(x, weight, None).dtype == torch.bfloat16
 
 
 def test_only_large_plain_layers_are_taken_over() -> None:
@@ -80,8 +80,8 @@ def test_only_large_plain_layers_are_taken_over() -> None:
 
     network = nn.Sequential(nn.Linear(SIDE, SIDE), nn.Linear(SIDE, 2), Own(SIDE, SIDE), nn.Conv1d(2, 2, 1))
     names = list(network.state_dict())
-    linear.take_over(network)
-    assert [type(layer) for layer in network] == [linear.FastLinear, nn.Linear, Own, nn.Conv1d]
+    cpu_ops.replace_linears(network)
+    assert [type(layer) for layer in network] == [cpu_ops.FastLinear, nn.Linear, Own, nn.Conv1d]
     assert list(network.state_dict()) == names
 
 

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-AHEAD = 2
+DEPTH = 2
 """Batches made ready while the trainer computes."""
 
 
-def ahead(batches: Iterable[T]) -> Iterator[T]:
+def prefetch(batches: Iterable[T]) -> Iterator[T]:
     """The same batches, made in a thread while those before are in use; what goes wrong there is raised here."""
-    ready: queue.Queue[T | BaseException | None] = queue.Queue(AHEAD)
+    ready: queue.Queue[T | BaseException | None] = queue.Queue(DEPTH)
     abandoned = threading.Event()
 
     def make() -> None:

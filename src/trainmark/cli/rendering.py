@@ -1,0 +1,53 @@
+"""What `launch render` and `fleet --slurm` share: the options of a cluster, and a run that leaves nothing open."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.cli.terminal import say
+
+if TYPE_CHECKING:
+    from trainmark.launch.options import RunOptions
+    from trainmark.record.plan import Plan
+
+
+def add_request_options(parser: argparse.ArgumentParser, request: type) -> None:
+    """The options of a cluster environment, as its request declares them."""
+    for each in fields(request):
+        if about := each.metadata:
+            default = {"required": True} if each.default is MISSING else {"default": each.default}
+            parser.add_argument(
+                about["flag"], type=about["kind"], metavar=about["metavar"], help=about["help"], **default
+            )
+
+
+def request_of(args: argparse.Namespace, request: type, **more: object) -> Any:
+    flags = {each.name: each.metadata["flag"] for each in fields(request) if each.metadata}
+    values = {name: getattr(args, flag.removeprefix("--").replace("-", "_")) for name, flag in flags.items()}
+    return request(**values, **more)
+
+
+def settled(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
+    """Says everything that another machine might decide otherwise: the device found here, paths, the site's data."""
+    from trainmark import data as datasets, workloads
+    from trainmark.data import synthetic
+    from trainmark.record.plan import NO_FOLDER
+
+    first = decided[0]
+    if options.platform in (None, "auto"):
+        say(f"platform {first.platform} is what this machine has, and what is asked for; --platform names another")
+        options = replace(options, platform=first.platform)
+    own = synthetic.folder(first.data.name) if first.data.name in datasets.names() else Path(NO_FOLDER)
+    if len(decided) == 1 and Path(first.data.folder) != own:
+        options = replace(options, data=first.data.folder)
+    return replace(
+        options,
+        workloads=tuple(workloads.word_of(plan) for plan in decided),
+        recipe=first.recipe_name,
+        topology=first.topology,
+        init_from=first.init_from,
+    )
