@@ -1,42 +1,43 @@
-"""The rooms of the house and the arrows between them are as docs/tour.md draws them."""
+"""A small kernel, features beside it: the arrows between rooms are as docs/tour.md draws them."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from trainmark import features
 from trainmark.cli.main import commands
 from trainmark.platforms import files as platform_files
 
-SOURCE = Path(__file__).parent.parent / "src" / "trainmark"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "trainmark"
 
-MAY_IMPORT = {
-    "spec": set(),
-    "datasets": {"spec"},
-    "platforms": {"spec"},
-    "workloads": {"datasets", "spec"},
-    "train": {"workloads", "datasets", "platforms", "spec"},
-    "store": {"spec"},
-    "launch": {"train", "store", "workloads", "datasets", "platforms", "spec"},
-    "doctor": {"launch", "train", "workloads", "datasets", "platforms", "spec"},
-    "analysis": {"store", "workloads", "platforms", "spec"},
-    "published": {"analysis", "store", "workloads", "spec"},
-    "report": {"published", "analysis", "store", "workloads", "spec"},
-}
+MAY_IMPORT: dict[str, set[str]] = {"record": set()}
+MAY_IMPORT["platforms"] = {"record"}
+MAY_IMPORT["data"] = {"record"}
+MAY_IMPORT["workloads"] = {"data", *MAY_IMPORT["data"]}
+MAY_IMPORT["analysis"] = {"workloads", "platforms", "record"}
+MAY_IMPORT["view"] = {"analysis", *MAY_IMPORT["analysis"]}
+MAY_IMPORT["train"] = {"workloads", "data", "platforms", "record"}
+MAY_IMPORT["launch"] = {"train", *MAY_IMPORT["train"]}
+KERNEL = (*MAY_IMPORT, "cli", "api")
 MAY_IMPORT["api"] = set(MAY_IMPORT)
-MAY_IMPORT["cli"] = set(MAY_IMPORT)
+MAY_IMPORT["cli"] = set(MAY_IMPORT)  # the API included
+"""By room, the rooms below it; a feature may import all of them."""
+WITHOUT_TORCH = ("record", "analysis", "view")
 FACTS = ("all_facts", "facts", "facts_of", "names", "qualities", "quality_word", "title", "title_of")
 """What rooms without torch may ask of the workloads."""
 PLATFORM_FILES = {"trainmark.platforms.files", "trainmark.platforms.files.Peak"}
-WITHOUT_TORCH = ("spec", "store", "analysis", "published", "report")
+MAX_RUN_FILES = 130
 
 
 @cache
@@ -46,7 +47,7 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def imports(path: Path) -> set[str]:
-    """Every module a file imports, at its top or inside a function."""
+    """Every module a file imports, at its top, inside a function or for its types."""
     found: set[str] = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -62,24 +63,142 @@ def files(room: str) -> list[Path]:
     return sorted((SOURCE / room).rglob("*.py")) or [SOURCE / f"{room}.py"]
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_a_room_imports_only_what_its_arrows_allow(room: str) -> None:
+def imported_features(path: Path) -> set[str]:
+    return {name.split(".")[2] for name in imports(path) if name.startswith("trainmark.features.")} & {
+        *features.names()
+    }
+
+
+@pytest.mark.parametrize("room", KERNEL)
+def test_a_kernel_room_imports_only_rooms_below_it_and_no_feature(room: str) -> None:
     assert files(room)
     for path in files(room):
         rooms = {name.split(".")[1] for name in imports(path) if name.startswith("trainmark.")} & set(MAY_IMPORT)
         assert rooms - {room} <= MAY_IMPORT[room], (
             f"{path.relative_to(SOURCE)} imports {rooms - {room} - MAY_IMPORT[room]}"
         )
+        assert not imported_features(path), f"{path.relative_to(SOURCE)} imports a feature"
 
 
-def test_the_modules_of_spec_import_each_other_in_one_direction_even_for_types() -> None:
-    graph = {
-        f"trainmark.spec.{path.stem}": {name for name in imports(path) if name.startswith("trainmark.spec.")}
-        for path in files("spec")
-    }
-    for module, names in graph.items():
-        graph[module] = (names & graph.keys()) - {module}
+@pytest.mark.parametrize("name", features.names())
+def test_a_feature_imports_another_only_where_it_declares_so(name: str) -> None:
+    declared = set(features.needs(name))
+    assert declared <= set(features.names())
+    used = {other for path in files(f"features/{name}") for other in imported_features(path)} - {name}
+    assert used == declared, f"features/{name}/__init__.py declares NEEDS = {sorted(declared)}, and imports {used}"
+
+
+def test_the_needs_of_features_have_no_cycle() -> None:
+    seen: dict[str, bool] = {}
+
+    def visit(name: str) -> None:
+        assert seen.get(name) is not False, f"{name} needs itself"
+        if name not in seen:
+            seen[name] = False
+            for other in features.needs(name):
+                visit(other)
+            seen[name] = True
+
+    for name in features.names():
+        visit(name)
+
+
+def test_no_modules_import_each_other_in_a_circle_even_for_types() -> None:
+    known = modules()
+    graph = {name: (imports(path) & known.keys()) - {name, "trainmark"} for name, path in known.items()}
+    for name in graph:  # a package is imported by naming what lies in it
+        graph[name] = {other for other in graph[name] if not name.startswith(f"{other}.")}
     list(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = ["trainmark", *path.relative_to(SOURCE).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def run_closure(start: Iterable[str]) -> set[str]:
+    """Every module that these reach by imports of any kind, but for those made for types alone."""
+    known, found, todo = modules(), set[str](), list(start)
+    while todo:
+        name = todo.pop()
+        if name in found or name not in known:
+            continue
+        found.add(name)
+        todo += runtime_imports(known[name])
+        todo.append(name.rpartition(".")[0])
+    return found
+
+
+def runtime_imports(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+
+    class WithoutTypes(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if "TYPE_CHECKING" in ast.dump(node.test) else self.generic_visit(node)
+
+    found: set[str] = set()
+    for node in ast.walk(WithoutTypes().visit(tree)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+RUN = (
+    *("trainmark.__main__", "trainmark.cli.main", "trainmark.cli.run", "trainmark.train.worker"),
+    *("trainmark.launch.sampler", "trainmark.workloads.resnet50.workload", "trainmark.workloads.resnet50.facts"),
+    *("trainmark.data.imagenet.facts", "trainmark.data.imagenet.make"),
+)
+"""Where the processes of `trainmark run resnet50 --recipe smoke` begin, and what they find by its name."""
+
+
+def test_a_run_passes_few_files() -> None:
+    found = run_closure(RUN)
+    print(f"trainmark run resnet50 --recipe smoke passes {len(found)} files")
+    assert len(found) <= MAX_RUN_FILES, sorted(found)
+    assert not any(name.startswith("trainmark.features.") for name in found)
+
+
+def without(folder: Path, removed: Iterable[str]) -> Path:
+    """A copy of the source without these features."""
+    copy = folder / "src" / "trainmark"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in removed:
+        shutil.rmtree(copy / "features" / name)
+    return copy
+
+
+def dependents(name: str) -> set[str]:
+    """A feature, and those that cannot be without it."""
+    found = {name}
+    while more := {other for other in features.names() if found & set(features.needs(other))} - found:
+        found |= more
+    return found
+
+
+IMPORT_ALL = """
+import importlib, pathlib, sys
+source = pathlib.Path(sys.argv[1])
+for path in sorted((source / "trainmark").rglob("*.py")):
+    if path.stem != "__main__":
+        name = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+        importlib.import_module(name)
+from trainmark.cli.main import main
+sys.exit(main(["--version"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", features.names())
+def test_without_a_feature_all_the_rest_imports(name: str, tmp_path: Path) -> None:
+    copy = without(tmp_path, dependents(name))
+    code = [sys.executable, "-c", IMPORT_ALL, str(copy.parent)]
+    ran = subprocess.run(code, env={"PYTHONPATH": str(copy.parent)}, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)
@@ -102,7 +221,7 @@ def test_the_facts_of_all_workloads_and_cards_need_no_torch() -> None:
 
 def test_every_folder_and_module_is_a_known_room() -> None:
     found = {path.stem for path in SOURCE.iterdir() if path.name not in ("__pycache__", "py.typed")}
-    assert found - {"__init__", "__main__", "locale"} == set(MAY_IMPORT)
+    assert found - {"__init__", "__main__", "locale", "features"} == set(KERNEL)
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)
@@ -218,7 +337,7 @@ def house_names(room: str) -> list[str]:
     return sorted(path.parent.name for path in (SOURCE / room).glob("*/facts.py"))
 
 
-OWN = {word: room for room in ("workloads", "datasets") for word in house_names(room)}
+OWN = {word: room for room in ("workloads", "data") for word in house_names(room)}
 EXAMPLES = re.compile(r"^  +trainmark .*(\n      .*)*$", re.MULTILINE)
 """Lines of help texts that show how a command is typed."""
 SHARED_BY_IMAGES = {"vision.py", "vision_facts.py", "vision_sample.py"}
@@ -234,12 +353,13 @@ def test_no_room_names_a_workload_or_a_data_set_that_is_not_its_own(word: str) -
     named = re.compile(rf"\b{OWN[word]}\.{word}\b" if word in ORDINARY else rf"\b{word}\b")
     for path in SOURCE.rglob("*.py"):
         inside = path.relative_to(SOURCE)
-        own = inside.parts[0] in ("workloads", "datasets") and len(inside.parts) > 2
-        shared = OWN[word] == "datasets" and inside.parts[0] == "workloads" and path.name in SHARED_BY_IMAGES
+        own = inside.parts[0] in ("workloads", "data") and len(inside.parts) > 2
+        shared = OWN[word] == "data" and inside.parts[0] == "workloads" and path.name in SHARED_BY_IMAGES
         if own or shared:
             continue
         text = path.read_text(encoding="utf-8")
-        found = named.search(EXAMPLES.sub("", text) if inside.parts[0] == "cli" else text)
+        is_command = inside.parts[0] == "cli" or path.name.endswith("command.py")
+        found = named.search(EXAMPLES.sub("", text) if is_command else text)
         assert not found, f"{inside} names {word}: ask for what it wants to know as a fact"
 
 

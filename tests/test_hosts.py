@@ -104,7 +104,12 @@ def test_whatever_runs_on_a_host_ends_with_it_and_its_files_go() -> None:
 
 
 def test_hosts_go_even_if_whoever_made_them_is_killed() -> None:
-    code = "import hosts\nwith hosts.Hosts(1) as one: print(one[0]._holder.pid, one.folder, flush=True); input()"
+    code = """
+from support.hosts import Hosts
+with Hosts(1) as one:
+    print(one[0]._holder.pid, one.folder, flush=True)
+    input()
+"""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     maker = subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -180,7 +185,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 START = """
 import json, pathlib, sys
 from trainmark.launch import ssh_run
-from trainmark.spec import site
+from trainmark.record import site
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.topology import Topology
 hosts, store = sys.argv[1:]

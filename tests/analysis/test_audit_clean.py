@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.audit.clean_records import EVERY_KIND, OUTSIDE
+from support.clean_records import EVERY_KIND, OUTSIDE
 
 from trainmark.analysis.audit_events import audit_logs
 from trainmark.analysis.audit_record import audit_document, audit_record

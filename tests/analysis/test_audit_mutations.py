@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.audit.clean_records import EVERY_KIND
+from support.clean_records import EVERY_KIND
 
 from trainmark.analysis.audit_record import CHECKS, EventCase
 from trainmark.record.audit import DAMAGED, look

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.audit.clean_records import CUT_OFF, ON_A_CARD, PIXELS, QUICK, SPEAKING, TWO_RANKS
+from support.clean_records import CUT_OFF, ON_A_CARD, PIXELS, QUICK, SPEAKING, TWO_RANKS
 
 from trainmark.analysis.audit_events import audit_log, audit_logs
 from trainmark.analysis.audit_record import audit_document, audit_record

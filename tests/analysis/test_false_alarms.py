@@ -27,7 +27,7 @@ from trainmark.train.schedule import Position
 
 
 def the_benchmark() -> Any:
-    path = Path(__file__).parents[3] / "bench" / "false_alarms.py"
+    path = Path(__file__).parents[2] / "bench" / "false_alarms.py"
     spec = importlib.util.spec_from_file_location("false_alarms", path)
     assert spec is not None
     assert spec.loader is not None

@@ -154,7 +154,7 @@ def test_what_went_missing_since_is_written_again(archives: Archives, tmp_path: 
 KILLED = """
 import os, sys
 from pathlib import Path
-from trainmark.spec import archives
+from trainmark.record import archives
 from trainmark.data.imagenet.prepare import ArchiveSet, prepare
 
 train, val, out, labels, renames = sys.argv[1:]

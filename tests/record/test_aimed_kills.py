@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from store.test_gather import Folder
+from record.test_gather import Folder
 from support.aimed_kills import every_kill
 from support.records import make_plan, make_record, renamed
 

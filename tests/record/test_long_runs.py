@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analysis.audit.clean_records import CUT_OFF, EVERY_KIND, TWO_RANKS, Run
-from store.test_gather import Folder
+from record.test_gather import Folder
+from support.clean_records import CUT_OFF, EVERY_KIND, TWO_RANKS, Run
 from support.records import make_plan
 
 from trainmark.analysis.audit_record import audit_document

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.audit.clean_records import EVERY_KIND
+from support.clean_records import EVERY_KIND
 from support.records import make_record
 
 from trainmark.analysis.audit_record import audit_record

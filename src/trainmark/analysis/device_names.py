@@ -154,7 +154,7 @@ def short_device(name: str) -> str:
 
 
 def _maker_table() -> list[dict[str, str]]:
-    text = files("trainmark.published").joinpath("makers.csv").read_text(encoding="utf-8")
+    text = files("trainmark.analysis").joinpath("makers.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -39,5 +39,5 @@ def _row(entry: Mapping[str, str], sources: Mapping[str, Source], findings: Sequ
 
 
 def _table(file: str) -> list[dict[str, str]]:
-    text = files("trainmark.published").joinpath(file).read_text(encoding="utf-8")
+    text = files("trainmark.analysis").joinpath(file).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

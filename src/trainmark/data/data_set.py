@@ -76,4 +76,4 @@ class DataSet:
         return found
 
     def _module(self, word: str) -> Any:
-        return import_module(f"trainmark.datasets.{self.name}.{word}")
+        return import_module(f"trainmark.data.{self.name}.{word}")

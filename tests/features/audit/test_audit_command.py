@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.audit.clean_records import QUICK, TWO_RANKS
 from conftest import Cli
-from published.mlperf_logs import write_result
+from support.clean_records import QUICK, TWO_RANKS
+from support.mlperf_logs import write_result
 from support.records import make_record
 
 from trainmark.cli.main import main

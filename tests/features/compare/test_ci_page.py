@@ -11,7 +11,7 @@ import pytest
 
 from trainmark.cli.main import parser
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ from trainmark.features.fleet.hosts import HostRuns, by_host
 from trainmark.features.fleet.verdict import Fleet, find_proofs, judge, to_json
 from trainmark.features.verify import verdict as verification
 from trainmark.record.errors import UsageError
-from trainmark.record.links import pairs_summary
+from trainmark.record.format import pairs_summary
 from trainmark.record.record import Doubt, Record
 from trainmark.record.site import Expected
 from trainmark.record.tournament import all_rounds, disjoint, rounds, usual_rounds

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from analysis.made_clusters import Cluster
+from support.made_clusters import Cluster
 from support.records import make_record
 
 from trainmark.cli.main import main

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 import pytest
-from analysis.made_clusters import Cluster
+from support.made_clusters import Cluster
 
 from trainmark.features.forecast import inputs, rates
 from trainmark.features.forecast.exchange import ExchangeModel, fit_exchange

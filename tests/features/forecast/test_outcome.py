@@ -10,11 +10,9 @@ from support.records import make_record
 
 from trainmark.cli.main import main
 from trainmark.features.forecast.outcome import outcome_of, outcomes
-from trainmark.record.language import speaker
 from trainmark.record.metrics import Quantity
 from trainmark.record.record import Record
 from trainmark.record.store import Store
-from trainmark.view import facts
 
 
 def run(topology: str, p_core: float, day: int, **changes: Any) -> Record:
@@ -39,9 +37,6 @@ def test_an_outcome_lies_inside_the_range_below_or_above_it(p_core: float, place
     assert found is not None
     assert found.place == place
     assert [str(size) for size in found.known] == ["1x1", "1x8"]
-    section = facts.outcome(found, speaker("en"))
-    assert section is not None
-    assert place in section.rows[0]
 
 
 def test_only_runs_of_before_that_differ_in_nothing_else_are_asked() -> None:

@@ -10,8 +10,9 @@ from support import mlperf_logs
 from support.mlperf_logs import at, entries, write_log, write_result
 
 from trainmark.features.mlperf import benchmarks, convergence, log as run_log, power, score
+from trainmark.features.mlperf.audit_source import recognises
 from trainmark.features.mlperf.folder import result_folders
-from trainmark.features.published.found import found_pages, is_mlperf
+from trainmark.features.published.found import found_pages
 from trainmark.record.errors import UsageError
 from trainmark.record.published_row import PublishedRow
 
@@ -79,7 +80,7 @@ def test_a_log_of_very_many_lines_leaves_little_behind(tmp_path: Path) -> None:
 def test_a_log_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "result_0.txt"
     path.write_bytes(content)
-    assert not is_mlperf(path)
+    assert not recognises(path)
     with pytest.raises(UsageError, match="holds no line of MLPerf's logger"):
         run_log.read(path)
 

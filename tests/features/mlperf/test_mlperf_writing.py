@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from analysis.audit.clean_records import Run, pictures
 from conftest import Cli
+from support.clean_records import Run, pictures
 
 from trainmark.features.mlperf import package, write
 from trainmark.features.mlperf.audit_result import audits

@@ -379,7 +379,7 @@ def test_what_is_known_of_a_training_is_what_is_trained(name: str) -> None:
 
 def test_the_page_about_audits_shows_what_is_printed() -> None:
     audits = [Audit(title=page.title, checks=audit_page(page)) for page in by_source(library.rows())]
-    shown = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    shown = (Path(__file__).parents[3] / "docs" / "audit.md").read_text(encoding="utf-8")
     assert render(audits, width=110) in shown, "paste what 'COLUMNS=110 trainmark audit published' prints"
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.site_folders import imported_page, many_rows
 from support import shown
 from support.fleets import TWO_SLOW, fleet_records, pair_links
 from support.records import make_record, renamed
+from support.site_folders import imported_page, many_rows
 
 from trainmark.analysis import published_library as library
 from trainmark.features.fleet import links as fleet_links, page as fleet_page

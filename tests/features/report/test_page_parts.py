@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,10 @@ from trainmark.record.language import speaker
 from trainmark.record.published_row import Source
 from trainmark.record.record import Evaluation, Quality
 from trainmark.record.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
-from trainmark.view import breakdown, chart
+from trainmark.view import breakdown, chart, frame
 from trainmark.view.element import Markup, el, joined
 
-PACKAGE = Path(str(files("trainmark.features.report")))
+PACKAGE = Path(frame.__file__).parent
 SAY = speaker("en")
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.audit.clean_records import EVERY_KIND
 from hypothesis import assume, given, settings, strategies as st
+from support.clean_records import EVERY_KIND
 from support.records import a_vocoder_record, make_record, make_timeline, typed
 
 from trainmark.features.report import command as report

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 from support.records import a_vocoder_record, make_record, renamed
-from trainmark.features.report.page import leave_page
 
 from trainmark.cli import run as run_command
 from trainmark.features.report import command as report
+from trainmark.features.report.run_page import leave_page
 from trainmark.launch.session import Result
 from trainmark.record.artifact import Artifact
 from trainmark.record.errors import NotReadyError, UsageError

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from analysis.audit.clean_records import QUICK
+from support.clean_records import QUICK
 
 from trainmark.view.publish import publishable
 
-PAGE = Path(__file__).parents[2] / "docs" / "leaderboard.md"
+PAGE = Path(__file__).parents[3] / "docs" / "leaderboard.md"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("git") is None, reason="no git on this machine")]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from conftest import Cli
-from published.mlperf_logs import write_result
-from report.site_folders import imported_page, many_rows
+from support.mlperf_logs import write_result
 from support.records import make_record, renamed
+from support.site_folders import imported_page, many_rows
 
 from trainmark.analysis import published_library as library
 from trainmark.features.site import contents

@@ -10,7 +10,7 @@ from support.records import make_record, make_timeline
 
 from trainmark.features.forecast import cost
 from trainmark.features.forecast.rates import FORECAST, RateForecast
-from trainmark.features.mlperf import convergence, needed
+from trainmark.features.mlperf import convergence, samples_to_target as needed
 from trainmark.features.mlperf.benchmarks import benchmarks
 from trainmark.record.machine import CheckpointFacts
 from trainmark.record.price import Price

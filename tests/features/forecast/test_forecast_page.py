@@ -75,18 +75,16 @@ def test_several_trainings_have_a_chart_each_and_one_table() -> None:
 
 def test_a_report_of_several_topologies_goes_on_to_the_next_sizes() -> None:
     records = (run("1x1", 100.0), run("1x8", 780.0))
-    drawing = {"draw_forecast": forecast_page.draw_next_sizes}
-    text = document.render(ReportInputs(records=records, **drawing))
+    text = document.render(ReportInputs(records=records))
     assert text.count("<polygon") == 1
     assert "8x8" in text
-    assert "<polygon" not in document.render(ReportInputs(records=records[:1], **drawing))
-    assert "<polygon" not in document.render(ReportInputs(records=records))  # the page a run leaves
+    assert "<polygon" not in document.render(ReportInputs(records=records[:1]))
 
 
 def test_runs_that_carry_no_forecast_have_their_scaling_alone() -> None:
     noisy = Quantity(value=780.0, unit="images/s", interval=(500.0, 1200.0))
     records = (run("1x1", 100.0), make_record(run_id="noisy", plan={"topology": "1x8"}, metrics={"p_core": noisy}))
-    text = document.render(ReportInputs(records=records, draw_forecast=forecast_page.draw_next_sizes))
+    text = document.render(ReportInputs(records=records))
     assert "speed-up" in text
     assert "<polygon" not in text
 
