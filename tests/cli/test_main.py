@@ -192,7 +192,9 @@ def run(args): print(f"hello, {args.to}"); return 0
 def test_another_package_offers_a_command_by_its_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "greeting.py").write_text(OUTSIDE)
+    (tmp_path / "greeting").mkdir()
+    (tmp_path / "greeting" / "__init__.py").touch()
+    (tmp_path / "greeting" / "command.py").write_text(OUTSIDE)
     info = tmp_path / "greeting-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1\n")
@@ -204,4 +206,4 @@ def test_another_package_offers_a_command_by_its_entry_point(
     assert main(["greed"]) == 2
     entries.write_text("[trainmark.features]\ngreeting = gone\n")
     assert main(["greet"]) == 3
-    assert "feature greeting of gone cannot be loaded: No module named 'gone'" in capsys.readouterr().err
+    assert "feature gone cannot be loaded: No module named 'gone'" in capsys.readouterr().err

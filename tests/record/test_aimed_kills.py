@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from record.test_gather import Folder
 from support.aimed_kills import every_kill
 from support.records import make_plan, make_record, renamed
+from support.run_folders import Folder
 
-from trainmark.features.report.output import write
 from trainmark.record import gather, series
 from trainmark.record.record import Record
 from trainmark.record.store import Store, read_record
 from trainmark.train import checkpoint
+from trainmark.view.files import write
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from record.test_gather import Folder
 from support.clean_records import CUT_OFF, EVERY_KIND, TWO_RANKS, Run
 from support.records import make_plan
+from support.run_folders import Folder
 
 from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.comparison import Comparison, compare

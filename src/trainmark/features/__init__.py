@@ -39,7 +39,6 @@ def offers(kind: str) -> tuple[ModuleType, ...]:
     return (*ours, *(importlib.import_module(name) for name in theirs if find_spec(name)))
 
 
-@cache
 def outside_packages() -> tuple[str, ...]:
     from importlib.metadata import entry_points
 

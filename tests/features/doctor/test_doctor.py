@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from support.fleets import pair_links
 
 from trainmark.features.doctor import checks, command as doctor, screen as doctor_screen
-from trainmark.launch import cluster_env, coordinator, ssh_run, without_training
+from trainmark.launch import cluster_env, ssh_run, without_training
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.record import links
 from trainmark.record.checks import CheckResult
@@ -123,7 +123,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def leave(self) -> None:
             log.append("left")
 
-    monkeypatch.setattr(coordinator, "Coordinator", Launchers)
+    monkeypatch.setattr(without_training, "Coordinator", Launchers)
     return log
 
 
