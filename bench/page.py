@@ -23,11 +23,10 @@ from trainmark.analysis import published_library as library
 from trainmark.analysis.record_checks import check_record
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record.machine import DeviceInfo, Environment
+from trainmark.record.machine import DeviceInfo, Environment, Telemetry
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.record import Evaluation, Quality, Record
-from trainmark.record.telemetry import Telemetry
 from trainmark.record.timeline import RankTrace, Timeline
 
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => setTimeout(() => done(performance.now()), 0)))"

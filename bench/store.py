@@ -25,13 +25,12 @@ import figures
 import msgspec
 import numpy as np
 
-from trainmark.record.machine import DeviceInfo, Environment
+from trainmark.record.machine import DeviceInfo, Environment, Telemetry
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Deviation, Limits
 from trainmark.record.record import Doubt, Evaluation, Quality, Record
 from trainmark.record.store import Store
-from trainmark.record.telemetry import Telemetry
 from trainmark.record.timeline import RankTrace, Timeline
 
 KINDS = 24

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from support.hosts import Hosts, missing_shaper  # type: ignore[import-not-found]  # of the tests
 
 from trainmark.features.forecast import inputs, rates
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 WORKLOAD = Path(__file__).with_name("sleeping.py")
 

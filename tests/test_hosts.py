@@ -187,7 +187,7 @@ import json, pathlib, sys
 from trainmark.launch import ssh_run
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 hosts, store = sys.argv[1:]
 topology = Topology(nodes=hosts.count(",") + 1, devices_per_node=1)
 try:
@@ -215,7 +215,7 @@ HOLD = f"""\
 # a run that goes on until its input ends
 exec {sys.executable} -c '
 import signal
-from trainmark.launch.lifeline_stdin import end_with_stdin
+from trainmark.launch.signals import end_with_stdin
 end_with_stdin()
 print("held", flush=True)
 signal.pause()

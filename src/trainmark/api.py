@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
 from trainmark.record.errors import NotReadyError, SignalError, UsageError
+from trainmark.record.index import Wanted
 from trainmark.record.lookup import Subject, of_records
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record
-from trainmark.record.row import Wanted
 from trainmark.record.store import Store, default_folder, read_record
 from trainmark.view import NEWEST
 

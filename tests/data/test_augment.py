@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainmark.data.augment import OPERATIONS, Augmenter, Choice, choices, strength
+from trainmark.data.input_pool import OPERATIONS, Augmenter, Choice, choices, strength
 from trainmark.record.errors import UsageError
 
 Pixels = npt.NDArray[np.uint8]

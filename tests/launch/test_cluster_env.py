@@ -7,7 +7,7 @@ import pytest
 from trainmark.launch import cluster_env
 from trainmark.launch.clusters import slurm
 from trainmark.record.errors import NotReadyError
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 from trainmark.train.ranks import host_name
 
 NODES = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "8", "PET_MASTER_ADDR": "a"}

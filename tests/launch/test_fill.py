@@ -14,12 +14,10 @@ from hypothesis import given, strategies as st
 
 from trainmark import workloads
 from trainmark.launch import fill, planning
-from trainmark.launch.fill import Bounds, FillResult, Try, search
-from trainmark.launch.fill_trial import Trial
+from trainmark.launch.fill import Bounds, FillResult, Trial, Try, search
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.record.plan import Plan
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Plan, Topology
 
 GIB = 2**30
 

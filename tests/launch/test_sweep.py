@@ -16,10 +16,9 @@ from trainmark.cli.main import main
 from trainmark.launch import launcher, planning, session
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import UsageError, WorkloadError
-from trainmark.record.plan import Plan
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.record import Record
 from trainmark.record.store import Store
-from trainmark.record.topology import Topology
 
 
 class Machine:

@@ -10,14 +10,14 @@ from support.records import make_plan, make_record
 from trainmark.launch import preflight
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.record import cgroup, cores, doubts
+from trainmark.record import cores, doubts
 from trainmark.record.machine import CpuInfo, DeviceInfo, Environment
 
 
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(cgroup, "read", lambda root: cgroup.Allowance())
+    monkeypatch.setattr(cores, "read_cgroup", lambda root: cores.Allowance())
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_rank_takes_what_the_user_says_or_its_part_of_the_cores(
 def test_a_quota_of_the_control_group_is_kept_to(
     quota: float | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroup, "read", lambda root: cgroup.Allowance(cores=quota))
+    monkeypatch.setattr(cores, "read_cgroup", lambda root: cores.Allowance(cores=quota))
     assert cores.usable() == cores.threads(1, {}) == threads
     assert Platform(files.load("cpu")).device_count == threads
 

@@ -26,16 +26,16 @@ from trainmark.features.scaling import table as scaling_table
 from trainmark.features.watch import live_screen
 from trainmark.features.watch.command import Watched
 from trainmark.record import events, gather, series
-from trainmark.record.artifact import Artifact
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.event_files import EventWriter
+from trainmark.record.index import row_of
 from trainmark.record.links import AllReduce
 from trainmark.record.lookup import of_records
 from trainmark.record.machine import BatchTry, CpuInfo, DeviceInfo
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record, parse
-from trainmark.record.row import row_of
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE
+from trainmark.record.sample import Artifact
 from trainmark.record.store import Store, read_record
 from trainmark.view import FORMATS, compare_screen, table
 from trainmark.view.describe import describe

@@ -12,12 +12,12 @@ from support.records import make_plan
 from support.run_folders import MS, Folder
 
 from trainmark.record import events, gather
-from trainmark.record.artifact import Artifact
 from trainmark.record.errors import NotReadyError
 from trainmark.record.event_files import EventWriter
 from trainmark.record.machine import FlopsFacts
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
+from trainmark.record.sample import Artifact
 
 
 def values(record: Record) -> dict[str, float | None]:

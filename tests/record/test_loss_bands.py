@@ -11,7 +11,7 @@ from support.records import make_plan, make_record
 
 from trainmark import workloads
 from trainmark.cli.progress import ProgressLine
-from trainmark.record import loss_bands
+from trainmark.record import workload_facts
 from trainmark.record.language import speaker
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Deviation
@@ -30,18 +30,18 @@ def evaluation(step: int, value: float) -> Evaluation:
     return Evaluation(step=step, epoch=None, values={"val_loss": value}, samples=1024)
 
 
-def bands() -> tuple[loss_bands.LossBand, ...]:
+def bands() -> tuple[workload_facts.LossBand, ...]:
     known = workloads.facts("llama8b")
     assert known is not None
     return known.bands
 
 
 def test_the_band_is_that_of_the_batch_and_the_rate() -> None:
-    found = loss_bands.band_of(plan(), bands())
+    found = workload_facts.band_of(plan(), bands())
     assert found is not None
     assert found.global_batch == 32
-    assert loss_bands.band_of(plan(2, 4e-4), bands()) == bands()[0]
-    assert loss_bands.band_of(plan(2), bands()) is None
+    assert workload_facts.band_of(plan(2, 4e-4), bands()) == bands()[0]
+    assert workload_facts.band_of(plan(2), bands()) is None
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_the_band_is_that_of_the_batch_and_the_rate() -> None:
     ],
 )
 def test_a_run_of_another_recipe_is_held_to_none(change: dict[str, Any]) -> None:
-    assert loss_bands.band_of(plan(**change), bands()) is None
+    assert workload_facts.band_of(plan(**change), bands()) is None
 
 
 def test_what_does_not_change_learning_may_differ() -> None:
     differs = (Deviation(name="parallel", short="", reference="fsdp", actual="hsdp"),)
-    assert loss_bands.band_of(plan(deviations=differs), bands()) is not None
+    assert workload_facts.band_of(plan(deviations=differs), bands()) is not None
 
 
 def test_every_evaluation_at_a_point_is_judged() -> None:
     history = [evaluation(0, 11.8), evaluation(384, 5.6), evaluation(768, 4.6), evaluation(1536, 3.8)]
-    found = [*loss_bands.judged(bands()[1], history)]
+    found = [*workload_facts.judged(bands()[1], history)]
     assert [(one.samples, one.place) for one in found] == [
         (12_288, "in the band"),
         (24_576, "above the band"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.record.revision import revision
+from trainmark.launch.launcher import revision
 
 
 def git(folder: Path, *words: str) -> str:

@@ -16,8 +16,8 @@ from support.records import a_vocoder_record, make_plan, make_record, renamed
 
 from trainmark.record import store as store_module
 from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.index import Wanted
 from trainmark.record.record import Record
-from trainmark.record.row import Wanted
 from trainmark.record.store import Store, default_folder, read_record
 from trainmark.record.timeline import RankTrace, Timeline
 

@@ -12,11 +12,10 @@ from support.records import make_plan, make_record
 
 from trainmark.record import doubts, events, telemetry_summary as telemetry
 from trainmark.record.event_files import EventWriter
-from trainmark.record.machine import DeviceInfo, Environment, MachineFacts
+from trainmark.record.machine import DeviceInfo, Environment, MachineFacts, Sensed
 from trainmark.record.metrics import Measured, Quantity, measure
 from trainmark.record.rank_log import RankLog
 from trainmark.record.run_folder import RunFolder
-from trainmark.record.telemetry import Sensed
 
 S = 1_000_000_000
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.plan import DataChoice, Plan
+from trainmark.record.numbers import Target, telling_digits
+from trainmark.record.plan import DataChoice, Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Deviation, Limits
-from trainmark.record.target import Target, telling_digits
-from trainmark.record.topology import Topology
 
 PLAN = Plan(
     workload="resnet50",

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from support.records import make_record
-
 from trainmark.record.links import LinkLevel, fitted
 from trainmark.record.machine import Environment, ExchangeShape
 from trainmark.record.metrics import Quantity
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.timeline import RankTrace, Timeline
-from trainmark.record.topology import Topology
 
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 BATCH = 32

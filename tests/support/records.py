@@ -9,12 +9,11 @@ import msgspec
 
 from trainmark.record.doubt_text import doubt_text
 from trainmark.record.language import ENGLISH
-from trainmark.record.machine import Environment
+from trainmark.record.machine import Environment, Telemetry
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Deviation, Limits, Value
 from trainmark.record.record import Doubt, Evaluation, Quality, Record, unknown_fields
-from trainmark.record.telemetry import Telemetry
 from trainmark.record.timeline import RankTrace, Timeline
 
 REFERENCE: dict[str, Value] = {"batch_per_device": 256, "learning_rate": 0.8, "epochs": 100, "target": 75.5, "seed": 0}

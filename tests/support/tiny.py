@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.event_files import EventWriter
+from trainmark.record.numbers import Target
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
-from trainmark.record.target import Target
 from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank

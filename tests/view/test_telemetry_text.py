@@ -6,9 +6,9 @@ from typing import Any
 
 from support.records import make_record, make_timeline
 
+from trainmark.record.machine import Sensed
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.record import Record
-from trainmark.record.telemetry import Sensed
 from trainmark.view import describe, table
 
 

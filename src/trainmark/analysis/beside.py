@@ -9,9 +9,9 @@ from pathlib import Path
 from trainmark.analysis import imported_rows as imported, shipped
 from trainmark.analysis.peaks import flops_per_item
 from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 SAME_WITHIN = 0.1
 """Published counts of FLOPs are rounded, and differ in what small layers they leave out."""

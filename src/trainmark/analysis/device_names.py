@@ -14,8 +14,23 @@ from pathlib import PurePath
 
 from trainmark import workloads
 from trainmark.analysis import shipped
-from trainmark.analysis.spelling import key, tidy
+from trainmark.record import escape
 from trainmark.record.published_row import PREFIX, PublishedRow
+
+
+@lru_cache(maxsize=5000)
+def tidy(text: str) -> str:
+    """One spelling for what looks the same: no full-width letters, no doubled blanks, nothing a terminal obeys."""
+    if text.isascii() and text.isprintable():
+        return " ".join(text.split())
+    return " ".join(unicodedata.normalize("NFKC", escape.terminal(" ".join(text.split()))).split())
+
+
+@lru_cache(maxsize=5000)
+def key(text: str) -> str:
+    """By which words of tables are looked up: `e2e time`, `E2E_time` and `ｅ２ｅ－ｔｉｍｅ` are one."""
+    return re.sub(r"[\s_\-'\"`]", "", unicodedata.normalize("NFKC", text).casefold())
+
 
 UNKNOWN = "unknown"
 

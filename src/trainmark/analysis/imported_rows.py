@@ -15,8 +15,8 @@ import msgspec
 from trainmark.analysis import shipped
 from trainmark.analysis.device_names import UNKNOWN
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PREFIX, PublishedRow
-from trainmark.record.topology import Topology
 
 if TYPE_CHECKING:
     from trainmark.analysis.published_page import PublishedPage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trainmark.record.machine import Sensed
 from trainmark.record.metrics import Measured, measure_priced, withhold
 from trainmark.record.price import Price
 from trainmark.record.record import Record
-from trainmark.record.telemetry import Sensed
 
 
 def priced(record: Record, price: Price) -> Record:

@@ -15,11 +15,11 @@ from trainmark.record.audit import CannotCheckError, Check, check, doubtful, loo
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect
 from trainmark.record.metrics import THROUGHPUTS, Measured, measure, withhold
+from trainmark.record.numbers import reached
+from trainmark.record.plan import Topology
 from trainmark.record.precision import Precision, ran
 from trainmark.record.record import RECORD_SCHEMA, Record
 from trainmark.record.series import thinned
-from trainmark.record.target import reached
-from trainmark.record.topology import Topology
 
 FOLLOWING = (*THROUGHPUTS, "mfu")
 """Metrics that are computed again from the series of the record."""

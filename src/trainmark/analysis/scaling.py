@@ -13,8 +13,8 @@ from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
 from trainmark.record.intervals import around, half_width, of_repeats, too_noisy
 from trainmark.record.metrics import Quantity
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 FORMULA = "throughput(NxM) / (devices(NxM) / devices(base) x throughput(base))"
 

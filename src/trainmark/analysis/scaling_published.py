@@ -8,8 +8,8 @@ from typing import Any
 
 from trainmark.analysis.scaling import scaling_efficiency
 from trainmark.record.metrics import THROUGHPUTS, Quantity
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
-from trainmark.record.topology import Topology
 
 CONTRADICTION = 0.15
 """Waiting, evaluating and saving do not shrink with more devices: p_whole may not scale better by more than this.

@@ -13,12 +13,12 @@ from trainmark.cli.terminal import say, show
 from trainmark.record import escape, removal
 from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError, nearest
+from trainmark.record.index import instant, newest_first
 from trainmark.record.removal import Removable
-from trainmark.record.row import instant, newest_first
 from trainmark.record.store import Store, default_folder
 
 if TYPE_CHECKING:
-    from trainmark.record.row import StoreRow
+    from trainmark.record.index import StoreRow
 
 UNHEARD_S = 24 * 3600.0
 """A run of another machine without a record is taken to go on until its files have not changed for so long."""

@@ -8,7 +8,6 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from trainmark.cli import sweep
 from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
@@ -20,6 +19,26 @@ if TYPE_CHECKING:
     from trainmark.launch.session import Result
     from trainmark.record.record import Record
     from trainmark.record.store import Store
+from typing import TYPE_CHECKING
+
+from trainmark import features
+from trainmark.record.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.record.record import Record
+
+
+def show_sweep(records: Sequence[Record]) -> None:
+    """What each feature makes of runs of several topologies, or why it makes nothing of them."""
+    screen = console()
+    for feature in features.offers("after_sweep"):
+        try:
+            screen.file.write("\n" + feature.render(records, **look(screen)))
+        except UsageError as error:
+            say(f"no {feature.NAME}: {error}")
+
 
 NAME = "run"
 HELP = "Train workloads and record how fast, how well and how steadily."
@@ -57,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if result.leads:
         _show(result, session.store_of(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:
-            sweep.show(result.records)
+            show_sweep(result.records)
     return result.exit_code
 
 
@@ -66,7 +85,7 @@ def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False
     from trainmark.analysis.priced import priced
     from trainmark.analysis.stability import repeats_document
     from trainmark.record import site
-    from trainmark.view import describe, headline, table
+    from trainmark.view import headline, profile_facts, table
 
     # of a run that never made a step, what went wrong is all there is to say
     records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
@@ -80,7 +99,7 @@ def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False
         told = (*headline.sentences(records, rows_beside(records, store.folder)), *result.left_out)
         sys.stdout.write(table.render([priced(record, price) for record in records], sentences=told, **look(console())))
         for record in records:
-            sys.stdout.write(describe.describe_profile(record, **look(console())))
+            sys.stdout.write(profile_facts.describe_profile(record, **look(console())))
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from trainmark.launch import clusters
 from trainmark.record.errors import NotReadyError
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 
 if TYPE_CHECKING:
     from trainmark.launch.options import RunOptions

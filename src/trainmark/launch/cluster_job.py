@@ -12,8 +12,7 @@ from typing import Any
 from trainmark.launch.cluster_env import RenderedRun
 from trainmark.platforms import files
 from trainmark.record.errors import UsageError
-from trainmark.record.plan import Plan
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Plan, Topology
 
 LONGEST_NAME = 53
 """Kubernetes names pods NAME-node-0-0, in 63 letters at most."""

@@ -13,8 +13,8 @@ from trainmark.launch.workers import WorkerProcesses
 from trainmark.record import endings
 from trainmark.record.errors import HangError, TrainmarkError, WorkloadError, of_exit_code
 from trainmark.record.events import Failed
+from trainmark.record.plan import Topology
 from trainmark.record.rank_log import RankLog
-from trainmark.record.topology import Topology
 from trainmark.train.rendezvous_store import LostStoreError
 
 

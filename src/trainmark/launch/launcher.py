@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -36,17 +37,32 @@ from trainmark.record.errors import (
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import BatchFound, Event, FaultFound
 from trainmark.record.machine import FillSearch
-from trainmark.record.plan import Plan
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
-from trainmark.record.revision import revision
 from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
 from trainmark.record.store import Store
-from trainmark.record.topology import Topology
 from trainmark.record.whole_files import write_whole
 from trainmark.record.workload_facts import derive
 from trainmark.train.ranks import host_name
 from trainmark.train.rendezvous_store import LostStoreError
+
+LIMIT_S = 5.0
+SOURCE = Path(__file__).resolve().parents[3]
+"""Where a checkout has its pyproject.toml, if this is one."""
+
+
+def revision(source: Path = SOURCE) -> str | None:
+    """`3f2a91c0d4e5`, with `-dirty` where files were changed since; None for an installed package, or without git."""
+    if not (source / "pyproject.toml").is_file() or not (source / ".git").exists():
+        return None
+    words = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return said.stdout.strip() or None if said.returncode == 0 else None
+
 
 POLL_S = 0.1
 TERMINATE_LIMIT_S = 20.0

@@ -19,8 +19,7 @@ from trainmark.record.checks import CheckResult, Verdict
 from trainmark.record.errors import NotReadyError
 from trainmark.record.format import links_summary, pairs_summary
 from trainmark.record.links import AllReduce, PairLink
-from trainmark.record.plan import Plan
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Plan, Topology
 from trainmark.train.link_probe import BUDGET_S, SIZES_BYTES
 
 NAME = "links"

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypedDict
 
 from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError
-from trainmark.record.labels import check_note, parse_tags, tag_words
+from trainmark.record.lookup import check_note, parse_tags, tag_words
+from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.recipe import LARGEST
-from trainmark.record.topology import Topology
 
 BARE_BUDGET_S = 180.0
 """What a command that names neither workload nor length takes, however many workloads there are."""

@@ -12,7 +12,7 @@ from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
 from trainmark.record import site
 from trainmark.record.errors import NotReadyError, UsageError, nearest
-from trainmark.record.plan import NO_FOLDER, DataChoice, Plan
+from trainmark.record.plan import NO_FOLDER, DataChoice, Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import (
     AnyRecipe,
@@ -25,7 +25,6 @@ from trainmark.record.recipe import (
     with_settings,
 )
 from trainmark.record.store import Store, default_folder
-from trainmark.record.topology import Topology
 
 
 def plans(options: RunOptions) -> list[Plan]:

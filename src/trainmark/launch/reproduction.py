@@ -13,9 +13,8 @@ from trainmark.data import synthetic
 from trainmark.launch import planning
 from trainmark.platforms import files
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.plan import NO_FOLDER, Plan
+from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 
 def plan_again(

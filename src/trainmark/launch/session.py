@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainmark import workloads
-from trainmark.launch import cluster_env, fill, launcher, lifeline_stdin, planning, preflight, room, ssh_run, sweep
+from trainmark.launch import cluster_env, fill, launcher, planning, preflight, signals, ssh_run, sweep
 from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
@@ -21,12 +21,11 @@ from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
 from trainmark.record import site
 from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError, of_exit_code
-from trainmark.record.labels import parse_tags
-from trainmark.record.plan import Plan
+from trainmark.record.lookup import parse_tags
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.record import Record
 from trainmark.record.run_folder import read_plan
 from trainmark.record.store import Store, default_folder
-from trainmark.record.topology import Topology
 
 PAGE_S = 5.0
 """Of a budget, what is kept for the table and the page."""
@@ -155,7 +154,7 @@ class _Session:
             )
         if here.is_batch:
             cluster_env.start_tasks(here, topology, list(own_command or ()))
-        secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
+        secret = signals.end_with_stdin() if signals.is_wanted() else None
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:
             decided = self._fitting(decided)
@@ -260,7 +259,7 @@ class _Session:
         share_s = self._share_s(len(decided) * self._options.repeat)
         if share_s is None:
             return decided
-        lacks = [(plan, room.lacking(plan, share_s)) for plan in decided]
+        lacks = [(plan, preflight.lacking(plan, share_s)) for plan in decided]
         self._left_out = [sentence for _, sentence in lacks if sentence]
         if fitting := [plan for plan, sentence in lacks if not sentence]:
             for sentence in self._left_out:
@@ -302,7 +301,7 @@ class _Session:
         result = Result(records=(outcome.record,), error=error, complaints=complaints)
         if coordinator:
             coordinator.finish(result.exit_code)
-        if lifeline_stdin.is_wanted():
+        if signals.is_wanted():
             self._say(f"{ssh_run.FOLDER}{outcome.folder}")
         return result
 

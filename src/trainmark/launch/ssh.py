@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, AnyStr
 
-from trainmark.launch import lifeline_stdin
+from trainmark.launch import signals
 from trainmark.launch.cluster_env import PORT
 from trainmark.record.archives import ArchiveLimits, Destination, tar_members
 from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import Topology
 from trainmark.record.site import Remote, Site
-from trainmark.record.topology import Topology
 from trainmark.record.whole_files import whole_folder
 
 ARRIVED = "trainmark arrived"
@@ -112,7 +112,7 @@ def remote_command(argv: Sequence[str], node: int, topology: Topology, leader_ad
         "PET_NPROC_PER_NODE": topology.devices_per_node,
         "PET_MASTER_ADDR": leader_address,
         "PET_MASTER_PORT": site.network.port or PORT,
-        lifeline_stdin.VARIABLE: 1,
+        signals.VARIABLE: 1,
     }
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
     spoken = shlex.join(["-m", "trainmark", *_argv_over_there(argv), "--json"])

@@ -24,10 +24,10 @@ from trainmark.launch.signals import catching_signals
 from trainmark.launch.ssh import Host
 from trainmark.record import gather
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError, of_exit_code
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.site import Remote, Site
 from trainmark.record.store import Store
-from trainmark.record.topology import Topology
 
 FOLDER = "trainmark: run folder "
 """Begins the line on stderr by which the first host says where its run folder is."""

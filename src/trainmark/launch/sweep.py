@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 
 import trainmark
 from trainmark.launch import fill, planning
+from trainmark.launch.launcher import revision
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import UsageError
-from trainmark.record.plan import Plan
-from trainmark.record.revision import revision
-from trainmark.record.row import StoreRow
+from trainmark.record.index import StoreRow
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.store import Store
-from trainmark.record.topology import Topology
 from trainmark.train.ranks import host_name
 
 _ASKED = 6

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from trainmark.launch import cluster_env, lifeline_stdin
+from trainmark.launch import cluster_env, signals
 from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.launcher import Outcome, execute, new_folder
 from trainmark.launch.signals import catching_signals
@@ -18,9 +18,8 @@ from trainmark.launch.workers import WorkerTask
 from trainmark.record import endings, site
 from trainmark.record.errors import SignalError
 from trainmark.record.links import AllReduce, PairLink
-from trainmark.record.plan import Plan
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.run_folder import RunFolder
-from trainmark.record.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ def join_launchers(
     here = cluster_env.find(topology, os.environ, port or network.port)
     if here.is_batch:
         cluster_env.start_tasks(here, topology, list(own_command))
-    secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
+    secret = signals.end_with_stdin() if signals.is_wanted() else None
     if here.launchers == 1:
         yield None
         return

@@ -23,9 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainmark.platforms.cpu_emulation import RoundedFactors, WideArithmetic
-from trainmark.platforms.platform import Device, Platform
+from trainmark.platforms.platform import Device, EventMarks, Platform
 from trainmark.platforms.standin import Flip, Script
-from trainmark.platforms.timestamps import EventMarks
 from trainmark.record.precision import Precision
 
 NAME = "Stand-in (not a device)"

@@ -3,10 +3,77 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
-from trainmark.record import cgroup
+_NO_LIMIT_BYTES = 1 << 60
+"""Version 1 writes a number near this where there is no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowance:
+    """None where nothing is limited, or nothing is known."""
+
+    cores: float | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+
+
+def read_cgroup(root: Path) -> Allowance:
+    """The narrowest limit on the way from the process's own group to the top; `root` is where /proc and /sys are."""
+    memory = [*_numbers(root, "memory", "memory.max"), *_numbers(root, "memory", "memory.limit_in_bytes")]
+    return Allowance(
+        cores=min(_quotas(root), default=None),
+        memory_bytes=min((size for size in memory if size < _NO_LIMIT_BYTES), default=None),
+        processes=min(_numbers(root, "pids", "pids.max"), default=None),
+    )
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    for folder in _folders(root, "cpu"):
+        words = _words(folder / "cpu.max")
+        if not words:
+            words = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            yield int(words[0]) / int(words[1])
+
+
+def _numbers(root: Path, controller: str, name: str) -> Iterator[int]:
+    for folder in _folders(root, controller):
+        words = _words(folder / name)
+        if words and words[0].isdigit():
+            yield int(words[0])
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """Where the limits of a controller stand, from the process's own group upwards."""
+    mounted = root / "sys/fs/cgroup"
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = ["0::/"]  # a container shows its own group at the top
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        tops = [mounted / controllers, mounted / controller] if controllers else [mounted, mounted / "unified"]
+        top = next((folder for folder in tops if folder.is_dir()), None)
+        if top is None:
+            continue
+        # a group of another namespace is written with dots, and one of the host's may not be shown here
+        own = PurePosixPath(*(part for part in PurePosixPath(path).parts if part not in ("/", "..")))
+        for folder in (own, *own.parents):
+            if (top / folder).is_dir():
+                yield top / folder
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+
 
 FOREIGN_LOAD = 0.10
 """Share of the machine that others may use before it is worth a word."""
@@ -17,7 +84,7 @@ MOST_RANKS_A_CORE = 4
 def usable(root: Path = Path("/")) -> int:
     """Whole cores, by the scheduler's affinity and by the quota of the control group, of version 1 or 2."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return within_quota(allowed, cgroup.read(root).cores)
+    return within_quota(allowed, read_cgroup(root).cores)
 
 
 def within_quota(cores: int, quota: float | None) -> int:

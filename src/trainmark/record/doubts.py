@@ -14,15 +14,13 @@ from trainmark.record.events import Resumed
 from trainmark.record.format import number
 from trainmark.record.intervals import TOO_NOISY
 from trainmark.record.language import ENGLISH
-from trainmark.record.machine import Environment
+from trainmark.record.machine import Environment, MachineTelemetry, Telemetry
 from trainmark.record.metrics import Quantity
-from trainmark.record.plan import Plan
+from trainmark.record.numbers import telling_digits
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import said_of_inside, said_of_products
 from trainmark.record.record import Doubt, Quality, Restart, Status
-from trainmark.record.target import telling_digits
-from trainmark.record.telemetry import MachineTelemetry, Telemetry
 from trainmark.record.timeline import Timeline
-from trainmark.record.topology import Topology
 from trainmark.record.workload_facts import QualityFacts
 
 RANK_SKEW = 0.05

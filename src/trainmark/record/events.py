@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from trainmark.record.artifact import Artifact
 from trainmark.record.links import AllReduce, LinkLevel, PairLink
 from trainmark.record.machine import (
     ExchangeShape,
@@ -23,6 +22,7 @@ from trainmark.record.machine import (
     StepProfile,
 )
 from trainmark.record.numbers import Count, Finite, Whole
+from trainmark.record.sample import Artifact
 from trainmark.record.verify import BitDifference, Operators
 
 

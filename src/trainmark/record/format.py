@@ -11,8 +11,7 @@ from trainmark.record import endings
 from trainmark.record.intervals import Bounds, share, too_noisy
 from trainmark.record.language import ENGLISH, Say
 from trainmark.record.links import AllReduce, PairLink, best_pairs, size
-from trainmark.record.numbers import number as number
-from trainmark.record.target import telling_digits
+from trainmark.record.numbers import number as number, telling_digits
 
 if TYPE_CHECKING:
     from trainmark.record.record import Quality, Record

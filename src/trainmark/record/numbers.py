@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from msgspec import Meta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    name: str
+    """The published word: `acc1`, `val_loss`."""
+    unit: str
+    better: Literal["higher", "lower"]
+
+    def reached(self, value: float, goal: float) -> bool:
+        return reached(value, goal, self.better)
+
+
+def reached(value: float, goal: float, better: str) -> bool:
+    return value >= goal if better == "higher" else value <= goal
+
+
+def telling_digits(value: float, goal: float, better: str, least: int = 4) -> int:
+    """As many digits as keep a value just short of the target from being rounded onto it."""
+    for digits in range(least, 9):
+        if reached(float(f"{value:.{digits}g}"), goal, better) == reached(value, goal, better):
+            break
+    return digits
+
 
 Finite = Annotated[float, Meta(ge=-1e100, le=1e100)]
 """NaN and infinity lie outside too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -16,7 +17,27 @@ import msgspec
 from trainmark.record.errors import UsageError, misfit
 from trainmark.record.numbers import Count, Finite, Whole
 from trainmark.record.recipe import Deviation, Limits, Value
-from trainmark.record.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Topology:
+    nodes: int
+    devices_per_node: int
+
+    @classmethod
+    def parse(cls, text: str) -> Topology:
+        match = re.fullmatch(r"([1-9][0-9]{0,5})[xX×*]([1-9][0-9]{0,5})", text.strip())
+        if not match:
+            raise UsageError(f"topology {text!r} is not NODESxDEVICES; try '1x8'")
+        return cls(nodes=int(match[1]), devices_per_node=int(match[2]))
+
+    @property
+    def devices(self) -> int:
+        return self.nodes * self.devices_per_node
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.devices_per_node}"
+
 
 PLAN_SCHEMA = 1
 NO_FOLDER = ""

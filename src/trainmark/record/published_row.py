@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmark.record.errors import UsageError
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 
 PREFIX = "published:"
 """Begins the name of every published row, so that no run can be taken for one."""

@@ -8,7 +8,6 @@ from itertools import pairwise
 from statistics import median
 
 from trainmark.record import events
-from trainmark.record.artifact import Artifact
 from trainmark.record.events import AnyEvent, Unknown
 from trainmark.record.links import AllReduce, LinkLevel, PairLink
 from trainmark.record.machine import (
@@ -22,6 +21,7 @@ from trainmark.record.machine import (
     StepProfile,
 )
 from trainmark.record.record import Restart
+from trainmark.record.sample import Artifact
 from trainmark.record.timeline import RankTrace
 
 RECENT_STEPS = 4096

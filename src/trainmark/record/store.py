@@ -16,8 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
-from trainmark.record.index import IndexEntry, StoreIndex, ask, delete
-from trainmark.record.row import StoreRow, Wanted, folder_row, newest_first, row_of
+from trainmark.record.index import (
+    IndexEntry,
+    StoreIndex,
+    StoreRow,
+    Wanted,
+    ask,
+    delete,
+    folder_row,
+    newest_first,
+    row_of,
+)
 from trainmark.record.whole_files import UNFINISHED, write_once, write_whole
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time

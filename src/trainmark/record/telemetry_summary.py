@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmark.record.events import AnyEvent, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable, Unknown
+from trainmark.record.machine import DeviceTelemetry, MachineTelemetry, Sensed, Series, Telemetry
 from trainmark.record.run_folder import RunFolder
-from trainmark.record.telemetry import DeviceTelemetry, MachineTelemetry, Sensed, Series, Telemetry
 
 MOST_POINTS = 1000
 """A series longer than this is kept as means of equally many neighbours."""

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from trainmark.record.compare_numbers import Sums
 from trainmark.record.numbers import Finite, Whole
+from trainmark.record.precision import Sums
 
 SCHEMA = 1
 NUMBERS_FILE = "numbers.json"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from trainmark.platforms.timestamps import HostMarks, Marks
+from trainmark.platforms.platform import HostMarks, Marks
 
 MOST_STEPS_IN_FLIGHT = 4
 """How far the host may run ahead of the device: enough to hide the host, little enough to bound memory."""

@@ -15,8 +15,7 @@ from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.event_files import EventWriter
 from trainmark.record.links import AllReduce, PairLink, best_pairs, cables
-from trainmark.record.plan import Plan
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.tournament import Pairs, disjoint, rounds
 from trainmark.train import link_probe, setup
 from trainmark.train.collectives import Collectives, RankGroup

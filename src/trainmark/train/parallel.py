@@ -15,8 +15,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmark.platforms.platform import Device
-from trainmark.platforms.timestamps import Marks
+from trainmark.platforms.platform import Device, Marks
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import ExchangeShape
 from trainmark.workloads.pieces import Piece

@@ -22,17 +22,15 @@ from torch import Tensor, nn
 from trainmark.platforms import files
 from trainmark.platforms.device_errors import first_line
 from trainmark.platforms.platform import Device, Platform
-from trainmark.record.compare_numbers import FLOOR, judge, relative
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import Alive, StepCompared
 from trainmark.record.machine import StepCheck
-from trainmark.record.precision import PRECISIONS, Precision, rounding
+from trainmark.record.precision import FLOOR, PRECISIONS, Precision, judge, relative, rounding
 from trainmark.record.recipe import Recipe
 from trainmark.train import loop, meta_model
-from trainmark.train.step_modes import Rounding, fixed_random
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import move_to_device
-from trainmark.train.walker import Walker
+from trainmark.train.walker import Rounding, Walker, fixed_random
 from trainmark.workloads.workload import DataSource, Workload
 
 SAMPLES = 2

@@ -14,7 +14,7 @@ from trainmark.record.language import _
 from trainmark.record.sample import documents
 from trainmark.view import facts, profile_facts
 from trainmark.view.breakdown import MOST_RANKS, evaluations, rank_times, rate_word, time_steps, time_word
-from trainmark.view.facts import FactSection
+from trainmark.view.sections import FactSection, draw_section
 from trainmark.view.terminal import TerminalWriter
 from trainmark.workloads import quality_word
 
@@ -62,13 +62,6 @@ def describe(
     writer.put("", _("What a word means: trainmark explain p_core"))
     if path is not None:
         writer.put_unbroken(_("Record: {path}").format(path=path))
-    return writer.drawn()
-
-
-def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
-    """Where a step's time goes, alone; empty where no step was looked at."""
-    writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    draw_section(writer, profile_facts.profile(record, _))
     return writer.drawn()
 
 
@@ -279,16 +272,3 @@ def _draw_doubts(writer: TerminalWriter, record: Record) -> None:
     writer.put_title(_("Doubts"), "" if record.doubts else _("none"))
     if record.doubts:
         writer.put(writer.numbered(translate_doubt(doubt, _) for doubt in record.doubts), indent=2)
-
-
-def draw_section(writer: TerminalWriter, section: FactSection | None, *, indent: int = 2) -> None:
-    """Title, sentence, named values and table, of what there is of them."""
-    if section is None:
-        return
-    writer.put_title(section.title, section.remark)
-    if section.sentence:
-        writer.put(section.sentence, "", indent=indent)
-    if section.facts:
-        writer.put_pairs([(fact.name, fact.value) for fact in section.facts], indent=indent)
-    if section.rows:
-        writer.put(writer.grid(section.heads, section.rows, section.left), indent=indent)

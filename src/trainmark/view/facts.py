@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainmark import workloads
-from trainmark.record import links, loss_bands, metrics as definitions
+from trainmark.record import links, metrics as definitions, workload_facts
 from trainmark.record.format import NOTHING, links_summary, number, plus_minus
-from trainmark.record.labels import tag_words
 from trainmark.record.language import Say
 from trainmark.record.links import AllReduce, PairLink
-from trainmark.record.machine import FlopsFacts, PrecisionProof, StepCheck
+from trainmark.record.lookup import tag_words
+from trainmark.record.machine import FlopsFacts, MachineTelemetry, PrecisionProof, Series, StepCheck
 from trainmark.record.metrics import METRICS
+from trainmark.record.plan import Topology
 from trainmark.record.precision import said_of_inside, said_of_products
 from trainmark.record.record import Record, translate_coverage
-from trainmark.record.telemetry import MachineTelemetry, Series
-from trainmark.record.topology import Topology
+from trainmark.view.sections import FactSection, RecordFact
 
 MOST_DEVICES = 8
 """Whose curves are drawn of one machine."""
@@ -25,27 +25,6 @@ MOST_FILES = 10
 _GIB = 2.0**30
 _OWN_SECTIONS = ("link", "link_levels", "exchange", "checkpoint", "precision", "fill", "profile")
 """Of the environment: they are told apart from the rest."""
-
-
-class RecordFact(NamedTuple):
-    name: str
-    value: str
-    local: bool = False
-    """Says where something lies on this machine: for its owner's terminal, not for a page that may be handed on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FactSection:
-    title: str
-    remark: str = ""
-    """Beside the title."""
-    sentence: str = ""
-    facts: Sequence[RecordFact] = ()
-    heads: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    """A table below the facts."""
-    left: frozenset[int] = frozenset()
-    """Columns of the table that hold words; numbers stand at the right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,8 +273,8 @@ def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:
 def bands(record: Record, say: Say) -> FactSection | None:
     """Each evaluation beside the public runs of the same recipe; None where there are none, or it is another."""
     known = workloads.facts_of(record)
-    band = loss_bands.band_of(record.plan, known.bands) if known else None
-    found = [*loss_bands.judged(band, record.quality.history)] if band else []
+    band = workload_facts.band_of(record.plan, known.bands) if known else None
+    found = [*workload_facts.judged(band, record.quality.history)] if band else []
     if band is None or not found:
         return None
     places = {

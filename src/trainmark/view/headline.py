@@ -11,9 +11,9 @@ from trainmark.record.format import goal, number, shown_quality, verdict
 from trainmark.record.intervals import share, too_noisy
 from trainmark.record.language import Say, chosen, speaker
 from trainmark.record.learning import loss_trend
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 from trainmark.workloads import facts_of, title_of
 
 ALIKE_WITHIN = 1.05

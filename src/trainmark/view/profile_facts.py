@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainmark.record.format import number
-from trainmark.record.language import Say
+from trainmark.record.language import Say, _
 from trainmark.record.machine import OperatorUse, StepProfile
 from trainmark.record.record import Record
-from trainmark.view.facts import FactSection, RecordFact
+from trainmark.view.sections import FactSection, RecordFact, draw_section
+from trainmark.view.terminal import TerminalWriter
 
 MATMULS = ("mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "attention", "scaled_mm", "lstm", "gru")
 COPIES = ("copy_", "_to_copy", "clone", "contiguous", "cat", "index_select", "gather", "memcpy")
@@ -18,6 +19,13 @@ EXCHANGES = ("allreduce", "all_reduce", "allgather", "all_gather", "reduce_scatt
 
 _IDLE, _COPIES, _UPDATES, _EXCHANGES, _MATMULS, _WAITS = 0.15, 0.1, 0.15, 0.15, 0.7, 0.03
 """Shares of a step from which on it pays to look there first."""
+
+
+def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
+    """Where a step's time goes, for a terminal; empty where no step was profiled."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    draw_section(writer, profile(record, _))
+    return writer.drawn()
 
 
 def profile(record: Record, say: Say) -> FactSection | None:

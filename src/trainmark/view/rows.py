@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainmark.record.format import device_name
-from trainmark.record.labels import tag_words
+from trainmark.record.lookup import tag_words
 from trainmark.record.metrics import METRICS
+from trainmark.record.plan import Topology
 from trainmark.record.recipe import fix_hp
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 Value = str | float | int | bool | None
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainmark.record.numbers import Target
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
-from trainmark.record.target import Target
 from trainmark.record.workload_facts import QualityFacts
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Progress

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainmark.record.errors import NotReadyError
 from trainmark.record.whole_files import sha256
-from trainmark.workloads import pieces, safetensors
+from trainmark.workloads import pieces
 
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
 """What is made of an argparse.Namespace, in which torchvision's training script keeps its words beside the weights: an
@@ -29,7 +29,7 @@ def weights_file(path: Path, asked: str = "--init-from") -> Path:
     folder, or the newest in a folder of them. Where there is none, an error begins with the word that `asked`."""
     if path.is_file():
         return path
-    for name in (safetensors.INDEX, safetensors.ALONE):
+    for name in (pieces.INDEX, pieces.ALONE):
         if (path / name).is_file():
             return path / name
     for found in [path, *reversed(checkpoints(path))] if path.is_dir() else []:
@@ -41,7 +41,7 @@ def weights_file(path: Path, asked: str = "--init-from") -> Path:
 
 def weights_sha256(file: Path) -> str:
     """Of what a file holds, or of all that an index or the manifest of a checkpoint names."""
-    parts = safetensors.files(file) if file.name == safetensors.INDEX else _pieces_beside(file)
+    parts = pieces.files(file) if file.name == pieces.INDEX else _pieces_beside(file)
     if not parts:
         return sha256(file)
     hashes = [sha256(file), *(sha256(part) for part in parts)]
@@ -61,8 +61,8 @@ def read_document(path: Path) -> Any:
     """All that a file of weights holds, or the one in a checkpoint's folder; no code in it is run. Of a checkpoint in
     pieces it is all but the optimizer's."""
     path = weights_file(path)
-    if path.name.endswith((".safetensors", safetensors.INDEX)):
-        return safetensors.read(path)
+    if path.name.endswith((".safetensors", pieces.INDEX)):
+        return pieces.read(path)
     try:
         with torch.serialization.safe_globals([_NAMESPACE]):
             document = torch.load(path, map_location="cpu", weights_only=True)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from trainmark.record.numbers import Target
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
-from trainmark.record.target import Target
 from trainmark.workloads.sampling import SampleRequest, Trained
 
 

@@ -21,9 +21,8 @@ from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.record import links
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.plan import Plan
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.site import Site
-from trainmark.record.topology import Topology
 from trainmark.train.link_probe import SIZES_BYTES
 from trainmark.view.terminal import TerminalWriter
 

@@ -13,9 +13,9 @@ from trainmark.features.forecast.rates import FORECAST, RateForecast
 from trainmark.features.mlperf import convergence, samples_to_target as needed
 from trainmark.features.mlperf.benchmarks import benchmarks
 from trainmark.record.machine import CheckpointFacts
+from trainmark.record.plan import Topology
 from trainmark.record.price import Price
 from trainmark.record.record import Evaluation, Record
-from trainmark.record.topology import Topology
 
 S = 1_000_000_000
 

@@ -21,9 +21,9 @@ from trainmark.features.forecast.scaling_law import Size
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import CheckpointFacts, Environment
 from trainmark.record.metrics import Quantity
+from trainmark.record.plan import Topology
 from trainmark.record.price import Price
 from trainmark.record.record import Evaluation, Quality, Record
-from trainmark.record.topology import Topology
 
 
 def size(topology: str, rate: float, error: float = scaling_law.RUN_ERROR) -> Size:

@@ -14,9 +14,9 @@ from trainmark.features.forecast.rates import OtherBatch, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.links import AllReduce
 from trainmark.record.machine import Environment, ExchangeShape
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.timeline import RankSums, RankTrace, StepSums
-from trainmark.record.topology import Topology
 
 LARGE = 2_000_000_000
 """Bytes of a step that no computing hides."""

@@ -10,8 +10,8 @@ from trainmark.analysis import published_library as library
 from trainmark.analysis.peaks import mfu
 from trainmark.analysis.published_library import rows
 from trainmark.record.errors import UsageError
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
-from trainmark.record.topology import Topology
 from trainmark.view.published_table import render
 
 FOLDER = Path(library.__file__).parent

@@ -9,8 +9,8 @@ from trainmark.analysis.published_page import PublishedPage
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.features.published import cells
 from trainmark.features.published.read import read as read_page
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedDetail, PublishedRow
-from trainmark.record.topology import Topology
 
 CHINESE = """\
 ### Northwind GPU配置与运行信息参考

@@ -25,10 +25,10 @@ from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.report.trend import trends
 from trainmark.features.site import contents
 from trainmark.features.site.build import build
-from trainmark.record.artifact import Artifact
 from trainmark.record.audit import concluded, doubtful, not_checked, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.record import Doubt, Record
+from trainmark.record.sample import Artifact
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -17,9 +17,9 @@ from trainmark.cli import run as run_command
 from trainmark.features.report import command as report
 from trainmark.features.report.run_page import leave_page
 from trainmark.launch.session import Result
-from trainmark.record.artifact import Artifact
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.record import Record
+from trainmark.record.sample import Artifact
 from trainmark.record.store import Store
 
 Capture = pytest.CaptureFixture[str]

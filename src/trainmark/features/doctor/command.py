@@ -77,7 +77,7 @@ def _tell_machine(args: argparse.Namespace, store: Path) -> int:
 def _tell_links(args: argparse.Namespace, store: Path) -> int:
     from trainmark.features.doctor import screen as doctor_screen
     from trainmark.launch import links
-    from trainmark.record.topology import Topology
+    from trainmark.record.plan import Topology
     from trainmark.record.tournament import all_rounds, usual_rounds
 
     topology = Topology.parse(args.topology)

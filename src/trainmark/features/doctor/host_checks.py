@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.platforms import proc
-from trainmark.record import cgroup
 from trainmark.record.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
-from trainmark.record.cores import FOREIGN_LOAD, within_quota
+from trainmark.record.cores import FOREIGN_LOAD, read_cgroup, within_quota
 
 MIN_MEMORY_BYTES = 512 << 20
 """Less than this and not even the smallest recipe starts."""
@@ -47,7 +46,7 @@ def cores(root: Path, affinity: Iterable[int], environ: Mapping[str, str] = os.e
     folder = root / "sys/devices/system/cpu"
     present = _listed(_text(folder / "present"))
     usable = sorted(affinity)
-    quota = cgroup.read(root).cores
+    quota = read_cgroup(root).cores
     siblings = {_read_or(folder / f"cpu{core}/topology/thread_siblings_list", str(core)) for core in usable}
     shared = len(siblings) < len(usable)
     facts: dict[str, Any] = {
@@ -102,7 +101,7 @@ def memory(root: Path) -> CheckResult:
     """What is there, what a control group leaves of it, and what is in swap."""
     sizes = proc.memory_bytes(root / "proc")
     total, free = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
-    limit = cgroup.read(root).memory_bytes
+    limit = read_cgroup(root).memory_bytes
     swapped = sizes.get("SwapTotal", 0) - sizes.get("SwapFree", 0)
     facts: dict[str, Any] = {
         "total_bytes": total,
@@ -149,7 +148,7 @@ def limits(root: Path, allowed: Limits) -> CheckResult:
     (files, most_files), (locked, _), (processes, _) = (
         allowed[name] for name in ("files", "locked_bytes", "processes")
     )
-    group = cgroup.read(root).processes
+    group = read_cgroup(root).processes
     if group is not None:
         processes = group if processes == UNLIMITED else min(processes, group)
     fabric = any((root / "sys/class/infiniband").glob("*"))

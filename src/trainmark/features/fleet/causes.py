@@ -8,8 +8,8 @@ from statistics import fmean, median
 
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.format import number, short_device
+from trainmark.record.machine import MachineTelemetry
 from trainmark.record.record import Record
-from trainmark.record.telemetry import MachineTelemetry
 
 CLOCK_LOWER = 0.03
 """A clock that is lower than the fleet's by less explains nothing."""

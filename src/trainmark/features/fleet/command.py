@@ -167,8 +167,8 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
 def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequence[str]) -> PairsDone:
     from trainmark.features.fleet.store import PairsDone
     from trainmark.launch import links
+    from trainmark.record.plan import Topology
     from trainmark.record.store import default_folder
-    from trainmark.record.topology import Topology
     from trainmark.record.tournament import all_rounds, usual_rounds
 
     names = tuple(word.rpartition("@")[2] for word in hosts)

@@ -21,11 +21,10 @@ from trainmark.launch.ssh_run import RemoteCommand, RemoteNode
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.format import number
-from trainmark.record.plan import Plan
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.record import Record
 from trainmark.record.site import Site
 from trainmark.record.store import Store
-from trainmark.record.topology import Topology
 
 Say = Callable[[str], None]
 JOBS = 32

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainmark.features.forecast.cost import Work
     from trainmark.features.forecast.inputs import Known
     from trainmark.features.forecast.rates import OtherBatch
-    from trainmark.record.topology import Topology
+    from trainmark.record.plan import Topology
 
 NAME = "forecast"
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
     from trainmark.features.forecast.table import render
     from trainmark.record.errors import UsageError
-    from trainmark.record.topology import Topology
+    from trainmark.record.plan import Topology
 
     if args.backtest:
         return _backtest(args)

@@ -11,10 +11,10 @@ from typing import Any
 from trainmark.analysis.needed import Needed, Reference
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
+from trainmark.record.plan import Topology
 from trainmark.record.price import HOUR_S, JOULES_A_KWH, Price
 from trainmark.record.recipe import Span
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 MTBF_DEVICE_HOURS = 50_700.0
 """419 unexpected stops of 16,384 cards in 54 days, as the Llama 3 report tells: an assumption one may change."""

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from trainmark.record.links import Collective, LinkLevel, fitted
 from trainmark.record.machine import ExchangeShape
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.timeline import Timeline
-from trainmark.record.topology import Topology
 
 Level = Literal["node", "nodes"]
 PARALLEL = ("", "ddp", "fsdp", "hsdp")

@@ -10,9 +10,9 @@ from trainmark.features.forecast import inputs, rates, scaling_law
 from trainmark.features.forecast.cost import FAILURES_FROM, MTBF_DEVICE_HOURS, TrainingCost, Work, forecast_cost
 from trainmark.features.forecast.inputs import Known
 from trainmark.features.forecast.rates import OtherBatch, RateForecast
+from trainmark.record.plan import Topology
 from trainmark.record.price import Price
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 MAX_NODE = 8
 """Devices up to which a node is taken to have room for twice as many."""

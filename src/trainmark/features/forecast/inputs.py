@@ -14,8 +14,8 @@ from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
 from trainmark.record.intervals import CONFIDENCE, half_width, quantile, share
 from trainmark.record.metrics import Quantity
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 MAX_NOISE = 0.05
 """Half of an interval, as a share, beyond which a run carries no forecast."""

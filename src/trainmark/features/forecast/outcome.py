@@ -9,11 +9,11 @@ from trainmark.features.forecast import inputs, rates
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.format import device_name
+from trainmark.record.index import StoreRow
 from trainmark.record.intervals import Bounds
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.row import StoreRow
 from trainmark.record.store import Store, read_record
-from trainmark.record.topology import Topology
 
 MAX_RUNS_PER_SIZE = 8
 """Earlier runs of a topology that are read, the newest: whole records are long."""

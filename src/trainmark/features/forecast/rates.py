@@ -12,7 +12,7 @@ from trainmark.features.forecast import scaling_law
 from trainmark.features.forecast.inputs import Known
 from trainmark.features.forecast.scaling_law import Reach, Size
 from trainmark.record.intervals import Bounds
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 
 FAR = 16
 """Times the largest measured size beyond which a forecast is an order of magnitude."""

@@ -9,7 +9,7 @@ from trainmark.record.format import NOTHING, number
 from trainmark.record.language import Say
 from trainmark.record.record import Record
 from trainmark.record.store import Store
-from trainmark.view.facts import FactSection
+from trainmark.view.sections import FactSection
 
 
 def sections(records: Sequence[Record], store: Store, say: Say) -> dict[str, FactSection]:

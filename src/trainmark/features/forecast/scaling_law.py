@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from trainmark.analysis.clusters import Chain
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 
 USUAL_LOSS, USUAL_SPREAD = -0.020, 0.030
 """Change of the logarithm of a device's rate per doubling, over 84 pairs of published sizes of 17 submitters: the

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from trainmark.features.mlperf.benchmarks import Benchmark, benchmark_of, table
 from trainmark.record.audit import CannotCheckError, check, doubtful, look, note
 from trainmark.record.checks import CheckResult
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 
 FAR = 4.0
 """Standard deviations that no run of the same training lies from the mean."""

@@ -12,8 +12,8 @@ from trainmark.analysis import device_names as names
 from trainmark.features.mlperf import write
 from trainmark.features.mlperf.write import STATUSES, MlperfRun
 from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 from trainmark.record.whole_files import whole_folder
 
 GIB = 2**30

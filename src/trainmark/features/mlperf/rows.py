@@ -14,8 +14,8 @@ from trainmark.features.mlperf import power, score
 from trainmark.features.mlperf.benchmarks import unit_of
 from trainmark.features.mlperf.folder import ResultFolder
 from trainmark.features.mlperf.log import as_number
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
-from trainmark.record.topology import Topology
 
 RUN_TIME = "time is from run_start to run_stop, without initialisation"
 

@@ -12,11 +12,11 @@ from typing import Any
 from trainmark.features.mlperf.benchmarks import Benchmark, benchmark_of
 from trainmark.features.mlperf.convergence import batch_of
 from trainmark.record.errors import UsageError
+from trainmark.record.plan import Topology
 from trainmark.record.precision import Precision
 from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
 from trainmark.record.run_folder import read_rank
-from trainmark.record.topology import Topology
 
 STATUSES = {
     "research": "Research, Development, or Internal (RDI)",

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainmark.analysis import device_names as names, peaks
-from trainmark.analysis.device_names import UNKNOWN
+from trainmark.analysis.device_names import UNKNOWN, key
 from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.spelling import key
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import number
 from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.numbers import reached
 from trainmark.record.published_row import PublishedRow
-from trainmark.record.target import reached
 from trainmark.record.workload_facts import WorkloadFacts
 from trainmark.workloads import all_facts, facts, quality_word
 

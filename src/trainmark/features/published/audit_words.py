@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from trainmark import workloads
 from trainmark.analysis import peaks
+from trainmark.analysis.device_names import key
 from trainmark.analysis.published_page import PublishedPage, Said
-from trainmark.analysis.spelling import key
 from trainmark.features.published.heads import WORDS
 from trainmark.features.published.units import is_unit
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong

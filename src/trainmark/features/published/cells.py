@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trainmark.analysis.spelling import tidy
+from trainmark.analysis.device_names import tidy
 from trainmark.record.errors import UsageError
+from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
-from trainmark.record.topology import Topology
 
 BLANKS = {"", "/", "//", "\\", "\\/", "n/a", "na", "none", "null", "无", "不适用", "tbd", "待补充", "?"}
 """What tables write where there is nothing to write, beside any number of dashes."""

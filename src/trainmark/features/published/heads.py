@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainmark import workloads
-from trainmark.analysis.spelling import key, tidy
+from trainmark.analysis.device_names import key, tidy
 from trainmark.features.published import units
 from trainmark.features.published.cells import place
 from trainmark.record.metrics import THROUGHPUTS

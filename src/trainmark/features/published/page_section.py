@@ -9,9 +9,9 @@ from trainmark.analysis.beside import PublishedSpeed, own_rate, same_network, sp
 from trainmark.analysis.peaks import mfu
 from trainmark.record.format import NOTHING, device_name, number, telling
 from trainmark.record.language import Say
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.record import Record
-from trainmark.record.topology import Topology
 from trainmark.view.chart import Axis, Dot, dots, logarithmic, ruler
 from trainmark.view.element import Child, Markup, el
 from trainmark.view.headline import number_of_times

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from trainmark.analysis import device_names as names
+from trainmark.analysis.device_names import key, tidy
 from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.spelling import key, tidy
 from trainmark.features.published import results
 from trainmark.features.published.cells import is_blank, place
 from trainmark.features.published.heads import Head, heads, is_software

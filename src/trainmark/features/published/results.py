@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trainmark.analysis.spelling import key, tidy
+from trainmark.analysis.device_names import key, tidy
 from trainmark.features.published import units
 from trainmark.features.published.cells import (
     LONGEST,
@@ -27,8 +27,8 @@ from trainmark.features.published.heads import MEASURES, Head, is_precision, is_
 from trainmark.features.published.markdown import MarkdownRow, Table
 from trainmark.features.published.section import PageQuality, Section, TableRun, quoted
 from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
-from trainmark.record.topology import Topology
 
 WHOLE_MARKS = {"convergence", "power", "scalability", "stability"}
 """A table with a configuration and one of these tells of one run in many words: `SDK V2.2,bs:128,8x,AMP`."""

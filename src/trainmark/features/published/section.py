@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
-from trainmark.analysis.device_names import DeviceName
+from trainmark.analysis.device_names import DeviceName, key, tidy
 from trainmark.analysis.published_page import Said
-from trainmark.analysis.spelling import key, tidy
 from trainmark.features.published import heads, units
 from trainmark.features.published.cells import Figure, Place, is_blank, precision
 from trainmark.features.published.heads import QUALITIES, QUANTITIES, Head, head, is_precision, quality_name
 from trainmark.features.published.markdown import MarkdownRow, Table
 from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
-from trainmark.record.topology import Topology
 
 MOST_DEVICES = 50
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainmark.analysis.spelling import tidy
+from trainmark.analysis.device_names import tidy
 
 _ITEMS = {
     "images": ("image", "images", "img", "imgs", "图片", "张"),

@@ -27,8 +27,8 @@ from trainmark.features.published.write import (
 from trainmark.record import escape
 from trainmark.record.format import shown_quality
 from trainmark.record.language import Say, speaker
+from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
-from trainmark.record.topology import Topology
 
 if TYPE_CHECKING:
     from trainmark.record.plan import Plan

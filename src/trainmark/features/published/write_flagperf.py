@@ -19,9 +19,9 @@ from trainmark.features.published.write import (
     table,
     written,
 )
-from trainmark.record import escape, loss_bands
+from trainmark.record import escape, workload_facts
 from trainmark.record.language import Say, speaker
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 
 if TYPE_CHECKING:
     from trainmark.record.published_row import PublishedRow
@@ -224,8 +224,8 @@ def shared(record: Record) -> str:
 def aligned(record: Record) -> str:
     """Whether every evaluation lies where public runs of the recipe lay; nothing where none can be held to them."""
     known = workloads.facts_of(record)
-    band = loss_bands.band_of(record.plan, known.bands) if known else None
-    places = [one.place for one in loss_bands.judged(band, record.quality.history)] if band else []
+    band = workload_facts.band_of(record.plan, known.bands) if known else None
+    places = [one.place for one in workload_facts.judged(band, record.quality.history)] if band else []
     return str(all(place == "in the band" for place in places)) if places else UNKNOWN
 
 

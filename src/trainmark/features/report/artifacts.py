@@ -6,9 +6,8 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainmark.record.artifact import Artifact
 from trainmark.record.language import Say
-from trainmark.record.sample import SampleDocument, documents
+from trainmark.record.sample import Artifact, SampleDocument, documents
 from trainmark.view.element import Markup, el
 
 MOST_BYTES = 300_000

@@ -160,7 +160,7 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     from trainmark.analysis.published_lookup import subject
     from trainmark.features.report.trend import followed
     from trainmark.record.errors import UsageError
-    from trainmark.record.row import row_of
+    from trainmark.record.index import row_of
     from trainmark.record.store import read_record
 
     word = args.trend

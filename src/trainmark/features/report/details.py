@@ -6,7 +6,7 @@ from trainmark.record.language import Say
 from trainmark.record.record import Record
 from trainmark.view import chart, facts, profile_facts
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.facts import FactSection
+from trainmark.view.sections import FactSection
 
 
 def precision(record: Record, say: Say) -> Markup | None:

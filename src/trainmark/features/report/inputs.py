@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
-from trainmark.view.facts import FactSection
+from trainmark.view.sections import FactSection
 
 if TYPE_CHECKING:
     from trainmark.features.report.trend import Trend

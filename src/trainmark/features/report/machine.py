@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from trainmark.record.format import number
 from trainmark.record.language import Say
+from trainmark.record.machine import MachineTelemetry
 from trainmark.record.record import Record
-from trainmark.record.telemetry import MachineTelemetry
 from trainmark.view import chart, facts
 from trainmark.view.element import Child, Markup, el
 

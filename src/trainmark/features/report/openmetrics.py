@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from trainmark.record import escape
 from trainmark.record.format import device_name
+from trainmark.record.index import instant
 from trainmark.record.metrics import METRICS
 from trainmark.record.record import Record
-from trainmark.record.row import instant
 
 BASE_UNITS = {
     "s": ("seconds", 1.0),

@@ -19,8 +19,8 @@ from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.store import Store
-from trainmark.view.facts import FactSection
 from trainmark.view.files import keep_page
+from trainmark.view.sections import FactSection
 
 if TYPE_CHECKING:
     from trainmark.features.report.trend import Trend

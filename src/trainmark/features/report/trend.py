@@ -12,9 +12,9 @@ from trainmark.analysis.comparison import compare, side_of
 from trainmark.analysis.judge import own_interval
 from trainmark.record.errors import UsageError
 from trainmark.record.format import short_device
+from trainmark.record.index import StoreRow
 from trainmark.record.lookup import Subject
 from trainmark.record.record import Record
-from trainmark.record.row import StoreRow
 
 COMMIT = "commit"
 """The tag by which a run says which state of its user's own code ran."""

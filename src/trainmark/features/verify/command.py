@@ -131,7 +131,7 @@ def _ask_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[VerifyDoc
     from trainmark.launch import ssh_run
     from trainmark.record import site
     from trainmark.record.errors import NotReadyError
-    from trainmark.record.topology import Topology
+    from trainmark.record.plan import Topology
     from trainmark.record.verify import VerifyDocument
 
     over_there = replace(options, hosts=None, store=None, trust=False, quiet=False)

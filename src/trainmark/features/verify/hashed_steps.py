@@ -15,13 +15,12 @@ from torch.utils._pytree import tree_map_only
 
 from trainmark.features.verify.round_ledger import Hashes
 from trainmark.features.verify.tensor_digests import BitHash, SignedSums, bring, tensors_in
-from trainmark.record.compare_numbers import Sums
 from trainmark.record.errors import WorkloadError
+from trainmark.record.precision import Sums
 from trainmark.record.verify import STAGES, Numbers, StepNumbers
 from trainmark.train import transfers
 from trainmark.train.loop import Job
-from trainmark.train.step_modes import Rounding, fixed_random
-from trainmark.train.walker import Walker
+from trainmark.train.walker import Rounding, Walker, fixed_random
 from trainmark.workloads.workload import Progress
 
 Quantity = tuple[str, str]

@@ -13,11 +13,10 @@ from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
 from trainmark.record.errors import TrainmarkError, UsageError
-from trainmark.record.plan import Plan
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.store import Store
-from trainmark.record.topology import Topology
 
 STEPS = 30
 """By themselves: ten more than the rule for losses leaves out."""

@@ -10,19 +10,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainmark.features.verify.verdict import plan_of
-from trainmark.record.compare_numbers import (
+from trainmark.record.errors import UsageError
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.precision import (
     FLOOR,
     ROUNDINGS,
     ComparedQuantity,
+    Precision,
     judge,
     relative_loss,
     relative_moves,
     relative_sums,
+    rounding,
+    significand_bits,
 )
-from trainmark.record.errors import UsageError
-from trainmark.record.plan import Plan
-from trainmark.record.precision import Precision, rounding, significand_bits
-from trainmark.record.topology import Topology
 from trainmark.record.verify import Numbers, StepNumbers, VerifyDocument
 
 MAX_DATA_APART = 1e-3

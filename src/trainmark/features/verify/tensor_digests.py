@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from trainmark.platforms import device_errors
-from trainmark.record.compare_numbers import Sums
+from trainmark.record.precision import Sums
 from trainmark.record.verify import SUM_COUNT
 
 ROW = 1 << 16

@@ -11,11 +11,10 @@ import msgspec
 
 from trainmark.record import escape
 from trainmark.record.format import goal, number, plus_minus, with_unit
-from trainmark.record.plan import Plan
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
 from trainmark.record.run_folder import RunFolder
 from trainmark.record.time_left import RECENT_STEPS, time_left_s
-from trainmark.record.topology import Topology
 from trainmark.view.terminal import TerminalWriter
 from trainmark.workloads import quality_word
 
@@ -354,8 +353,8 @@ def _speed(live: Live) -> str | None:
 
 
 def _quality(live: Live) -> str | None:
+    from trainmark.record.numbers import reached, telling_digits
     from trainmark.record.record import Quality
-    from trainmark.record.target import reached, telling_digits
 
     evaluation, head = live.evaluation, live.folder.head
     if evaluation is None or head is None or live.plan is None or head.target.name not in evaluation.values:

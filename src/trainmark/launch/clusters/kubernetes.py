@@ -12,7 +12,7 @@ from trainmark.launch.cluster_env import PORT, ClusterEnv, RenderedRun, at_leade
 from trainmark.launch.cluster_job import LONGEST_NAME, ClusterJob, about, check_option, job_of, option
 from trainmark.platforms import files
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 
 PRIORITY = 1
 RENDERS = "a TrainJob for Kubeflow Trainer v2"

@@ -24,7 +24,7 @@ from trainmark.launch.cluster_job import (
     printable,
 )
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 
 PRIORITY = 2
 RENDERS = "a script for sbatch"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trainmark.launch.cluster_env import ClusterEnv, at_leader, rank_env, read_number
 from trainmark.record.errors import NotReadyError
-from trainmark.record.topology import Topology
+from trainmark.record.plan import Topology
 
 PRIORITY = 0
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from trainmark.record.numbers import Target
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
-from trainmark.record.target import Target
 from trainmark.record.workload_facts import WorkloadFacts
 from trainmark.workloads.decoder import batches, continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData

@@ -14,10 +14,10 @@ import torch
 from scipy.signal import resample_poly
 
 from trainmark.data import audio
+from trainmark.features.scoring import distillmos
 from trainmark.record.record import Doubt
 from trainmark.record.sample import SpeechScore, SpeechScores, SpokenClips
-from trainmark.workloads.scoring import distillmos
-from trainmark.workloads.scoring.clips import RECORDINGS
+from trainmark.workloads.clips import RECORDINGS
 
 INSTALL = "pip install 'trainmark[mos]'"
 RECOGNISER = "moonshine-voice"

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from trainmark.features.scoring import distillmos, speech
+from trainmark.features.scoring.sample_scorer import Scorer
 from trainmark.record.sample import SpeechScores, SpokenClips
-from trainmark.workloads.scoring import distillmos, speech
-from trainmark.workloads.scoring.speech import Scorer
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c"]), max_size=6)
 REAL = pytest.mark.skipif(distillmos.weights_file() is None, reason="the extra `mos` is not installed")
