@@ -13,8 +13,8 @@ from support.records import a_vocoder_record, make_record, make_timeline
 
 from trainmark.cli import show
 from trainmark.record.errors import UsageError
+from trainmark.record.machine import Artifact
 from trainmark.record.record import Doubt
-from trainmark.record.sample import Artifact
 from trainmark.record.store import Store
 
 

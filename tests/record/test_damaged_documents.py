@@ -31,11 +31,10 @@ from trainmark.record.event_files import EventWriter
 from trainmark.record.index import row_of
 from trainmark.record.links import AllReduce
 from trainmark.record.lookup import of_records
-from trainmark.record.machine import BatchTry, CpuInfo, DeviceInfo
+from trainmark.record.machine import Artifact, BatchTry, CpuInfo, DeviceInfo
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record, parse
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE
-from trainmark.record.sample import Artifact
 from trainmark.record.store import Store, read_record
 from trainmark.view import FORMATS, compare_screen, table
 from trainmark.view.describe import describe

@@ -14,10 +14,9 @@ from support.run_folders import MS, Folder
 from trainmark.record import events, gather
 from trainmark.record.errors import NotReadyError
 from trainmark.record.event_files import EventWriter
-from trainmark.record.machine import FlopsFacts
+from trainmark.record.machine import Artifact, FlopsFacts
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
-from trainmark.record.sample import Artifact
 
 
 def values(record: Record) -> dict[str, float | None]:

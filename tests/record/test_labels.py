@@ -6,7 +6,7 @@ import pytest
 
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import parse_tags, tag_words
+from trainmark.record.index import parse_tags, tag_words
 
 
 def test_tags_come_back_as_they_were_said() -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from support.records import in_environment, make_quality, make_record
-from trainmark.record.machine import Sensed
+from trainmark.record.machine import Artifact, Sensed
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Doubt, Evaluation, Record
-from trainmark.record.sample import Artifact
 from trainmark.record.timeline import RankTrace, Timeline
 
 MS = 1_000_000

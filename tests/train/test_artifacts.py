@@ -19,8 +19,9 @@ from trainmark.launch import cluster_env, workers
 from trainmark.record.errors import WorkloadError
 from trainmark.record.event_files import EventTail
 from trainmark.record.events import Alive, ArtifactsLeft, End, FlopsCounted, NoSample, Phases
+from trainmark.record.machine import Artifact
 from trainmark.record.recipe import Limits
-from trainmark.record.sample import Artifact, Sample, TextPart
+from trainmark.record.sample import Sample, TextPart
 from trainmark.train import after_training, loop, monitor, setup, worker
 from trainmark.train.collectives import SingleRank
 from trainmark.train.ranks import Ranks

@@ -7,9 +7,9 @@ import pytest
 from rich.cells import cell_len
 from support.records import a_vocoder_record, make_quality, make_record, make_timeline
 
-from trainmark.record.machine import Environment
+from trainmark.record.machine import Artifact, Environment
 from trainmark.record.record import Doubt, Evaluation
-from trainmark.record.sample import Artifact, SampleDocument, SpeechScore, SpeechScores
+from trainmark.record.sample import SampleDocument, SpeechScore, SpeechScores
 from trainmark.record.timeline import Timeline
 from trainmark.view.describe import SPARKS, describe, spark
 

@@ -8,10 +8,12 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from trainmark import features
 from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 from trainmark.launch.options import LOCAL, SWEEP
+from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +21,6 @@ if TYPE_CHECKING:
     from trainmark.launch.session import Result
     from trainmark.record.record import Record
     from trainmark.record.store import Store
-from typing import TYPE_CHECKING
-
-from trainmark import features
-from trainmark.record.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trainmark.record.record import Record
 
 
 def show_sweep(records: Sequence[Record]) -> None:

@@ -13,8 +13,7 @@ from trainmark.cli.terminal import console, look, say
 from trainmark.record import escape
 from trainmark.record.duration import parse_since
 from trainmark.record.format import NOTHING, number, short_device, with_unit
-from trainmark.record.index import StoreRow, Wanted, newest_first
-from trainmark.record.lookup import parse_tags, tag_words
+from trainmark.record.index import StoreRow, Wanted, newest_first, parse_tags, tag_words
 from trainmark.record.store import Store, default_folder
 from trainmark.workloads import quality_word
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import check_note, parse_tags, tag_words
+from trainmark.record.index import check_note, parse_tags, tag_words
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.recipe import LARGEST

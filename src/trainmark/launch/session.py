@@ -21,7 +21,7 @@ from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
 from trainmark.record import site
 from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError, of_exit_code
-from trainmark.record.lookup import parse_tags
+from trainmark.record.index import parse_tags
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.record import Record
 from trainmark.record.run_folder import read_plan

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainmark.platforms.cpu_emulation import RoundedFactors, WideArithmetic
 from trainmark.platforms.platform import Device, EventMarks, Platform
-from trainmark.platforms.standin import Flip, Script
+from trainmark.platforms.standin import Flip, Script, scripts
 from trainmark.record.precision import Precision
 
 NAME = "Stand-in (not a device)"
@@ -39,6 +39,11 @@ class StandInDevices:
 
     def open(self, platform: Platform, index: int) -> Device:
         return StandInDevice(platform, index, self._scripts[index])
+
+
+def devices() -> StandInDevices:
+    """What the platform file opens."""
+    return StandInDevices(scripts())
 
 
 class StandInDevice(Device):

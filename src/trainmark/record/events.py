@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from trainmark.record.links import AllReduce, LinkLevel, PairLink
 from trainmark.record.machine import (
+    Artifact,
     ExchangeShape,
     FillSearch,
     FlopsFacts,
@@ -22,7 +23,6 @@ from trainmark.record.machine import (
     StepProfile,
 )
 from trainmark.record.numbers import Count, Finite, Whole
-from trainmark.record.sample import Artifact
 from trainmark.record.verify import BitDifference, Operators
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from trainmark.record import endings
-from trainmark.record.lookup import tag_words
+from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.record.record import Record
@@ -248,3 +249,32 @@ def delete(path: Path) -> None:
 
 def _connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S)
+
+
+LONGEST_NOTE = 1000
+_TAG = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,39})=(\S(?:[^\x00-\x1f\x7f]{0,98}\S)?)")
+
+
+def parse_tags(words: Iterable[str]) -> dict[str, str]:
+    """Tags from `key=value` words; UsageError where one is none, or a key has two values."""
+    tags: dict[str, str] = {}
+    for word in words:
+        if not (found := _TAG.fullmatch(word)):
+            raise UsageError(
+                f"--tag {word[:60]!r} is not key=value; a key is letters, digits, '.', '_' and '-', a value is "
+                "up to 100 signs; try 'driver=550.54'"
+            )
+        key, value = found.groups()
+        if tags.setdefault(key, value) != value:
+            raise UsageError(f"--tag {key} has two values, {tags[key]!r} and {value!r}; leave one of them out")
+    return tags
+
+
+def tag_words(tags: Mapping[str, str]) -> tuple[str, ...]:
+    """Tags as they are said: `key=value`, by their keys."""
+    return tuple(f"{key}={tags[key]}" for key in sorted(tags))
+
+
+def check_note(note: str) -> None:
+    if len(note) > LONGEST_NOTE:
+        raise UsageError(f"--note has {len(note)} signs; {LONGEST_NOTE} are kept at most, so say it shorter")

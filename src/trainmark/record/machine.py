@@ -369,3 +369,9 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
         empty = msgspec.to_builtins(Environment())
         told = msgspec.to_builtins(self)
         return {name: value for name, value in told.items() if value != empty[name] or isinstance(value, bool)}
+
+
+class Artifact(Struct, frozen=True, kw_only=True):
+    file: str
+    """Relative to the run's folder."""
+    caption: str

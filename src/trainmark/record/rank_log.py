@@ -11,6 +11,7 @@ from trainmark.record import events
 from trainmark.record.events import AnyEvent, Unknown
 from trainmark.record.links import AllReduce, LinkLevel, PairLink
 from trainmark.record.machine import (
+    Artifact,
     CheckpointFacts,
     DeviceClock,
     ExchangeShape,
@@ -21,7 +22,6 @@ from trainmark.record.machine import (
     StepProfile,
 )
 from trainmark.record.record import Restart
-from trainmark.record.sample import Artifact
 from trainmark.record.timeline import RankTrace
 
 RECENT_STEPS = 4096

@@ -15,11 +15,10 @@ from trainmark.record import series
 from trainmark.record.errors import UsageError, misfit
 from trainmark.record.intervals import around
 from trainmark.record.language import ENGLISH, Say
-from trainmark.record.machine import Environment, Telemetry
+from trainmark.record.machine import Artifact, Environment, Telemetry
 from trainmark.record.metrics import Quantity, quantity_to_json
 from trainmark.record.numbers import Count, Finite, Whole
 from trainmark.record.plan import Plan
-from trainmark.record.sample import Artifact
 from trainmark.record.series import Points, SeriesFile, StepSeries
 from trainmark.record.timeline import RankSums, RankTrace, Timeline
 from trainmark.record.workload_facts import WorkloadFacts

@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from trainmark.record.machine import Artifact
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-
-class Artifact(Struct, frozen=True, kw_only=True):
-    file: str
-    """Relative to the run's folder."""
-    caption: str
 
 
 SAMPLE_SCHEMA = 1

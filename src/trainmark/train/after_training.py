@@ -25,9 +25,10 @@ from trainmark.record import endings
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.events import ArtifactsLeft, ExchangeCounted, FlopsCounted, NoSample
+from trainmark.record.machine import Artifact
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
-from trainmark.record.sample import Artifact, NetworkUsed
+from trainmark.record.sample import NetworkUsed
 from trainmark.record.whole_files import write_whole
 from trainmark.train import sampling
 from trainmark.train.loop import Job

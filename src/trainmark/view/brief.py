@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.record.index import tag_words
 from trainmark.record.language import _
-from trainmark.record.lookup import tag_words
 from trainmark.view import headline, table
 from trainmark.view.terminal import TerminalWriter
 

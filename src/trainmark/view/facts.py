@@ -9,9 +9,9 @@ from typing import Any
 from trainmark import workloads
 from trainmark.record import links, metrics as definitions, workload_facts
 from trainmark.record.format import NOTHING, links_summary, number, plus_minus
+from trainmark.record.index import tag_words
 from trainmark.record.language import Say
 from trainmark.record.links import AllReduce, PairLink
-from trainmark.record.lookup import tag_words
 from trainmark.record.machine import FlopsFacts, MachineTelemetry, PrecisionProof, Series, StepCheck
 from trainmark.record.metrics import METRICS
 from trainmark.record.plan import Topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainmark.record.format import device_name
-from trainmark.record.lookup import tag_words
+from trainmark.record.index import tag_words
 from trainmark.record.metrics import METRICS
 from trainmark.record.plan import Topology
 from trainmark.record.recipe import fix_hp

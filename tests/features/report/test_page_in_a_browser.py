@@ -27,8 +27,8 @@ from trainmark.features.site import contents
 from trainmark.features.site.build import build
 from trainmark.record.audit import concluded, doubtful, not_checked, wrong
 from trainmark.record.checks import CheckResult
+from trainmark.record.machine import Artifact
 from trainmark.record.record import Doubt, Record
-from trainmark.record.sample import Artifact
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -18,9 +18,10 @@ from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.audit import concluded, doubtful
 from trainmark.record.language import speaker
+from trainmark.record.machine import Artifact
 from trainmark.record.published_row import Source
 from trainmark.record.record import Evaluation, Quality
-from trainmark.record.sample import Artifact, NetworkUsed, SampleDocument, SpeechScore, SpeechScores
+from trainmark.record.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
 from trainmark.view import breakdown, chart, frame
 from trainmark.view.element import Markup, el, joined
 

@@ -19,9 +19,9 @@ from support.records import a_vocoder_record, make_record, make_timeline, typed
 
 from trainmark.features.report import command as report
 from trainmark.features.report.output import formats_known
+from trainmark.record.machine import Artifact
 from trainmark.record.plan import DataChoice
 from trainmark.record.record import Doubt, Record, Restart
-from trainmark.record.sample import Artifact
 from trainmark.record.store import Store
 from trainmark.record.timeline import Timeline
 from trainmark.view.publish import Published, publishable

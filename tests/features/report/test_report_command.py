@@ -18,8 +18,8 @@ from trainmark.features.report import command as report
 from trainmark.features.report.run_page import leave_page
 from trainmark.launch.session import Result
 from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.machine import Artifact
 from trainmark.record.record import Record
-from trainmark.record.sample import Artifact
 from trainmark.record.store import Store
 
 Capture = pytest.CaptureFixture[str]

@@ -16,13 +16,13 @@ from trainmark.cli.main import main
 from trainmark.data import audio
 from trainmark.data.imagenet import make as pictures
 from trainmark.data.ljspeech import make as speech
+from trainmark.features.scoring import sample_scorer as scoring
+from trainmark.features.scoring.sample_scorer import Scorer
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import to_values, with_settings
 from trainmark.record.sample import documents
 from trainmark.record.whole_files import sha256
 from trainmark.train import checkpoint
-from trainmark.features.scoring import sample_scorer as speech as scoring
-from trainmark.features.scoring.sample_scorer import Scorer
 
 READER = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")
 WAVE = ("layers=4", "cycles=2", "channels=4", "mixtures=2")

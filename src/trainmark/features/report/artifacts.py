@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainmark.record.language import Say
-from trainmark.record.sample import Artifact, SampleDocument, documents
+from trainmark.record.machine import Artifact
+from trainmark.record.sample import SampleDocument, documents
 from trainmark.view.element import Markup, el
 
 MOST_BYTES = 300_000
