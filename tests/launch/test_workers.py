@@ -19,7 +19,7 @@ from support.records import make_plan
 
 from trainmark.launch import workers
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.faults import of_workers
+from trainmark.launch.launcher import of_workers
 from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.record import events
 from trainmark.record.event_files import EventWriter

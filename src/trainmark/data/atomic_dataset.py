@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from trainmark.data.data_set import MANIFEST
 from trainmark.record import cores
+from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import NotReadyError
-from trainmark.record.processes import end_with_parent
 from trainmark.record.whole_files import sync
 
 Progress = Callable[[int, int], None]

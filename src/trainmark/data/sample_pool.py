@@ -31,8 +31,8 @@ import torch
 from trainmark.data.distributed_sampler import BatchShare
 from trainmark.data.jpeg import BadImage
 from trainmark.record import cores
+from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.processes import end_with_parent
 
 Transform = Literal["train", "eval"]
 

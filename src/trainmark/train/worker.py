@@ -19,10 +19,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from trainmark.record import endings, events
+from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import InvalidResultError, TrainmarkError
 from trainmark.record.event_files import EventWriter
 from trainmark.record.plan import Plan
-from trainmark.record.processes import end_with_parent
 from trainmark.train import failures
 from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, host_name
 

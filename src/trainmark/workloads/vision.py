@@ -31,9 +31,8 @@ from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
 from trainmark.workloads import vision_facts
 from trainmark.workloads.normalise import normalise
-from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import Share, optimizer_kwargs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ from torch import nn, optim
 
 from trainmark.record.recipe import Recipe
 from trainmark.record.workload_facts import QualityFacts
-from trainmark.workloads.plain import PlainBatch, PlainSource, PlainWorkload
+from trainmark.workloads.workload import PlainBatch, PlainSource, PlainWorkload
 from dataclasses import dataclass
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.network import collective_variables
-from trainmark.record.processes import end_with_parent
+from trainmark.record.cores import end_with_parent
 from trainmark.train.ranks import PARENT
 
 LIMIT_S = 60.0

@@ -16,8 +16,7 @@ from trainmark.data.prefetch import prefetch
 from trainmark.data.text.token_files import Index, TokenStream, Windows, known_of, read_index
 from trainmark.record.errors import NotReadyError
 from trainmark.workloads.decoder.recipes import DecoderRecipe
-from trainmark.workloads.plain import PlainBatch
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import PlainBatch, Share
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,9 +17,8 @@ from trainmark.workloads.decoder import batches, continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData
 from trainmark.workloads.decoder.model import TextDecoder
 from trainmark.workloads.decoder.recipes import DecoderRecipe, check_shape
-from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
-from trainmark.workloads.workload import Progress, Share
+from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class LanguageModel:

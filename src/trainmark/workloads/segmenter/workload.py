@@ -17,7 +17,6 @@ from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
 from trainmark.workloads.normalise import normalise
-from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
 from trainmark.workloads.segmenter.batches import CropBatch, HowSeen, SceneBatch, SceneData, check_folder
@@ -25,7 +24,7 @@ from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
 from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE, SegmenterRecipe
 from trainmark.workloads.vision import sgd
-from trainmark.workloads.workload import Progress, Share
+from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class SegmenterOnScenes:

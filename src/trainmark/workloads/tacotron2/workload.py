@@ -16,14 +16,13 @@ from trainmark.data.mel import MEL
 from trainmark.data.mel_cache import MelCache
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
-from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.tacotron2 import attention_quality, read_aloud
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, Split, check_clips
 from trainmark.workloads.tacotron2.facts import CLIP_FRAMES, FACTS, PUBLISHED
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
-from trainmark.workloads.workload import Progress, Share
+from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class Tacotron2OnLJSpeech:

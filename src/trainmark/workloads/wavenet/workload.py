@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from trainmark.data.ljspeech import reader
 from trainmark.record.recipe import Limits, Recipe, Span
 from trainmark.record.sample import Sample
-from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import batches, logistics, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 from trainmark.workloads.wavenet.recipes import FILL, QUICK, REFERENCE, SMOKE, WaveNetRecipe, sizes_of
-from trainmark.workloads.workload import Progress, Share
+from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class WaveNetOnLJSpeech:
