@@ -154,7 +154,7 @@ def test_a_slow_rank_is_named_on_the_record(environment: dict[str, str], picture
     assert record["metrics"]["rank_skew"]["value"] > 5
 
 
-ALL_SIZES = "from trainmark.train import link_probe, setup; setup.LINK_BUDGET_S, link_probe.MOST_REPEATS = 60, 3"
+ALL_SIZES = "from trainmark.train import link_probe, setup; setup.LINK_BUDGET_S, link_probe.MAX_REPEATS = 60, 3"
 """With so much time for so little no size is left out, however busy the machine."""
 
 

@@ -12,7 +12,7 @@ from support.clean_records import EVERY_KIND, OUTSIDE
 from trainmark.analysis.audit_events import audit_logs
 from trainmark.analysis.audit_record import audit_document, audit_record
 from trainmark.record.recipe import Limits
-from trainmark.record.telemetry_summary import MOST_POINTS
+from trainmark.record.telemetry_summary import MAX_POINTS
 
 ALL = {**EVERY_KIND, **OUTSIDE}
 
@@ -32,7 +32,7 @@ def test_a_clean_record_passes_every_check_with_and_without_its_events(kind: str
 @pytest.mark.parametrize("steps", [1510, 4000])  # samples a little above what a record keeps, and far above
 def test_an_honest_long_run_is_not_accused_though_its_samples_were_thinned(steps: int, tmp_path: Path) -> None:
     record = replace(EVERY_KIND["quick"], limits=Limits(steps=steps), steps=steps, power=True).leave(tmp_path)
-    assert record.telemetry.machines[0].samples > MOST_POINTS
+    assert record.telemetry.machines[0].samples > MAX_POINTS
     for folder in (tmp_path / "runs" / record.run_id, None):
         checked = audit_document(json.loads(record.dumps()), "record.json", folder)
         assert [str(finding) for entry in checked for finding in entry.findings] == []

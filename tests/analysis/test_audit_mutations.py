@@ -28,7 +28,7 @@ GRAVE = (
 """What is found in a record whose events are not at hand."""
 
 Place = tuple[str | int, ...]
-MOST_PLACES = 3
+MAX_PLACES = 3
 """Of a long series, as many places are changed."""
 
 NUMBERS: dict[str, Callable[[float], float]] = {
@@ -45,8 +45,8 @@ def leaves(document: Any, chosen: random.Random, path: Place = ()) -> Iterator[t
     elif isinstance(document, list):
         yield path, document
         places = range(len(document))
-        if len(document) > 2 * MOST_PLACES and not isinstance(document[0], dict):
-            places = sorted(chosen.sample(places, MOST_PLACES))  # type: ignore[assignment]
+        if len(document) > 2 * MAX_PLACES and not isinstance(document[0], dict):
+            places = sorted(chosen.sample(places, MAX_PLACES))  # type: ignore[assignment]
         for index in places:
             yield from leaves(document[index], chosen, (*path, index))
     else:

@@ -49,7 +49,7 @@ def test_every_way_to_make_two_equal_parts_is_taken_once(count: int, splits: int
 
 def test_of_too_many_ways_random_ones_are_taken_the_same_each_time() -> None:
     found = list(false_alarms.halves(30, 1))
-    assert len(found) == false_alarms.MOST_SPLITS
+    assert len(found) == false_alarms.MAX_SPLITS
     assert found == list(false_alarms.halves(30, 1))
 
 

@@ -180,7 +180,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bases(run: Path) -> list[dict[str, Any]]:
     """Records of the first schema, and of this one with all that a record can hold, its series inside and beside it."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(series, "MOST_INSIDE", 10)
+        patched.setattr(series, "MAX_INSIDE", 10)
         long = gather.record(run)
     assert long.series_file
     new = [gather.record(run), long]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.record.errors import MOST_NAMED, nearest
+from trainmark.record.errors import MAX_NAMED, nearest
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_words_that_begin_alike_are_named_before_all_of_them() -> None:
 
 def test_a_wall_of_words_is_cut() -> None:
     said = nearest("zzz", [f"word{index}" for index in range(100)])
-    assert said.count("word") == MOST_NAMED and said.endswith(f"and {100 - MOST_NAMED} more")
+    assert said.count("word") == MAX_NAMED and said.endswith(f"and {100 - MAX_NAMED} more")

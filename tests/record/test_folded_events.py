@@ -156,7 +156,7 @@ def test_chunks_that_are_missing_or_damaged_are_said(tmp_path: Path) -> None:
 def test_a_chunk_that_unpacks_to_more_than_any_writer_makes_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_files, "MOST_CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(event_files, "MAX_CHUNK_BYTES", 10_000)
     path = tmp_path / "rank0.jsonl"
     path.write_bytes(b'{"event":"folded","chunks":1}\n')
     folded(path).write_bytes(gzip.compress(b"\n" * 10_000_000))

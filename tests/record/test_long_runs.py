@@ -35,7 +35,7 @@ LONG = {**EVERY_KIND, "cut off in the middle of a step": replace(CUT_OFF, steps=
 def gathered(folder: Path, monkeypatch: pytest.MonkeyPatch, *, inside: int = 10) -> Record:
     """The record of a run as if it were long; its event logs are folded as if they were, too."""
     with monkeypatch.context() as patched:
-        patched.setattr(series, "MOST_INSIDE", inside)
+        patched.setattr(series, "MAX_INSIDE", inside)
         return gather.record(folder)
 
 
@@ -91,7 +91,7 @@ def test_a_long_run_s_record_is_read_with_its_series_and_passes_every_check(
     _, long = left(LONG[kind], tmp_path, monkeypatch)
     found, path = kept(tmp_path, long)
     assert found == long
-    monkeypatch.setattr(series, "MOST_INSIDE", 10)  # as the audit gathers it anew
+    monkeypatch.setattr(series, "MAX_INSIDE", 10)  # as the audit gathers it anew
     for folder in (None, tmp_path / "runs" / long.run_id):
         checked = audit_document(json.loads(path.read_text()), path.name, folder, series_beside(path))
         assert [finding for entry in checked for finding in entry.findings] == []
@@ -137,7 +137,7 @@ def test_a_record_that_came_without_its_series_gets_them_from_the_run_s_events(
     two: tuple[Record, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, path = two
-    monkeypatch.setattr(series, "MOST_INSIDE", 10)
+    monkeypatch.setattr(series, "MAX_INSIDE", 10)
     alone = Record.from_json(json.loads(path.read_text()))
     folder = tmp_path / "runs" / whole.run_id
     assert gather.with_series(alone, folder) == whole
@@ -232,7 +232,7 @@ def test_means_never_mix_warm_up_with_steady_steps_and_are_bounded() -> None:
             loss=[1.0] * (count - 1) + [None],
         )
         points = series.thinned(steps, steady)
-        assert len(points.compute_ns) <= series.MOST_POINTS
+        assert len(points.compute_ns) <= series.MAX_POINTS
         back = series.spread_out(points, count, steady)
         assert list(back.compute_ns[:steady]) == [1000] * steady
         assert sum(back.compute_ns) == pytest.approx(sum(steps.compute_ns), rel=1e-4)

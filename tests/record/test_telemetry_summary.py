@@ -256,12 +256,12 @@ def test_a_long_run_s_record_stays_small_and_keeps_the_shape(tmp_path: Path) -> 
         machine.host(step / 100, busy_s=step / 100, own_s=step / 200)
     found = telemetry.summary(sampled(tmp_path, TRAINED))
     series = found.machines[0].devices[0].series["power_w"]
-    assert len(series.values) == len(series.at_s) == telemetry.MOST_POINTS
+    assert len(series.values) == len(series.at_s) == telemetry.MAX_POINTS
     assert series.values == sorted(series.values)
     hosts = found.machines[0].host_series
-    assert len(hosts["cpu_percent"].values) == telemetry.MOST_POINTS
+    assert len(hosts["cpu_percent"].values) == telemetry.MAX_POINTS
     assert hosts["cpu_percent"].at_s == hosts["foreign_percent"].at_s == hosts["load"].at_s
-    assert hosts["cpu_percent"].values == pytest.approx([25.0] * telemetry.MOST_POINTS, rel=1e-4)
+    assert hosts["cpu_percent"].values == pytest.approx([25.0] * telemetry.MAX_POINTS, rel=1e-4)
     assert len(msgspec.json.encode(found)) < 120_000
 
 

@@ -150,9 +150,9 @@ def test_a_peak_is_not_told_before_it_was_measured_on_a_quiet_machine() -> None:
 
 def test_the_best_is_never_forgotten_and_the_file_stays_small(tmp_path: Path) -> None:
     file = tmp_path / "peaks.json"
-    for tflops in (0.5, *[0.1] * (2 * after_training.MOST_KEPT)):
+    for tflops in (0.5, *[0.1] * (2 * after_training.MAX_KEPT)):
         kept = after_training._kept("one", measurement(tflops), file)
-    assert len(kept) == after_training.MOST_KEPT
+    assert len(kept) == after_training.MAX_KEPT
     assert after_training.best(kept, "products").tflops == 0.5
 
 

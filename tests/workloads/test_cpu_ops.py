@@ -25,7 +25,7 @@ def passed(way: object, rows: int, bias: bool, gaps: bool = False, out: int = SI
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [3, 3 * cpu_ops.LEAST_ROWS])
+@pytest.mark.parametrize("rows", [3, 3 * cpu_ops.MIN_ROWS])
 def test_a_product_and_its_gradients_are_torchs(rows: int, bias: bool) -> None:
     ours, theirs = passed(cpu_ops.linear, rows, bias), passed(F.linear, rows, bias)
     assert len(ours) == len(theirs) == (4 if bias else 3)
@@ -34,13 +34,13 @@ def test_a_product_and_its_gradients_are_torchs(rows: int, bias: bool) -> None:
 
 
 @pytest.mark.parametrize("turned_fast", [True, False])
-@pytest.mark.parametrize("out", [cpu_ops.LEAST_WEIGHTS // SIDE + 1, SIDE // 2])
+@pytest.mark.parametrize("out", [cpu_ops.MIN_WEIGHTS // SIDE + 1, SIDE // 2])
 def test_every_kind_of_cpu_gives_the_same_gradients(
     turned_fast: bool, out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_ops, "has_fast_transposed_matmul", lambda: turned_fast)
-    monkeypatch.setattr(cpu_ops, "LEAST_WEIGHTS", 1)
-    rows = 3 * cpu_ops.LEAST_ROWS
+    monkeypatch.setattr(cpu_ops, "MIN_WEIGHTS", 1)
+    rows = 3 * cpu_ops.MIN_ROWS
     ours, theirs = (passed(way, rows, True, out=out) for way in (cpu_ops.linear, F.linear))
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
@@ -58,7 +58,7 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
 
     monkeypatch.setattr(cpu_ops, "product", noted)
     monkeypatch.setattr(cpu_ops, "has_fast_transposed_matmul", lambda: True)
-    rows = 3 * cpu_ops.LEAST_ROWS
+    rows = 3 * cpu_ops.MIN_ROWS
     ours, theirs = passed(cpu_ops.linear, rows, True, gaps=True), passed(F.linear, rows, True, gaps=True)
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
@@ -67,7 +67,7 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
 
 
 def test_many_rows_are_multiplied_by_onednn() -> None:
-    x, weight = torch.zeros(cpu_ops.LEAST_ROWS, SIDE), nn.Parameter(torch.zeros(SIDE, SIDE))
+    x, weight = torch.zeros(cpu_ops.MIN_ROWS, SIDE), nn.Parameter(torch.zeros(SIDE, SIDE))
     assert "FastProduct" in str(cpu_ops.linear(x, weight, None).grad_fn)
     assert "FastProduct" not in str(cpu_ops.linear(x[1:], weight, None).grad_fn)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -78,7 +78,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Both kinds of product; chunks of the way back so small that there are several."""
     if request.param == "plain":
         monkeypatch.setattr(cpu_ops, "multiplies", lambda dtype: False)
-    monkeypatch.setattr(matmuls, "LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(matmuls, "MIN_WEIGHTS", 0)
     monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 3 * 5 * 160)
     return str(request.param)
 

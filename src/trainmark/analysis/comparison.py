@@ -28,7 +28,7 @@ PUBLISHED_WITHIN = 2.0
 """Times by which a published figure is taken to be off at most: a larger difference is certain enough for a verdict."""
 UNKNOWN_WITHIN = 10.0
 """The same where our own side does not say how sure it is."""
-_MOST_SAID = 4
+_MAX_SAID = 4
 """Differences named in a refusal; `anyway` lists them all."""
 
 ONE_RUN_EACH = "one run each: what changes between processes was not seen, only allowed for; --repeat 5 measures it"
@@ -94,8 +94,8 @@ def compare(
     differing = differences(a, b, compared)
     unlike = [str(difference) for difference in differing if difference.unlike]
     if (faults or unlike) and not anyway:
-        more = f" and {len(unlike) - _MOST_SAID} more" if len(unlike) > _MOST_SAID else ""
-        listed = f"{', '.join(unlike[:_MOST_SAID])}{more}"
+        more = f" and {len(unlike) - _MAX_SAID} more" if len(unlike) > _MAX_SAID else ""
+        listed = f"{', '.join(unlike[:_MAX_SAID])}{more}"
         about = f"{a.label} and {b.label} are not alike: {listed}" if unlike else faults[0]
         # names of devices and runs come from files that anybody may have written
         raise UsageError(escape.terminal(f"{about}; compare like with like, or go on with --anyway"))

@@ -18,9 +18,9 @@ BETWEEN_RUNS = 0.01
 each says nothing about memory layout, clocks and neighbours, which change from process to process."""
 ONE_RUN_BASIS = "the steps of one run each, and 1 % a run for what changes between processes"
 
-MOST_STEPS = 20
+MAX_STEPS = 20
 """A series is not asked to become more than so many times as long: repeats tell more."""
-MOST_REPEATS = 100
+MAX_REPEATS = 100
 """Needing more than this, the two are too near the threshold to be told from it."""
 USUAL_REPEATS = 5
 
@@ -236,11 +236,11 @@ def _more(a: RunValues, b: RunValues, difference: float, threshold: float, degre
     if len(a.values) == len(b.values) == 1 and first and second:
         left = (room / quantile(0.5 + CONFIDENCE / 2, degrees)) ** 2 - first.between - second.between
         longer = (first.error**2 + second.error**2) / left if left > 0 else math.inf
-        if longer <= MOST_STEPS:
+        if longer <= MAX_STEPS:
             return More(steps=math.ceil((longer - 1) * max(first.steps, second.steps)))
     of_a, of_b = _of_one_run(a, b), _of_one_run(b, a)
     most = max(len(a.values), len(b.values))
-    for count in range(max(2, most + 1), MOST_REPEATS + 1):
+    for count in range(max(2, most + 1), MAX_REPEATS + 1):
         error = _welch([(of_a / count, count - 1.0), (of_b / count, count - 1.0)], "")
         if error.half_width() < room:
             return More(repeats=count)

@@ -14,7 +14,7 @@ from trainmark.record.published_row import PREFIX, PublishedDetail, PublishedRow
 
 FLAGPERF_REVISION = "0078403cff4cff3120a75ffdeb6ae734bae09377"
 """Of the pages that rows were read from."""
-MOST_EPOCHS = 200
+MAX_EPOCHS = 200
 """Results that took fewer items to their target count epochs; older rounds log nothing finer."""
 MLPERF_REMARK = (
     "rates were reckoned from the result logs, p_train without evaluations; time is from run_start to run_stop"
@@ -83,7 +83,7 @@ def _further(entry: Mapping[str, str]) -> PublishedRow:
         precision=entry["precision"],
         fix_hp=entry["fix_hp"] or (f"bs={batch:g}" if batch else None),
         batch_per_device=int(batch) if batch and batch == int(batch) else None,
-        item="samples" if from_flagperf or float(entry["items_to_target"] or MOST_EPOCHS) >= MOST_EPOCHS else "epochs",
+        item="samples" if from_flagperf or float(entry["items_to_target"] or MAX_EPOCHS) >= MAX_EPOCHS else "epochs",
         e2e_time_s=float(entry["time_to_train_s"]) if entry["time_to_train_s"] else None,
         p_whole=whole,
         p_train=train if from_flagperf else rate,

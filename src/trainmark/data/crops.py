@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainmark.data.counter_rng import Draws
 
-LEAST_AREA = 0.08
+MIN_AREA = 0.08
 """The usual least share of the image's area that a random crop covers; up to all of it, drawn uniformly."""
 RATIO = (3 / 4, 4 / 3)
 """Width over height of a random crop, drawn uniformly in the logarithm."""
@@ -42,7 +42,7 @@ def train_crop(
     epoch: int,
     index: int,
     view: int = 0,
-    least_area: float = LEAST_AREA,
+    least_area: float = MIN_AREA,
 ) -> Crop:
     """The usual random resized crop and flip, a function of (seed, epoch, index, view) and nothing else."""
     draw = Draws(seed, epoch, index, view)

@@ -33,7 +33,7 @@ from trainmark.record.errors import NotReadyError
 from trainmark.record.whole_files import write_whole
 
 SPLITS: tuple[Split, ...] = ("train", "val")
-MOST_CLASSES = 30_000
+MAX_CLASSES = 30_000
 CACHE = "shards"
 """Below the cache folder: the indexes."""
 
@@ -225,7 +225,7 @@ def _outside(label: int, classes: int) -> str:
 
 def _class_number(member: Member) -> int:
     text = member.read(_LONGEST_CLASS).decode("ascii", "replace").strip()
-    if member.size > _LONGEST_CLASS or not text.isdigit() or int(text) >= MOST_CLASSES:
+    if member.size > _LONGEST_CLASS or not text.isdigit() or int(text) >= MAX_CLASSES:
         raise ValueError(f"says {text!r}, which is no number of a class; expected 0, 1, 2 ...")
     return int(text)
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from trainmark.data.counter_rng import Draws
-from trainmark.data.crops import LEAST_AREA, Crop, eval_crop, train_crop
+from trainmark.data.crops import MIN_AREA, Crop, eval_crop, train_crop
 from trainmark.data.image_sets import Images
 from trainmark.data.jpeg import JpegDecoder, PlannedImage
 from trainmark.data.sample_pool import Row, SamplePool, WantedSample
@@ -161,7 +161,7 @@ class InputPool(SamplePool[ImageBatch]):
         batch_capacity: int,
         image_px: int = 224,
         eval_resize_px: int = 256,
-        crop_area_least: float = LEAST_AREA,
+        crop_area_least: float = MIN_AREA,
         depth: int = 2,
         hold: int = 0,
         skip_bad: int = 0,

@@ -27,13 +27,13 @@ from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
 from trainmark.record.recipe import Limits, from_values, kind_of, to_values
 
-MOST_OF_DEVICE = 0.9
+MAX_OF_DEVICE = 0.9
 """Share of a device's memory a batch may take: evaluation and the exchange of gradients need some too."""
-MOST_OF_HOST = 0.6
+MAX_OF_HOST = 0.6
 """Share of the machine's memory that all ranks on a CPU may take together."""
 TRAIN_S = 4.0
 """About how long the counted steps of a try are to take."""
-FEWEST_STEPS, MOST_STEPS = 2, 20
+MIN_STEPS, MAX_STEPS = 2, 20
 POLL_S = 0.05
 
 
@@ -62,8 +62,8 @@ class Trial:
         )
 
     def __call__(self, batch: int, step_s: float | None) -> Try:
-        counted = MOST_STEPS if step_s == 0 else FEWEST_STEPS if step_s is None else round(TRAIN_S / step_s)
-        steps = 1 + min(max(FEWEST_STEPS, counted), MOST_STEPS)
+        counted = MAX_STEPS if step_s == 0 else MIN_STEPS if step_s is None else round(TRAIN_S / step_s)
+        steps = 1 + min(max(MIN_STEPS, counted), MAX_STEPS)
         with tempfile.TemporaryDirectory(prefix="trainmark-fill-") as name:
             plan = self._plan_for(batch, steps)
             # one rank that shares the machine as the ranks of the run will
@@ -163,8 +163,8 @@ class Trial:
         if self._memory_bytes is not None:
             most, share = self._memory_bytes, "what a rank may take of this machine"
         else:
-            most = int(MOST_OF_DEVICE * ((log.environment and log.environment.device.memory_bytes) or 0))
-            share = f"{100 * MOST_OF_DEVICE:.0f} % of the device's memory"
+            most = int(MAX_OF_DEVICE * ((log.environment and log.environment.device.memory_bytes) or 0))
+            share = f"{100 * MAX_OF_DEVICE:.0f} % of the device's memory"
         if not used or not most or used <= most:
             return ""
         return f"it takes {used / 2**30:.2f} GiB, more than {share} ({most / 2**30:.2f} GiB)"
@@ -176,10 +176,10 @@ def _done(log: RankLog, steps: int) -> bool:
 
 def _host_share(ranks: int) -> int:
     memory = psutil.virtual_memory()
-    return int(MOST_OF_HOST * min(memory.total, memory.available) / ranks)
+    return int(MAX_OF_HOST * min(memory.total, memory.available) / ranks)
 
 
-LEAST_GAIN = 0.03
+MIN_GAIN = 0.03
 """A batch is worth its size if it is faster than all smaller ones by this share."""
 CLOSE = 8
 """The search ends when the batch that fits and the one that does not are an eighth apart."""
@@ -298,7 +298,7 @@ class _Search:
                 return batch, None if slow else larger, f"not {larger}: {unfit}"
             batch = larger
             # one batch may meet a slow kernel: only two that gain nothing end the search
-            slow = slow + 1 if self._tries[larger].items_per_s < (1 + LEAST_GAIN) * best else 0
+            slow = slow + 1 if self._tries[larger].items_per_s < (1 + MIN_GAIN) * best else 0
             if slow == 2:
                 return batch, None, ""
 
@@ -317,9 +317,9 @@ class _Search:
 
     def found(self, reason: str) -> FillResult:
         best = max(done.items_per_s for done in self._fitting)
-        chosen = min(done.batch for done in self._fitting if (1 + LEAST_GAIN) * done.items_per_s >= best)
+        chosen = min(done.batch for done in self._fitting if (1 + MIN_GAIN) * done.items_per_s >= best)
         if chosen < max(done.batch for done in self._fitting):
-            reason = f"larger ones are not faster by more than {100 * LEAST_GAIN:.0f} %"
+            reason = f"larger ones are not faster by more than {100 * MIN_GAIN:.0f} %"
         curve = tuple(self._tries[batch] for batch in sorted(self._tries))
         return FillResult(batch_per_device=chosen, reason=reason, curve=curve, took_s=self._now_s() - self._began_s)
 

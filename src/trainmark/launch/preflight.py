@@ -154,10 +154,10 @@ def others_sentence(share: float | None) -> str | None:
 
 def devices(plan: Plan, platform: Platform) -> CheckResult:
     wanted, there = Topology.parse(plan.topology).devices_per_node, platform.device_count
-    if platform.is_cpu and wanted > cores.MOST_RANKS_A_CORE * there:
+    if platform.is_cpu and wanted > cores.MAX_RANKS_A_CORE * there:
         return failed(
             f"topology {plan.topology} asks for {wanted} ranks on {there} usable cores, and more than "
-            f"{cores.MOST_RANKS_A_CORE} a core would only take turns; try --topology 1x{there}"
+            f"{cores.MAX_RANKS_A_CORE} a core would only take turns; try --topology 1x{there}"
         )
     if there >= (1 if platform.is_cpu else wanted):
         return ok(f"{there} devices are visible")

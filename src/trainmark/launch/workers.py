@@ -31,7 +31,7 @@ from trainmark.train.ranks import LAUNCHED, PARENT, RENDEZVOUS, RESTART
 
 INIT_LIMIT_S = 600.0
 """Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
-LEAST_INIT_LIMIT_S = 30.0
+MIN_INIT_LIMIT_S = 30.0
 """The same where the user allows less silence: torch alone takes seconds to load."""
 TRAIN_LIMIT_S = 60.0
 TRAIN_LIMIT_MEDIANS = 20
@@ -144,7 +144,7 @@ class WorkerProcesses:
         """How long nothing may be heard before this is a hang."""
         asked_s = self.plan.hang_timeout_s
         if any(not self._spoke(log) or log.phase in ("startup", "init", "sample") for log in self.ranks):
-            return INIT_LIMIT_S if asked_s is None else max(asked_s, LEAST_INIT_LIMIT_S)
+            return INIT_LIMIT_S if asked_s is None else max(asked_s, MIN_INIT_LIMIT_S)
         if asked_s is not None:
             return asked_s
         recent = [step for log in self.ranks for step in log.compute_ns[-100:]]

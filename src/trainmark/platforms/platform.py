@@ -90,7 +90,7 @@ class EventMarks:
 
 
 DRIVER_ANSWERS_S = 10.0
-LEAST_TORCH = "2.6"
+MIN_TORCH = "2.6"
 """The first with torch.accelerator."""
 
 
@@ -296,7 +296,7 @@ class Device:
 
 def _refuse_old_torch(file: PlatformFile) -> None:
     """All device work goes through torch.accelerator; some backends are younger still."""
-    least = file.least_torch or LEAST_TORCH
+    least = file.least_torch or MIN_TORCH
     if not hasattr(torch, "accelerator") or _release(torch.__version__) < _release(least):
         raise NotReadyError(
             f"platform {file.name} needs torch {least} or newer, this is torch {torch.__version__}; "

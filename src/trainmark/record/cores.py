@@ -94,7 +94,7 @@ def _words(path: Path) -> list[str]:
 
 FOREIGN_LOAD = 0.10
 """Share of the machine that others may use before it is worth a word."""
-MOST_RANKS_A_CORE = 4
+MAX_RANKS_A_CORE = 4
 """More ranks than this on a core are refused: they only take turns, and a step takes minutes."""
 
 

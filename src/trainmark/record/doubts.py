@@ -27,19 +27,19 @@ RANK_SKEW = 0.05
 CLOCKS_APART, CLOCKS_FAR_APART = 0.03, 0.10
 """Share by which a device's events and the host's clock may differ over training before it is worth a word, and before
 the result is not valid."""
-MOST_OTHER, MOST_OTHER_S = 0.10, 0.5
+MAX_OTHER, MAX_OTHER_S = 0.10, 0.5
 """Share of the training that no step accounts for, where it is more than a moment."""
-MOST_SKIPPED = 0.01
+MAX_SKIPPED = 0.01
 """Share of the steps that a loss scaler may skip."""
-LEAST_POWER_SAMPLES = 60
+MIN_POWER_SAMPLES = 60
 LONGEST_POWER_GAP_S = 2.0
 """MLPerf's rule for power is sixty samples, one a second at least; a pause of two seconds is a gap."""
-LEAST_OF_FLOOR = 0.98
+MIN_OF_FLOOR = 0.98
 """Of the least loss that data makes possible: what a part of the validation text may be easier than all of it."""
 WANTED_HALF_WIDTH = 0.01
 JUST_ABOVE_PERCENT = 1.1
 """What lies between is told as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
-MOST_MORE = 50
+MAX_MORE = 50
 """Times as many steps as were made: beyond that, more steps are no advice."""
 
 
@@ -138,7 +138,7 @@ def below_bar(f: Facts) -> Found:
 
 def below_floor(f: Facts) -> Found:
     floor, value = f.data_facts.get("loss_floor"), f.quality.value
-    if floor is not None and value is not None and value < LEAST_OF_FLOOR * floor:
+    if floor is not None and value is not None and value < MIN_OF_FLOOR * floor:
         yield "below-floor", {"name": f.quality.name, "value": f"{value:.4g}", "floor": f"{floor:.4g}"}
 
 
@@ -196,7 +196,7 @@ def few_steps(f: Facts) -> Found:
             "few-steps",
             {
                 "percent": None if found.share > TOO_NOISY else f"{percent:.1f}",
-                "more": more if more < MOST_MORE * compute_s.size else None,
+                "more": more if more < MAX_MORE * compute_s.size else None,
             },
         )
 
@@ -250,7 +250,7 @@ def time_unaccounted(f: Facts) -> Found:
         return  # which says more
     other_s = f.timeline.seconds("other")
     training_s = other_s + f.timeline.seconds("warmup", "data_wait", "compute")
-    if other_s > max(MOST_OTHER * training_s, MOST_OTHER_S):
+    if other_s > max(MAX_OTHER * training_s, MAX_OTHER_S):
         yield "time-unaccounted", {"other_s": f"{other_s:.2f}", "training_s": f"{training_s:.2f}"}
 
 
@@ -308,7 +308,7 @@ def step_differs(f: Facts) -> Found:
 
 def skipped_steps(f: Facts) -> Found:
     skipped = f.environment.precision.skipped_steps if f.environment.precision else 0
-    if skipped > MOST_SKIPPED * f.timeline.steps:
+    if skipped > MAX_SKIPPED * f.timeline.steps:
         yield "skipped-steps", {"skipped": skipped, "steps": f.timeline.steps}
 
 
@@ -345,8 +345,8 @@ def sampling(f: Facts) -> Found:
     slowest_hz = min(device.power_samples / _training_s(machine) for machine, device in devices)
     longest_s = max(device.power_gap_s or 0.0 for _, device in devices)
     missed: dict[str, Any] = {}
-    if fewest < LEAST_POWER_SAMPLES:
-        missed.update(samples=fewest, wanted=LEAST_POWER_SAMPLES)
+    if fewest < MIN_POWER_SAMPLES:
+        missed.update(samples=fewest, wanted=MIN_POWER_SAMPLES)
     if slowest_hz < 1:
         missed["rate_hz"] = f"{slowest_hz:.2f}"
     if longest_s > LONGEST_POWER_GAP_S:

@@ -88,8 +88,8 @@ def misfit(error: Exception) -> str:
     return f"{place.rstrip('`').lstrip('.')}: {said}" if place.strip("`") else said
 
 
-MOST_NAMED = 24
-_LEAST_BEGINNING = 4
+MAX_NAMED = 24
+_MIN_BEGINNING = 4
 
 
 def nearest(word: str, known: Iterable[str], *, otherwise: str = "") -> str:
@@ -105,12 +105,12 @@ def nearest(word: str, known: Iterable[str], *, otherwise: str = "") -> str:
     alike = [
         name
         for low, name in plain.items()
-        if len(first := re.split(r"[-_:]", low)[0]) >= _LEAST_BEGINNING and asked.startswith(first)
+        if len(first := re.split(r"[-_:]", low)[0]) >= _MIN_BEGINNING and asked.startswith(first)
     ]
     if not alike and otherwise:
         return otherwise
     named = alike or list(plain.values())
-    words, more = ", ".join(named[:MOST_NAMED]), len(named) - MOST_NAMED
+    words, more = ", ".join(named[:MAX_NAMED]), len(named) - MAX_NAMED
     if more > 0:
         words = f"{words} and {more} more"
     if not alike:

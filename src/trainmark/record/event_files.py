@@ -25,7 +25,7 @@ from trainmark.record.events import AnyEvent, Event, Folded, LauncherEvent, Rank
 
 CHUNK_BYTES = 1 << 16
 """So many bytes of lines become one chunk: about a millisecond's work."""
-MOST_CHUNK_BYTES = 1 << 26
+MAX_CHUNK_BYTES = 1 << 26
 """No writer makes a larger one; a damaged file must not take all memory."""
 COMPRESSION = 2
 """A quarter of the usual level's work, for 7 % more bytes."""
@@ -87,7 +87,7 @@ class EventWriter:
             except OSError as error:
                 raise self._refused(error) from error
             self._size += len(line)
-            if self._fold_at <= self._size < MOST_CHUNK_BYTES:
+            if self._fold_at <= self._size < MAX_CHUNK_BYTES:
                 self._fold()
 
     def _refused(self, error: OSError) -> WorkloadError:
@@ -217,12 +217,12 @@ def _members(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
             if not waiting:
                 return
             try:
-                parts.append(member.decompress(waiting, MOST_CHUNK_BYTES - size))
+                parts.append(member.decompress(waiting, MAX_CHUNK_BYTES - size))
             except zlib.error:
                 return
             at += len(waiting) - len(member.unconsumed_tail) - len(member.unused_data)
             waiting, size = member.unconsumed_tail or member.unused_data, size + len(parts[-1])
-            if size >= MOST_CHUNK_BYTES:
+            if size >= MAX_CHUNK_BYTES:
                 return
         yield b"".join(parts), at
 

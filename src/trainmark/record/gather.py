@@ -61,8 +61,8 @@ def reduce(folder: RunFolder, *, full: bool) -> Reduced:
         trace = log.trace()
         together.add(trace, log.loss)
         ranks.append(log)
-        if together.rank_steps > series.MOST_INSIDE:
-            if together.rank_steps - trace.steps <= series.MOST_INSIDE:  # this rank is the first too many
+        if together.rank_steps > series.MAX_INSIDE:
+            if together.rank_steps - trace.steps <= series.MAX_INSIDE:  # this rank is the first too many
                 traces = [_without_series(before) for before in traces]
             trace = _without_series(trace)
         traces.append(trace)
@@ -75,7 +75,7 @@ def reduce(folder: RunFolder, *, full: bool) -> Reduced:
     compute_s = np.asarray(slowest.compute_ns[: whole.steps], dtype=np.float64) / 1e9
     steady = statistics.steady_start(compute_s, together.items.astype(np.float64)) if whole.steps else 0
     warmup = 0 if full else steady
-    if together.rank_steps <= series.MOST_INSIDE:
+    if together.rank_steps <= series.MAX_INSIDE:
         timeline = replace(whole, warmup_steps=warmup, steady_from=steady)
         return Reduced(ranks=ranks, timeline=timeline, loss=together.mean_loss())
     steps = StepSeries(

@@ -13,18 +13,18 @@ from trainmark.record.workload_facts import QualityFacts
 CHANCE = "chance"
 """What a data set's facts call the target's value that guessing gives."""
 CLASSES = "classes"
-_MOST_LOSSES = 20
-_FEWEST_LOSSES = 4
-_FEWEST_FOR_A_DOUBT = 12
-_LEAST_RISE = 0.02
+_MAX_LOSSES = 20
+_MIN_LOSSES = 4
+_MIN_FOR_A_DOUBT = 12
+_MIN_RISE = 0.02
 
 
 def loss_trend(loss: Sequence[float | None]) -> str | None:
     """`fell`, `rose` or `level`, from the first to the last steps; None where there are too few."""
     finite = [value for value in loss if value is not None]
-    if len(finite) < _FEWEST_LOSSES:
+    if len(finite) < _MIN_LOSSES:
         return None
-    part = min(max(1, len(finite) // 4), _MOST_LOSSES)
+    part = min(max(1, len(finite) // 4), _MAX_LOSSES)
     first, last = fmean(finite[:part]), fmean(finite[-part:])
     if abs(last - first) <= 0.005 * max(abs(first), abs(last)):
         return "level"
@@ -38,13 +38,13 @@ def loss_rise(loss: Sequence[float | None]) -> tuple[float, float] | None:
     above 2 %, and above four standard errors by the unrest of neighbouring steps, which no trend makes larger.
     """
     finite = [value for value in loss if value is not None]
-    if len(finite) < _FEWEST_FOR_A_DOUBT:
+    if len(finite) < _MIN_FOR_A_DOUBT:
         return None
     part = len(finite) // 4
     first, last = median(finite[:part]), median(finite[-part:])
     unrest = 1.4826 * median(abs(b - a) for a, b in pairwise(finite)) / math.sqrt(2)
     error = 1.25 * unrest * math.sqrt(2 / part)  # a median is so much less sure than a mean
-    return (first, last) if last - first > max(_LEAST_RISE * abs(first), 4 * error) else None
+    return (first, last) if last - first > max(_MIN_RISE * abs(first), 4 * error) else None
 
 
 def guessed(quality: Quality, data_facts: Mapping[str, float]) -> float | None:

@@ -155,11 +155,11 @@ def significand_bits(type_: str) -> int:
     return _BITS[type_]
 
 
-LEAST_SHARE = 0.75
+MIN_SHARE = 0.75
 """What a run's products must share of one type to be called by it: autocast leaves some of them as they are."""
-LEAST_SCALED_SHARE = 0.5
+MIN_SCALED_SHARE = 0.5
 """The same of eight bits, which attention and a network's head never are."""
-MOST_NARROWER = 0.01
+MAX_NARROWER = 0.01
 """What of them may be narrower than the type a run is called by."""
 REDUCED_FLOAT32, TOO_NARROW = "less than float32", "less than bfloat16"
 """Words for arithmetic that is none of the types there are names for: sums of narrow parts, or a handful of bits."""
@@ -206,8 +206,8 @@ def ran(
     main = max(kinds, key=lambda used: kinds[used])
     held = max(weights, key=lambda used: weights[used])
     narrower = sum(count for used, count in kinds.items() if _BITS.get(used, 0) < _BITS.get(main, 0))
-    least = LEAST_SCALED_SHARE if main == E4M3 else LEAST_SHARE
-    if kinds[main] >= least * total and narrower <= MOST_NARROWER * total:
+    least = MIN_SCALED_SHARE if main == E4M3 else MIN_SHARE
+    if kinds[main] >= least * total and narrower <= MAX_NARROWER * total:
         lowered = main if held != main and main == autocast else None
         wanted = (main, held, lowered)
         for precision in PRECISIONS.values():

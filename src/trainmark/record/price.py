@@ -11,13 +11,13 @@ from trainmark.record.errors import UsageError
 
 JOULES_A_KWH = 3.6e6
 HOUR_S = 3600.0
-_LEAST_PUE, _MOST_PUE = 1.0, 5.0
+_MIN_PUE, _MAX_PUE = 1.0, 5.0
 _SIGN = r"([A-Za-z$€£¥]{0,4})"
 _WRITTEN = re.compile(rf"{_SIGN} ?([0-9]+(?:\.[0-9]+)?) ?{_SIGN}/h")
 
 Amount = Annotated[float, msgspec.Meta(gt=0, le=1e9, description="a price above 0")]
 Currency = Annotated[str, msgspec.Meta(max_length=4, description="a currency such as EUR")]
-Pue = Annotated[float, msgspec.Meta(ge=_LEAST_PUE, le=_MOST_PUE, description="a number from 1 to 5")]
+Pue = Annotated[float, msgspec.Meta(ge=_MIN_PUE, le=_MAX_PUE, description="a number from 1 to 5")]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 def parse(price: str | None, pue: float | None, usual: Price) -> Price:
     """What `--price` and `--pue` say; what they leave open is as usual."""
     if pue is not None:
-        if not _LEAST_PUE <= pue <= _MOST_PUE:
+        if not _MIN_PUE <= pue <= _MAX_PUE:
             raise UsageError(f"--pue {pue:g} is not between 1 and 5; a building uses at least what its machines do")
         usual = msgspec.structs.replace(usual, pue=pue)
     if price is None:

@@ -19,16 +19,16 @@ from trainmark.record.events import Steps
 from trainmark.record.numbers import Count, Finite
 from trainmark.record.timeline import Floats, RankTrace, Timeline
 
-MOST_INSIDE = 10_000
+MAX_INSIDE = 10_000
 """Steps of all ranks together up to which a record keeps every rank's series itself."""
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """A longer series stands on the record as so many means at most; an eighth of them for the part that is not steady."""
-MOST_STEPS = 20_000_000
+MAX_STEPS = 20_000_000
 """No series is longer; a damaged count must not take all memory."""
 ENDING = ".series.jsonl.gz"
 BLOCK = 4096
 """Steps in a line of the file."""
-MOST_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Steps)
@@ -101,7 +101,7 @@ def read(path: Path, said: SeriesFile) -> StepSeries:
     loss: list[float | None] = []
     try:
         with gzip.open(path) as file:
-            while line := file.readline(MOST_LINE_BYTES):
+            while line := file.readline(MAX_LINE_BYTES):
                 digest.update(line)
                 block = _DECODER.decode(line)
                 if block.first != len(compute_ns) or block.first + len(block.compute_ns) > said.steps:
@@ -140,7 +140,7 @@ def thinned(steps: StepSeries, steady_from: int) -> Points:
 
 def spread_out(points: Points, count: int, steady_from: int) -> StepSeries:
     """Every step as the mean it is part of; ValueError where there are not as many means as there would be."""
-    if not 0 < count <= MOST_STEPS:
+    if not 0 < count <= MAX_STEPS:
         raise ValueError(f"a series of {count} steps is not kept in a file")
     lengths = np.diff(_ends(count, steady_from))
     wanted = {len(lengths)}
@@ -188,8 +188,8 @@ def of_timeline(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
 def _ends(count: int, steady_from: int) -> list[int]:
     """Where the parts begin that are thinned to one mean each, and where the last of them ends."""
     first = min(steady_from, count)
-    early = min(first, MOST_POINTS // 8)
-    late = min(count - first, MOST_POINTS - early)
+    early = min(first, MAX_POINTS // 8)
+    late = min(count - first, MAX_POINTS - early)
     borders = [first * number // early for number in range(early)] if early else []
     borders += [first + (count - first) * number // late for number in range(late)] if late else []
     return [*borders, count]

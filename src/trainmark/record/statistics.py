@@ -12,16 +12,16 @@ from trainmark.record.intervals import CONFIDENCE, WIDEST, around, quantile
 
 Series = NDArray[np.float64]
 
-FEWEST_STEPS = 8
+MIN_STEPS = 8
 """Below this many steps no interval is given: the spread of so few values is a guess."""
 
-FEWEST_STEPS_FOR_DRIFT = 16
+MIN_STEPS_FOR_DRIFT = 16
 """Below this many steps a trend cannot be told from the wander of a correlated series."""
 
 DRIFT_THAT_MATTERS = 0.02
 """A smaller change from the first step to the last is not called a drift, however certain it is."""
 
-_MOST_POINTS = 4096  # a longer series is summed in runs of equal length first: the slow wander that matters stays
+_MAX_POINTS = 4096  # a longer series is summed in runs of equal length first: the slow wander that matters stays
 _CERTAIN_SPLIT = 0.9998  # the best of all splits is chosen, so its bar is higher than that of a line
 _CERTAIN_LINE = 0.999
 _HIGHEST_CORRELATION = 0.95  # beyond it the correction would amplify its own noise
@@ -133,7 +133,7 @@ def _warmup(step_s: Series, items: Series | None, most: int) -> tuple[int, int |
         step_s = _without(items, step_s, _seconds_per_item(step_s[half:], items[half:]))
     centre, deviation = _centre_and_deviation(step_s[half:])
     start = _end_of_slow_first_steps(step_s, half, centre + 5 * deviation)
-    while len(step_s) - start >= FEWEST_STEPS_FOR_DRIFT and (logs := _logs(step_s[start:])) is not None:
+    while len(step_s) - start >= MIN_STEPS_FOR_DRIFT and (logs := _logs(step_s[start:])) is not None:
         fit = _two_levels(logs)
         at = start + _unfolded(fit.at or 0, len(step_s) - start)
         faster = fit.levels[1] < fit.levels[0]
@@ -169,7 +169,7 @@ def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE)
     """
     step_s, items = _checked_pair(step_s, items)
     n = len(step_s)
-    if n < FEWEST_STEPS or not step_s.any():
+    if n < MIN_STEPS or not step_s.any():
         return None
     if not 0.5 <= confidence < 1:
         raise ValueError(f"confidence {confidence} is not between 0.5 and 1")
@@ -205,14 +205,14 @@ def steps_needed(
     n = len(step_s)
     interval = mean_interval(step_s, items, confidence)
     if interval is None:
-        return max(0, FEWEST_STEPS - n)
+        return max(0, MIN_STEPS - n)
     wanted_half_width = math.log1p(relative_half_width)
     total = n
     for _ in range(50):  # the quantile shrinks as the series grows; this settles in a few rounds
         wanted = n * (interval.error * quantile(0.5 + confidence / 2, _degrees(total)) / wanted_half_width) ** 2
         if abs(wanted - total) <= 0.001 * total:
             break
-        total = max(FEWEST_STEPS, math.ceil(wanted))
+        total = max(MIN_STEPS, math.ceil(wanted))
     return max(0, math.ceil(wanted) - n)
 
 
@@ -233,7 +233,7 @@ def drift(step_s: Series, items: Series | None = None) -> Drift | None:
     step_s, mean_items = _checked(step_s), 1.0
     if items is not None and len(items):
         step_s, mean_items = at_mean_items(step_s, items), float(np.mean(items))
-    if len(step_s) < FEWEST_STEPS_FOR_DRIFT:
+    if len(step_s) < MIN_STEPS_FOR_DRIFT:
         return None
     logs = _logs(step_s)
     if logs is None:
@@ -295,7 +295,7 @@ def _stretch(values: Series) -> _Fit | None:
     others = [
         (fit.left, begin + (fit.at or 0))
         for begin, part, rest in ((0, values[:first], values[first:]), (first, values[first:], values[:first]))
-        if len(part) >= max(2 * fewest, FEWEST_STEPS)
+        if len(part) >= max(2 * fewest, MIN_STEPS)
         for fit in [_two_levels(part, beside=float(np.square(rest - rest.mean()).sum()))]
     ]
     if not others:
@@ -427,7 +427,7 @@ def _folded(values: Series) -> Series:
 
 
 def _fold(n: int) -> int:
-    return -(-n // _MOST_POINTS)
+    return -(-n // _MAX_POINTS)
 
 
 def _unfolded(index: int, n: int) -> int:

@@ -15,10 +15,10 @@ from trainmark.record.events import AnyEvent, DeviceSamples, HostSample, Sampler
 from trainmark.record.machine import DeviceTelemetry, MachineTelemetry, Sensed, Series, Telemetry
 from trainmark.record.run_folder import RunFolder
 
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """A series longer than this is kept as means of equally many neighbours."""
-FEWEST_POINTS = 4
-MOST_POINTS_OF_ALL = 2000
+MIN_POINTS = 4
+MAX_POINTS_OF_ALL = 2000
 """The machines of a run share so many points of a series, as long as each has the fewest."""
 LATE_S = 2.0
 """Sampling may begin or end so much inside the training and still be taken for all of it."""
@@ -177,7 +177,7 @@ def _touched_ns(folder: RunFolder, begin: SamplerBegin) -> int | None:
 
 def most_points(machines: int) -> int:
     """Of a series on the record, so that a run on many machines has room on one."""
-    return min(MOST_POINTS, max(FEWEST_POINTS, MOST_POINTS_OF_ALL // max(1, machines)))
+    return min(MAX_POINTS, max(MIN_POINTS, MAX_POINTS_OF_ALL // max(1, machines)))
 
 
 def _node_sums(node: Node, points: int) -> NodeSums:

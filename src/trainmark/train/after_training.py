@@ -35,7 +35,7 @@ from trainmark.train.loop import Job
 from trainmark.workloads.sampling import SampleRequest, Trained
 
 FILE = "peaks.json"
-MOST_KEPT = 100
+MAX_KEPT = 100
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +101,8 @@ def _kept(key: str, new: Measurement, file: Path | None = None) -> list[Measurem
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         every = msgspec.json.decode(file.read_bytes(), type=dict[str, list[Measurement]])
     known = [each for each in every.get(key, []) if 0 < each.tflops < math.inf]
-    highest = [max(known, key=lambda each: each.tflops)] if len(known) >= MOST_KEPT else []
-    every[key] = [*highest, *known[len(highest) - MOST_KEPT + 1 :], new] if highest else [*known, new]
+    highest = [max(known, key=lambda each: each.tflops)] if len(known) >= MAX_KEPT else []
+    every[key] = [*highest, *known[len(highest) - MAX_KEPT + 1 :], new] if highest else [*known, new]
     with contextlib.suppress(OSError):
         write_whole(file, msgspec.json.encode(every))
     return every[key]

@@ -17,7 +17,7 @@ TAKEN = (
     ("p_core", ()),
 )
 """Each number, and the phases that leave its time before the next number's."""
-MOST_RANKS = 16
+MAX_RANKS = 16
 
 
 @dataclass(frozen=True, kw_only=True)

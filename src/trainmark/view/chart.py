@@ -17,7 +17,7 @@ from trainmark.view.frame import plain_table
 
 Point = tuple[float, float]
 
-_MOST_MARKS = 7
+_MAX_MARKS = 7
 _SAME, _NOTHING = 1e-9, 1e-200
 """Values closer than this part of themselves, or than this, are one value to an axis."""
 _FEW_FACTORS = 6
@@ -78,7 +78,7 @@ def logarithmic(values: Sequence[float]) -> Axis:
     for digits, every in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), every) for every in range(1, len(decades)))):
         ticks = tuple(_clean(digit * 10.0**decade) for decade in decades[::every] for digit in digits)
         inside = tuple(tick for tick in ticks if low <= tick <= high)
-        if len(inside) <= _MOST_MARKS:
+        if len(inside) <= _MAX_MARKS:
             break
     return Axis(low=low, high=high, log=True, ticks=inside)
 

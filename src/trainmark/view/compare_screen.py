@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.analysis.judge import MOST_REPEATS
+from trainmark.analysis.judge import MAX_REPEATS
 from trainmark.record.format import NOTHING, TOO_NOISY_WORDS, device_name, number
 from trainmark.record.language import _
 from trainmark.view.headline import number_of_times
@@ -99,13 +99,13 @@ def sentences(found: Comparison) -> list[str]:
     more_needed = judgement.more
     if more_needed is None and judgement.too_noisy:
         text = _("The runs vary so much that {repeats} repeats of each would not decide; a quieter machine would help.")
-        said.append(text.format(repeats=MOST_REPEATS))
+        said.append(text.format(repeats=MAX_REPEATS))
     elif more_needed is None:
         text = _(
             "The ratio is so near the threshold that {repeats} repeats of each would not decide; choose another "
             "--threshold."
         )
-        said.append(text.format(repeats=MOST_REPEATS))
+        said.append(text.format(repeats=MAX_REPEATS))
     elif more_needed.steps is not None:
         text = _("About {steps} more steps in each run would decide, or repeats of both.")
         said.append(text.format(steps=more_needed.steps))

@@ -13,7 +13,7 @@ from trainmark.record.format import NOTHING, VERDICT_STYLES, device_name, goal, 
 from trainmark.record.language import _
 from trainmark.record.sample import documents
 from trainmark.view import facts, profile_facts
-from trainmark.view.breakdown import MOST_RANKS, evaluations, rank_times, rate_word, time_steps, time_word
+from trainmark.view.breakdown import MAX_RANKS, evaluations, rank_times, rate_word, time_steps, time_word
 from trainmark.view.sections import FactSection, draw_section
 from trainmark.view.terminal import TerminalWriter
 from trainmark.workloads import quality_word
@@ -27,8 +27,8 @@ PLAIN_SPARKS = "_.-=+*%#"
 
 _SPARK_COLUMNS = 64
 _BAR_COLUMNS = 24
-_MOST_EVALUATIONS = 12
-_MOST_MACHINES = 4
+_MAX_EVALUATIONS = 12
+_MAX_MACHINES = 4
 
 
 def describe(
@@ -194,7 +194,7 @@ def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
             number(one.items),
             NOTHING if one.memory_bytes is None else number(one.memory_bytes / 2**30),
         )
-        for one in found[:MOST_RANKS]
+        for one in found[:MAX_RANKS]
     ]
     heads = (
         "rank",
@@ -211,14 +211,14 @@ def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
     for row in rows:
         drawn.add_row(*(writer.text(cell) for cell in row))
     writer.put(drawn, indent=2)
-    if len(found) > MOST_RANKS:
-        writer.put(_("and {count} faster ones").format(count=len(found) - MOST_RANKS), indent=2)
+    if len(found) > MAX_RANKS:
+        writer.put(_("and {count} faster ones").format(count=len(found) - MAX_RANKS), indent=2)
 
 
 def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
     columns = min(_SPARK_COLUMNS, writer.width - 26)
     heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
-    for machine in record.telemetry.machines[:_MOST_MACHINES]:
+    for machine in record.telemetry.machines[:_MAX_MACHINES]:
         writer.put_title(_("Telemetry"), facts.telemetry_remark(machine, _))
         pairs = []
         for curve in facts.telemetry_curves(machine, _):
@@ -227,11 +227,11 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
                 several = _(", device {device}").format(device=curve.device)
             pairs.append((curve.word + several, spark(curve.values, columns, heights, low=0.0)))
             pairs.append(("", facts.telemetry_summary(curve.values, curve.unit, _)))
-        if (more := len(machine.devices) - facts.MOST_DEVICES) > 0:
+        if (more := len(machine.devices) - facts.MAX_DEVICES) > 0:
             pairs.append(("", _("and {more} more devices").format(more=more)))
         missing = facts.telemetry_missing(machine, _)
         writer.put_pairs(pairs + [(_("Unavailable"), f"{', '.join(names)}: {why}") for why, names in missing.items()])
-    if (left := len(record.telemetry.machines) - _MOST_MACHINES) > 0:
+    if (left := len(record.telemetry.machines) - _MAX_MACHINES) > 0:
         writer.put(_("and {left} more machines").format(left=left), indent=2)
 
 
@@ -248,9 +248,9 @@ def _draw_quality(writer: TerminalWriter, record: Record) -> None:
     writer.put("")
     every = evaluations(record, _)
     rows = list(every.rows)
-    if (left_out := len(rows) - _MOST_EVALUATIONS) > 0:
+    if (left_out := len(rows) - _MAX_EVALUATIONS) > 0:
         middle = ("…", *[""] * (len(every.heads) - 2), _("{count} more").format(count=left_out))
-        rows = [*rows[: _MOST_EVALUATIONS // 2], middle, *rows[-(_MOST_EVALUATIONS // 2) :]]
+        rows = [*rows[: _MAX_EVALUATIONS // 2], middle, *rows[-(_MAX_EVALUATIONS // 2) :]]
     writer.put(writer.grid(every.heads, rows), indent=2)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from trainmark.record import escape
 
 VOID = frozenset({"img", "input", "meta", "br"})
-MOST_LETTERS = 400
+MAX_LETTERS = 400
 """Of one name or sentence from outside: a longer one says nothing more."""
 
 
@@ -44,7 +44,7 @@ def joined(children: Child) -> Markup:
 def visible(text: str) -> str:
     """Text from anywhere with what browsers would obey or hide spelled out, and cut where it has no end."""
     shown = _harmless(text)
-    return shown if len(shown) <= MOST_LETTERS else shown[: MOST_LETTERS - 1] + "…"
+    return shown if len(shown) <= MAX_LETTERS else shown[: MAX_LETTERS - 1] + "…"
 
 
 def raw(source: str) -> Markup:

@@ -19,9 +19,9 @@ from trainmark.record.precision import said_of_inside, said_of_products
 from trainmark.record.record import Record, translate_coverage
 from trainmark.view.sections import FactSection, RecordFact
 
-MOST_DEVICES = 8
+MAX_DEVICES = 8
 """Whose curves are drawn of one machine."""
-MOST_FILES = 10
+MAX_FILES = 10
 _GIB = 2.0**30
 _OWN_SECTIONS = ("link", "link_levels", "exchange", "checkpoint", "precision", "fill", "profile")
 """Of the environment: they are told apart from the rest."""
@@ -235,13 +235,13 @@ def checkpoints(record: Record, say: Say) -> FactSection | None:
     return FactSection(title=say("Checkpoints"), facts=facts)
 
 
-MOST_PAIRS = 20
+MAX_PAIRS = 20
 """Of pairs of nodes, the slowest that are shown."""
 
 
 def pair_table(measured: Sequence[PairLink], say: Say) -> FactSection:
     """What pairs of nodes carry, the slowest first."""
-    slowest = sorted(links.best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)[:MOST_PAIRS]
+    slowest = sorted(links.best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)[:MAX_PAIRS]
     return FactSection(
         title=say("Pairs of nodes"),
         heads=(say("nodes"), say("message"), say("latency ms"), say("bus GB/s")),
@@ -317,8 +317,8 @@ def data(record: Record, say: Say) -> FactSection | None:
         RecordFact(name, f"{value:g}" if value == int(value) else number(value, 4))
         for name, value in record.data_facts.items()
     ]
-    facts += [RecordFact(say("left out"), file) for file in record.skipped_files[:MOST_FILES]]
-    if (more := len(record.skipped_files) - MOST_FILES) > 0:
+    facts += [RecordFact(say("left out"), file) for file in record.skipped_files[:MAX_FILES]]
+    if (more := len(record.skipped_files) - MAX_FILES) > 0:
         facts.append(RecordFact("", say("and {count} more").format(count=more)))
     return FactSection(title=say("Data"), remark=say("as it was read"), facts=facts) if facts else None
 
@@ -361,7 +361,7 @@ def telemetry_curves(machine: MachineTelemetry, say: Say) -> Iterator[SensorCurv
         "shm_free_bytes": (say("Free shared memory"), "GiB", _GIB),
     }
     for key, words in device_words.items():
-        for device in machine.devices[:MOST_DEVICES]:
+        for device in machine.devices[:MAX_DEVICES]:
             yield from _curve(key, words, device.series, device.device)
     for key, words in host_words.items():
         yield from _curve(key, words, machine.host_series, None)

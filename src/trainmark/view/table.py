@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 
-MOST_NOTES = 5
+MAX_NOTES = 5
 """Below a table in a terminal; `trainmark show --all` has them all."""
 TELLING_LAST = (
     "resumed",
@@ -170,8 +170,8 @@ def render(
     draw(writer, table)
     notes, remarks = first_notes(records), _remarks(records)
     if notes:
-        writer.put("", writer.numbered(notes[:MOST_NOTES]))
-    if (more := len(notes) - MOST_NOTES) > 0:
+        writer.put("", writer.numbered(notes[:MAX_NOTES]))
+    if (more := len(notes) - MAX_NOTES) > 0:
         told = _("{more} more: trainmark show --all").format(more=more)
         writer.put(told + ("" if len(records) == 1 else " RUN"))
     if remarks:

@@ -55,14 +55,14 @@ def on_cpu(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.device.index is None
 
 
-LEAST_ROWS, LEAST_WEIGHTS = 512, 1 << 18
+MIN_ROWS, MIN_WEIGHTS = 512, 1 << 18
 """Below these the plain product is as fast."""
 
 
 def replace_linears(model: nn.Module) -> None:
     """Has the large linear layers of a network multiply so, where they stand; those with a way of their own keep it."""
     for module in model.modules():
-        if type(module) is nn.Linear and module.weight.numel() >= LEAST_WEIGHTS:
+        if type(module) is nn.Linear and module.weight.numel() >= MIN_WEIGHTS:
             module.__class__ = FastLinear
 
 
@@ -83,8 +83,8 @@ def _pays(x: Tensor, weight: Tensor) -> bool:
     return (
         on_cpu(x)
         and x.dtype == weight.dtype == torch.float32
-        and weight.numel() >= LEAST_WEIGHTS
-        and x.numel() >= LEAST_ROWS * x.shape[-1]
+        and weight.numel() >= MIN_WEIGHTS
+        and x.numel() >= MIN_ROWS * x.shape[-1]
         and type(weight) in (Tensor, nn.Parameter)  # not a part of a weight that ranks share
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
@@ -116,12 +116,12 @@ def _product(left: Tensor, right: Tensor, by_onednn: bool) -> Tensor:
     return product(dense(left), dense(right.t())) if by_onednn else left @ right
 
 
-LEAST = 1 << 13
+MIN_ELEMENTS = 1 << 13
 """Numbers below which four calls take as long as one."""
 
 
 def tanh(x: Tensor, *, out: Tensor) -> Tensor:
     """Sigmoid takes a CPU a sixth of tanh's time, and float32 can spare the bits that this costs near 0."""
-    if on_cpu(x) and x.dtype == torch.float32 and x.numel() >= LEAST:
+    if on_cpu(x) and x.dtype == torch.float32 and x.numel() >= MIN_ELEMENTS:
         return torch.mul(x, 2, out=out).sigmoid_().mul_(2).sub_(1)
     return torch.tanh(x, out=out)

@@ -20,7 +20,7 @@ _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
 object that holds values, of the kinds allowed anyway, and does nothing."""
 _AVERAGES = ("average", "ema", "shadow", "ema_state_dict")
 """What files call the average of weights over the steps of training; the first is our name for it."""
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Names given of each kind of misfit; the rest is counted."""
 
 
@@ -185,4 +185,4 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")

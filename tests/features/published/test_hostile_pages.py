@@ -61,7 +61,7 @@ def test_no_file_name_is_too_odd_to_name_rows_by(name: str) -> None:
 def test_a_megabyte_of_table_signs_is_cut_short_and_said_to_be(text: str) -> None:
     page = read.read(text, name="page.md")
     assert page.unread
-    assert len(page.rows) <= markdown.MOST_TABLE_LINES
+    assert len(page.rows) <= markdown.MAX_TABLE_LINES
     assert len(page.unread) <= 201
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.features.published import command as published, import_command as import_
-from trainmark.features.published.found import MOST_BYTES
+from trainmark.features.published.found import MAX_BYTES
 from trainmark.record.errors import UsageError
 
 PAGE = """\
@@ -132,7 +132,7 @@ def test_a_file_that_is_no_text_or_far_too_long_is_refused(tmp_path: Path) -> No
     path.write_bytes(b"\xff\xff\xff\xff")
     with pytest.raises(UsageError, match="not text"):
         call(path, "--store", tmp_path)
-    path.write_bytes(b"|" * (MOST_BYTES + 1))
+    path.write_bytes(b"|" * (MAX_BYTES + 1))
     with pytest.raises(UsageError, match="more than 8 MiB"):
         call(path, "--store", tmp_path)
 

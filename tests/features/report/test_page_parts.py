@@ -13,7 +13,7 @@ from support import shown
 from support.records import doubt, make_record, make_timeline
 
 from trainmark.analysis import published_library as library
-from trainmark.features.report.artifacts import ALL_BYTES, MOST_BYTES, MOST_LATER, Room, draw, draw_later
+from trainmark.features.report.artifacts import ALL_BYTES, MAX_BYTES, MAX_LATER, Room, draw, draw_later
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.audit import concluded, doubtful
@@ -104,7 +104,7 @@ def test_a_record_may_not_name_files_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(shown.a_picture())
     (folder / "link.png").symlink_to(tmp_path / "secret.png")
     (folder / "text.png").write_text("not a picture")
-    (folder / "large.wav").write_bytes(b"RIFF" + b"\0" * MOST_BYTES)
+    (folder / "large.wav").write_bytes(b"RIFF" + b"\0" * MAX_BYTES)
     (folder / "sub.png").mkdir()
     for name in ("../secret.png", str(tmp_path / "secret.png"), "link.png", "text.png", "large.wav", "gone.png",
                  "sub.png", "\0.png"):  # fmt: skip
@@ -120,12 +120,12 @@ def test_a_record_may_not_name_files_outside_its_folder(tmp_path: Path) -> None:
 def test_all_files_of_a_page_share_one_room(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "sample.wav").write_bytes(b"RIFF" + b"\0" * (MOST_BYTES - 100))
+    (folder / "sample.wav").write_bytes(b"RIFF" + b"\0" * (MAX_BYTES - 100))
     room = Room()
     artifacts = [Artifact(file="sample.wav", caption=str(index)) for index in range(4)]
     drawn = draw(artifacts, folder, room, SAY)
     assert drawn is not None
-    assert drawn.count("data:audio/wav") == ALL_BYTES // (MOST_BYTES - 96) == 1
+    assert drawn.count("data:audio/wav") == ALL_BYTES // (MAX_BYTES - 96) == 1
 
 
 @pytest.mark.slow
@@ -305,11 +305,11 @@ def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_p
 
 
 def test_a_page_shows_the_newest_of_many_samples(tmp_path: Path) -> None:
-    for number in range(MOST_LATER + 2):
+    for number in range(MAX_LATER + 2):
         later(tmp_path, f"{number:03d}", "text")
     drawn = draw_later(tmp_path, Room(), SAY)
-    assert drawn is not None and drawn.count("<figure>") == MOST_LATER
-    assert "caption 001" not in drawn and f"caption {MOST_LATER + 1:03d}" in drawn
+    assert drawn is not None and drawn.count("<figure>") == MAX_LATER
+    assert "caption 001" not in drawn and f"caption {MAX_LATER + 1:03d}" in drawn
 
 
 def test_scores_made_when_the_run_ended_stand_beside_what_it_left(tmp_path: Path) -> None:

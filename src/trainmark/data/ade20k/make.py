@@ -66,7 +66,7 @@ VERSION = 1
 """Counts up whenever the same seed gives other scenes."""
 
 TRAIN, VAL, CLASSES, SEED, LONG_SIDE = 960, 80, 6, 0, 256
-MOST_CLASSES = 150
+MAX_CLASSES = 150
 SPLITS = ("training", "validation")
 
 _CHUNK = 20
@@ -130,8 +130,8 @@ def default_name() -> str:
 def _checked(train: int, val: int, classes: int, seed: int, long_side: int) -> _SceneContents:
     if min(train, val) < 1:
         raise UsageError("a synthetic set needs at least one scene to train on and one to evaluate on")
-    if not 3 <= classes <= MOST_CLASSES:
-        raise UsageError(f"scenes of {classes} classes were asked for; give 3 to {MOST_CLASSES}, two are backgrounds")
+    if not 3 <= classes <= MAX_CLASSES:
+        raise UsageError(f"scenes of {classes} classes were asked for; give 3 to {MAX_CLASSES}, two are backgrounds")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
     if not 32 <= long_side <= renderer.POOL_SIDE:

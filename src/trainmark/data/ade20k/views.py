@@ -22,7 +22,7 @@ from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels
 
 TRIES = 10
 """Crops drawn in search of one that is not nearly all of one class; the last is taken whatever it holds."""
-MOST_OF_ONE = 0.75
+MAX_OF_ONE = 0.75
 """Share of its judged pixels that one class of a crop stays below."""
 LONGEST = 4
 """An image's longer side is at most so many times the size that its shorter is brought to."""
@@ -136,7 +136,7 @@ def is_varied(labels: Labels) -> bool:
     # Pillow counts levels several times as fast as numpy
     counts: Sequence[int] = Image.fromarray(labels).histogram()[:IGNORED]
     judged, most = sum(counts), max(counts)
-    return 0 < most < judged and most / judged < MOST_OF_ONE
+    return 0 < most < judged and most / judged < MAX_OF_ONE
 
 
 def windows(length: int, size: int, stride: int) -> list[int]:

@@ -17,7 +17,7 @@ VERSION = 1
 """Counts up whenever the same seed gives other lines."""
 
 LINES, SEED = 40_000, 0
-FEWEST_LINES, MOST_LINES = 20, 10_000_000
+MIN_LINES, MAX_LINES = 20, 10_000_000
 FOR_VALIDATION = 20
 """One line is for validation to so many for training."""
 _TOLD_EVERY = 1000
@@ -35,8 +35,8 @@ def default_name() -> str:
 
 
 def _check(lines: int, seed: int) -> None:
-    if not FEWEST_LINES <= lines <= MOST_LINES:
-        raise UsageError(f"a synthetic text of {lines} lines was asked for; give {FEWEST_LINES} to {MOST_LINES}")
+    if not MIN_LINES <= lines <= MAX_LINES:
+        raise UsageError(f"a synthetic text of {lines} lines was asked for; give {MIN_LINES} to {MAX_LINES}")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
 

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 import torch
 
 from trainmark.platforms import device_errors, files
-from trainmark.platforms.platform import LEAST_TORCH, Platform
+from trainmark.platforms.platform import MIN_TORCH, Platform
 from trainmark.record import tables
 from trainmark.record.errors import NotReadyError
 from trainmark.record.precision import PRECISIONS
@@ -80,7 +80,7 @@ def look() -> Seen:
 
 def text(name: str, seen: Seen) -> str:
     """A file with every key that most platforms need; what torch does not tell stands there as a comment."""
-    release = ".".join(re.findall(r"\d+", seen.torch)[:2]) or LEAST_TORCH
+    release = ".".join(re.findall(r"\d+", seen.torch)[:2]) or MIN_TORCH
     where = f"{seen.count} x {seen.device_name or seen.device_type}"
     memory = f", {seen.memory_bytes / 2**30:.1f} GiB each" if seen.memory_bytes else ""
     refused = "".join(f"# not {word}: {_comment(reason)}\n" for word, reason in seen.refused)

@@ -16,7 +16,7 @@ from trainmark.record.published_row import PublishedRow
 from trainmark.record.workload_facts import WorkloadFacts
 from trainmark.workloads import all_facts, facts, quality_word
 
-MOST_EPOCHS = 1000
+MAX_EPOCHS = 1000
 """Of a training whose recipe is not known."""
 MEMORY_ALIKE = 0.07
 """A tool shows a card's memory this much more or less than its data sheet."""
@@ -152,7 +152,7 @@ def mfu(page: PublishedPage) -> Iterator[CheckResult]:
                 "what the products were computed in: autocast and tf32 switches of the run",
                 row.name,
             )
-        elif percent > peaks.MOST_SEEN and fitting:
+        elif percent > peaks.MAX_SEEN and fitting:
             yield doubtful(
                 numbers,
                 f"hardly any training reaches {percent:.0f} % of a data sheet's peak in {row.precision}; {instead}",
@@ -220,7 +220,7 @@ def whole_epochs(page: PublishedPage) -> Iterator[CheckResult]:
         counted += 1
         product = f"{number(row.e2e_time_s or 0)} s x {number(row.p_whole or 0)} {row.item or 'items'}/s"
         numbers = f"{product} / {number(items_per_epoch(row, page) or 0)} = {done:.1f} epochs"
-        if most is None and done > MOST_EPOCHS:
+        if most is None and done > MAX_EPOCHS:
             yield doubtful(
                 numbers,
                 "hardly anybody trains so long on this set, so its figures are not of one run, or items are counted "

@@ -15,9 +15,9 @@ from trainmark.record.errors import UsageError
 ENDINGS = (".md", ".markdown", ".txt")
 """Of files that are pages, in a folder or named by themselves."""
 STANDARD_INPUT = "-"
-MOST_BYTES = 8 * 2**20
+MAX_BYTES = 8 * 2**20
 """A longer file is no page of results."""
-MOST_PAGES = 5000
+MAX_PAGES = 5000
 
 _ENCODINGS = ("utf-8-sig", "gb18030")
 """The second is what older Chinese pages are written in."""
@@ -35,7 +35,7 @@ def page_files(words: Sequence[str | Path]) -> Iterator[PageFile]:
     """Every page the words name. What cannot be read, or is no text, is an error; nothing is left out silently."""
     for word in words:
         if str(word) == STANDARD_INPUT:
-            yield _page("standard input", sys.stdin.buffer.read(MOST_BYTES + 1))
+            yield _page("standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
             continue
         path = Path(word)
         for found in _in_folder(path) if path.is_dir() else (path,):
@@ -55,22 +55,22 @@ def _in_folder(folder: Path, *, wanted: bool = True) -> list[Path]:
             found.append(path)
     if wanted and not found:
         raise UsageError(f"folder {folder} has no pages, which end in {', '.join(ENDINGS)}")
-    if len(found) > MOST_PAGES:
-        raise UsageError(f"folder {folder} has {len(found)} pages, more than {MOST_PAGES}; name a folder inside it")
+    if len(found) > MAX_PAGES:
+        raise UsageError(f"folder {folder} has {len(found)} pages, more than {MAX_PAGES}; name a folder inside it")
     return found
 
 
 def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
-            return stream.read(MOST_BYTES + 1)
+            return stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"page {path} cannot be read: {error.strerror}") from error
 
 
 def _page(name: str, content: bytes) -> PageFile:
-    if len(content) > MOST_BYTES:
-        raise UsageError(f"page {name} has more than {MOST_BYTES // 2**20} MiB; give a page of results in Markdown")
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"page {name} has more than {MAX_BYTES // 2**20} MiB; give a page of results in Markdown")
     for encoding in _ENCODINGS:
         try:
             return PageFile(name=name, content=content, text=content.decode(encoding))

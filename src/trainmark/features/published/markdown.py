@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST_COLUMNS = 200
-MOST_TABLE_LINES = 2000
+MAX_COLUMNS = 200
+MAX_TABLE_LINES = 2000
 """A page of results has a hundred; one of a million pipes must not keep anybody waiting."""
-MOST_PARTS = 4000
+MAX_PARTS = 4000
 LONGEST_CELL = 500
 
 
@@ -82,9 +82,9 @@ def layout(text: str) -> Layout:
     fenced = _fenced(lines)
     parts: list[Part] = []
     unread: list[str] = []
-    tables, room = 0, MOST_TABLE_LINES
+    tables, room = 0, MAX_TABLE_LINES
     index = 0
-    while index < len(lines) and len(parts) < MOST_PARTS:
+    while index < len(lines) and len(parts) < MAX_PARTS:
         line = lines[index]
         if index in fenced or not line or line.isspace():
             index += 1
@@ -163,8 +163,8 @@ def _tables(lines: Sequence[str], first: int, before: int) -> tuple[list[Table],
     unread: list[str] = []
     rows: list[MarkdownRow | None] = []  # None is a rule below heads
     for number, line in enumerate(lines, first):
-        if (columns := line.count("|")) > MOST_COLUMNS:
-            unread.append(f"line {number}: it has {columns} columns, and at most {MOST_COLUMNS} are read")
+        if (columns := line.count("|")) > MAX_COLUMNS:
+            unread.append(f"line {number}: it has {columns} columns, and at most {MAX_COLUMNS} are read")
             continue
         cells = _cells(line)
         if _is_rule(cells):

@@ -17,7 +17,7 @@ from trainmark.view.element import Child, Markup, el
 from trainmark.view.headline import number_of_times
 from trainmark.workloads import title
 
-_MOST_OWN = 12
+_MAX_OWN = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def _figure(workload: str, records: Sequence[Record], published: Sequence[Publis
     if not alike or not theirs:
         return None
     base = max(alike, key=lambda record: own_rate(record, "p_core") or 0.0)
-    own = [_of_record(record, base, say) for record in alike[:_MOST_OWN]]
+    own = [_of_record(record, base, say) for record in alike[:_MAX_OWN]]
     others = [_of_published(speed, base, say) for speed in theirs]
     places = sorted([*own, *others], key=lambda place: -place.rate)
     rates = logarithmic([place.rate for place in places])

@@ -15,7 +15,7 @@ from trainmark.features.published.markdown import Fact, Heading, Layout, Table, 
 from trainmark.features.published.section import Section, TableRun, quoted
 from trainmark.record.published_row import PublishedRow, Source
 
-MOST_UNREAD = 200
+MAX_UNREAD = 200
 """More sentences than this help nobody."""
 
 _ACCELERATOR = ("加速卡型号", "acceleratormodel", "accelerator", "gpumodel", "加速卡")
@@ -43,8 +43,8 @@ def read(text: str, *, name: str) -> PublishedPage:
         unread.append("line 1: the page has no table")
     elif not rows:
         unread.append("line 1: no table of the page has rows of results")
-    if len(unread) > MOST_UNREAD:
-        unread = [*unread[:MOST_UNREAD], f"and {len(unread) - MOST_UNREAD} more"]
+    if len(unread) > MAX_UNREAD:
+        unread = [*unread[:MAX_UNREAD], f"and {len(unread) - MAX_UNREAD} more"]
     framework = names.framework(re.sub(r"[/\\]", " ", name))
     rows = [replace(row, source=source, framework=framework or row.framework) for row in rows]
     return PublishedPage(

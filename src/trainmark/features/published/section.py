@@ -19,7 +19,7 @@ from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
 
-MOST_DEVICES = 50
+MAX_DEVICES = 50
 
 _UNIT = re.compile(r"(?:单位[为是:]?|units?[:=]|\bin)\s*([A-Za-z%][A-Za-z /%]*)(?=[;,.()]|$)", re.IGNORECASE)
 _COUNTED = {
@@ -153,7 +153,7 @@ class Section:
         return of_path or self.title or names.model_of_path(self.page) or names.UNKNOWN
 
     def add_device(self, name: str) -> None:
-        if name not in self.devices and len(self.devices) < MOST_DEVICES:
+        if name not in self.devices and len(self.devices) < MAX_DEVICES:
             self.devices.append(name)
 
     def device(self, word: str, memory_gib: float | None = None) -> DeviceName:
@@ -250,7 +250,7 @@ class Section:
         if kind == "model" and not is_blank(value):
             self.model = tidy(value)
         elif kind == "device" and not is_blank(value):
-            self.abbreviations = [*self.abbreviations, tidy(value)][:MOST_DEVICES]
+            self.abbreviations = [*self.abbreviations, tidy(value)][:MAX_DEVICES]
         elif key(name) in _DATA_SET and not is_blank(value):
             self.data_set = tidy(value)
         elif kind == "precision" and is_precision(value):

@@ -11,11 +11,11 @@ from trainmark.record.machine import Artifact
 from trainmark.record.sample import SampleDocument, documents
 from trainmark.view.element import Markup, el
 
-MOST_BYTES = 300_000
+MAX_BYTES = 300_000
 """Of one file; a larger one is named and not put in."""
 ALL_BYTES = 400_000
 """Of all files of a page, so that ten runs stay below a megabyte."""
-MOST_LATER = 5
+MAX_LATER = 5
 """Samples made after a run that its page shows: the newest."""
 
 KINDS = {
@@ -67,7 +67,7 @@ def draw_scores(document: SampleDocument, say: Say) -> Markup | None:
 
 def draw_later(samples: Path | None, room: Room, say: Say) -> Markup | None:
     """What the network was asked to show after its run, with all networks that took part."""
-    found = list(documents(samples))[-MOST_LATER:] if samples else []
+    found = list(documents(samples))[-MAX_LATER:] if samples else []
     if not found:
         return None
     figures = [
@@ -103,7 +103,7 @@ def _content(artifact: Artifact, folder: Path | None, room: Room) -> bytes | Non
         return None
     try:
         path = (folder / artifact.file).resolve()
-        if not path.is_relative_to(folder.resolve()) or not path.is_file() or path.stat().st_size > MOST_BYTES:
+        if not path.is_relative_to(folder.resolve()) or not path.is_file() or path.stat().st_size > MAX_BYTES:
             return None
         content = path.read_bytes()
     except (OSError, ValueError):

@@ -10,7 +10,7 @@ from trainmark.record.language import Say
 from trainmark.record.record import Record
 from trainmark.view import chart
 from trainmark.view.breakdown import (
-    MOST_RANKS,
+    MAX_RANKS,
     RankTime,
     TimeStep,
     evaluations,
@@ -210,15 +210,15 @@ def ranks(record: Record, say: Say) -> Markup | None:
         return None
     longest = max(one.own_ns + (one.exchange_ns or 0) for one in found) or 1
     notes = []
-    if len(found) > MOST_RANKS:
-        notes.append(say("{count} faster ranks are not shown.").format(count=len(found) - MOST_RANKS))
+    if len(found) > MAX_RANKS:
+        notes.append(say("{count} faster ranks are not shown.").format(count=len(found) - MAX_RANKS))
     if found[0].exchange_ns is None:
         notes.append(say("The exchange was not measured, so ranks that wait look busy."))
     heads = (say("computing"), say("exchange"), say("over the fastest"))
     return el(
         "figure",
         el("figcaption", el("b", say("Ranks")), el("span", say("slowest first"), class_="unit")),
-        chart.strips(say("Rank"), heads, [_rank(one, longest) for one in found[:MOST_RANKS]]),
+        chart.strips(say("Rank"), heads, [_rank(one, longest) for one in found[:MAX_RANKS]]),
         [el("p", note, class_="note") for note in notes],
     )
 

@@ -8,7 +8,7 @@ from trainmark import features
 from trainmark.analysis import beside
 from trainmark.analysis.beside import PublishedSpeed
 from trainmark.features.report import artifacts, curves, details, header, machine, summary, trend_chart, validity
-from trainmark.features.report.inputs import COLUMNS, FEWER_COLUMNS, MOST_OPEN, ReportInputs
+from trainmark.features.report.inputs import COLUMNS, FEWER_COLUMNS, MAX_OPEN, ReportInputs
 from trainmark.record.format import device_name
 from trainmark.record.language import Say, speaker
 from trainmark.record.record import Record
@@ -69,7 +69,7 @@ def _run(
     published: Sequence[PublishedSpeed],
     say: Say,
 ) -> Markup:
-    folded = len(contents.records) > MOST_OPEN
+    folded = len(contents.records) > MAX_OPEN
     columns = FEWER_COLUMNS if folded else COLUMNS
     heading = el("h2", header.sentence(record, say))
     body: list[Child] = [

@@ -41,7 +41,7 @@ class ReportInputs:
     """Where a page of a site leads back to."""
 
 
-MOST_OPEN = 12
+MAX_OPEN = 12
 """Runs a page shows in full from the start; of more, each is closed, and not read by the browser until it is opened."""
 COLUMNS, FEWER_COLUMNS = 300, 120
 """Columns a long series is thinned to: a page of many runs must still open at once."""

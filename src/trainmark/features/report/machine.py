@@ -11,7 +11,7 @@ from trainmark.record.record import Record
 from trainmark.view import chart, facts
 from trainmark.view.element import Child, Markup, el
 
-_MOST_MACHINES = 4
+_MAX_MACHINES = 4
 _SIZE = (320, 170)
 
 
@@ -20,12 +20,12 @@ def draw(record: Record, say: Say, columns: int) -> Markup | None:
     if not machines:
         return None
     shown: list[Child] = [el("h3", say("Machine"))]
-    for machine in machines[:_MOST_MACHINES]:
+    for machine in machines[:_MAX_MACHINES]:
         shown.append(el("p", facts.telemetry_remark(machine, say), class_="note"))
         shown.append(el("div", _charts(machine, say, columns), class_="charts three"))
         shown.append(_unavailable(machine, say))
-    if len(machines) > _MOST_MACHINES:
-        left = say("{count} more machines were sampled.").format(count=len(machines) - _MOST_MACHINES)
+    if len(machines) > _MAX_MACHINES:
+        left = say("{count} more machines were sampled.").format(count=len(machines) - _MAX_MACHINES)
         shown.append(el("p", left, class_="note"))
     return el("section", shown, class_="machine")
 

@@ -16,7 +16,7 @@ from trainmark.view.headline import trained
 if TYPE_CHECKING:
     from trainmark.features.report.trend import Trend, TrendPoint
 
-_MOST_MARKS = 6
+_MAX_MARKS = 6
 """Revisions that have room below a chart."""
 _SHORT = 7
 """Letters of a revision that people use."""
@@ -38,7 +38,7 @@ def _chart(trend: Trend, say: Say) -> Markup:
     # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
     middle, room = median(values), 0.15 * (max(values) - min(values))
     y = chart.linear([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
-    every = -(-len(points) // _MOST_MARKS)
+    every = -(-len(points) // _MAX_MARKS)
     marks = {float(place): _mark(points[place - 1]) for place in range(1, len(points) + 1, every)}
     record = trend.record
     steps = [place for place, point in enumerate(points, 1) if point.change is not None]

@@ -13,7 +13,7 @@ from trainmark.record.language import Say
 from trainmark.record.record import Doubt, Record
 from trainmark.view.element import Child, Markup, el
 
-MOST_FINDINGS = 3
+MAX_FINDINGS = 3
 
 
 def card(record: Record, checks: Sequence[CheckResult], say: Say) -> Markup:
@@ -58,7 +58,7 @@ def _counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
 def _findings(found: Sequence[CheckResult], say: Say) -> list[Child]:
     """The gravest first; many of them are folded, so that the card stays a card."""
     ordered = by_gravity(found)
-    first, rest = ordered[:MOST_FINDINGS], ordered[MOST_FINDINGS:]
+    first, rest = ordered[:MAX_FINDINGS], ordered[MAX_FINDINGS:]
     shown: list[Child] = [el("ul", [_finding(finding, say) for finding in first], class_="findings")] if first else []
     if rest:
         shown.append(

@@ -21,7 +21,7 @@ from trainmark.workloads.clips import RECORDINGS
 
 INSTALL = "pip install 'trainmark[mos]'"
 RECOGNISER = "moonshine-voice"
-LEAST_MOS, MOST_WER = 3.0, 0.3
+MIN_MOS, MAX_WER = 3.0, 0.3
 """Recordings of people that score worse are not what the scorers learnt from."""
 
 
@@ -57,8 +57,8 @@ def score(clips: Sequence[SpokenClips], scorer: Scorer) -> SpeechScores:
 def doubts(scores: SpeechScores | None) -> Iterator[Doubt]:
     """What to think of a score: it says little where the recordings themselves are not liked or not understood."""
     for row in scores.rows if scores else ():
-        low = row.predicted_mos is not None and row.predicted_mos < LEAST_MOS
-        if row.of == RECORDINGS and (low or (row.wer or 0) > MOST_WER):
+        low = row.predicted_mos is not None and row.predicted_mos < MIN_MOS
+        if row.of == RECORDINGS and (low or (row.wer or 0) > MAX_WER):
             yield Doubt(
                 code="unheard-voice",
                 text=f"the recordings themselves have a {row}: the predictor and the recogniser do not know such a "

@@ -29,9 +29,9 @@ MARK = "trainmark-site.json"
 KIND = "trainmark site"
 STYLES = (STYLE, ("trainmark.features.site", "site.css"))
 NEWEST = 15
-MOST_PLACES = 12
+MAX_PLACES = 12
 """Workloads a table's page leads to; the first page leads to all."""
-MOST_CHIPS = 9
+MAX_CHIPS = 9
 SEVERITY_ORDER = ("passed", "note", "doubtful", "wrong")
 
 
@@ -223,7 +223,7 @@ def _splits(results: Sequence[SiteResult], field: str, value: str) -> bool:
 
 def _common(results: Sequence[SiteResult], field: str) -> list[tuple[str, str, str]]:
     counts = Counter(value for one in results if (value := str(getattr(one, field))) != names.UNKNOWN)
-    return [(field, name, name) for name, _ in counts.most_common(MOST_CHIPS)] if len(counts) > 1 else []
+    return [(field, name, name) for name, _ in counts.most_common(MAX_CHIPS)] if len(counts) > 1 else []
 
 
 def _findings(results: Sequence[SiteResult], say: Say) -> Markup | None:
@@ -260,7 +260,7 @@ def _page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
     say = site.say
     made = say("made {date}").format(date=site.made) if site.made else ""
     counts = say("{count} results").format(count=sum(workload in (None, one.workload) for one in site.results))
-    near = [name for index, name in enumerate(site.names) if index < MOST_PLACES or name == workload]
+    near = [name for index, name in enumerate(site.names) if index < MAX_PLACES or name == workload]
     places = [
         el("a", say("All workloads"), href="index.html"),
         *(

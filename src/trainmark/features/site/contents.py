@@ -19,8 +19,8 @@ from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import KIND, Record, listed, parse
 from trainmark.record.store import read_record
 
-MOST_FILES = 20_000
-MOST_BYTES = 64 << 20
+MAX_FILES = 20_000
+MAX_BYTES = 64 << 20
 PAGES = (".md", ".markdown")
 
 
@@ -131,16 +131,16 @@ def _files(folder: Path, out: Path | None) -> Iterator[Path]:
         if not path.is_file() or any(parent.resolve() in skipped for parent in path.parents):
             continue
         count += 1
-        if count > MOST_FILES:
-            raise UsageError(f"folder {folder} has more than {MOST_FILES} files; name a folder inside it")
+        if count > MAX_FILES:
+            raise UsageError(f"folder {folder} has more than {MAX_FILES} files; name a folder inside it")
         yield path
 
 
 def _documents(path: Path) -> Iterator[Record | PublishedRow]:
     """What a JSON file holds for us; nothing where it is about something else."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"it has more than {MOST_BYTES >> 20} MiB")
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(f"it has more than {MAX_BYTES >> 20} MiB")
         document = listed(parse(path.read_bytes()))
     except OSError as error:
         raise UsageError(str(error.strerror)) from error

@@ -21,7 +21,7 @@ from trainmark.view.element import Child, Markup, el
 from trainmark.view.frame import number_cell
 from trainmark.workloads import quality_word
 
-MOST_TOLD = 4
+MAX_TOLD = 4
 """Findings a row tells where the pointer rests; all of them stand below the table."""
 
 
@@ -242,8 +242,8 @@ def _audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
     if not result.findings:
         return el("span", shown, class_="severity passed")
     count = f"{shown} +{len(result.findings) - 1}" if len(result.findings) > 1 else shown
-    told = [f"{SEVERITIES[one.verdict]}: {one.sentence} ({one.evidence})" for one in result.findings[:MOST_TOLD]]
-    more = len(result.findings) - MOST_TOLD
+    told = [f"{SEVERITIES[one.verdict]}: {one.sentence} ({one.evidence})" for one in result.findings[:MAX_TOLD]]
+    more = len(result.findings) - MAX_TOLD
     tip = "\n".join([*told, *([say("and {count} more").format(count=more)] if more > 0 else [])])
     place = f"#{result.anchor}" if below else None
     return el(

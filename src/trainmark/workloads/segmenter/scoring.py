@@ -17,7 +17,7 @@ from trainmark.workloads.segmenter.model import upsampled
 
 SUMS = ("right", "taken", "judged", "ceiling_right", "ceiling_taken")
 """Pixels of each class: of it and taken for it, taken for it, of it; and the first two as they could be at best."""
-_MOST_VALUES = 64 << 20
+_MAX_VALUES = 64 << 20
 """Scores of pixels that are held at once; a large image's are looked at some classes at a time."""
 
 
@@ -47,7 +47,7 @@ def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride:
 def best_class(scores: Tensor, size: tuple[int, int]) -> Tensor:
     """The class (height, width) with the most score at each pixel, once scores (classes, rows, columns) are brought to
     that size; the first of equals."""
-    step = max(1, _MOST_VALUES // (size[0] * size[1]))
+    step = max(1, _MAX_VALUES // (size[0] * size[1]))
     best, found = None, scores.new_zeros(size, dtype=torch.long)
     for first in range(0, len(scores), step):
         values, places = upsampled(scores[None, first : first + step], size)[0].max(0)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from trainmark.workloads import cpu_ops
 from trainmark.workloads.cpu_ops import on_cpu
 
-LEAST_WEIGHTS = 1 << 18
+MIN_WEIGHTS = 1 << 18
 """Below these the library's call costs more than its layout saves."""
 
 _CPU_HAS_INSTRUCTIONS = {
@@ -66,7 +66,7 @@ class Matmul:
     def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
         self._round = arithmetic.round_ if arithmetic.rounded is not None else None
         self._weight = weight
-        arranges = on_cpu(weight) and weight.numel() >= LEAST_WEIGHTS and cpu_ops.multiplies(weight.dtype)
+        arranges = on_cpu(weight) and weight.numel() >= MIN_WEIGHTS and cpu_ops.multiplies(weight.dtype)
         self._arranged = cpu_ops.arranged(weight, rows) if arranges else None
 
     def __call__(self, x: Tensor) -> Tensor:

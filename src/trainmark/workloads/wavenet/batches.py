@@ -31,7 +31,7 @@ from trainmark.workloads.wavenet.recipes import WaveNetRecipe
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import Share
 
-MOST_PREDICTED = 128
+MAX_PREDICTED = 128
 """Clips of each split that the linear predictor is fitted to and held against: all of LJSpeech's validation clips."""
 
 
@@ -202,10 +202,10 @@ class SoundData:
 
     def _linear_nll(self) -> float:
         """Of the samples by which the network is judged."""
-        fitted = [audio.read(clip.path).astype(np.float64) for clip in self.training.clips[:MOST_PREDICTED]]
+        fitted = [audio.read(clip.path).astype(np.float64) for clip in self.training.clips[:MAX_PREDICTED]]
         weights = fit_predictor(fitted)
         found = []
-        for number, clip in enumerate(self.val.clips[:MOST_PREDICTED]):
+        for number, clip in enumerate(self.val.clips[:MAX_PREDICTED]):
             window = self.judged_window(number)
             # an output is judged by the sample that follows, and the predictor hears some before the first of those
             first = max(0, (window.first + window.heard) * MEL.hop + 1 - PREDICTOR_ORDER)

@@ -53,7 +53,7 @@ PUBLIC_NAMES: Mapping[str, Sequence[str]] = {
 
 STRETCH, SEARCHED = 64, 16
 """Frames a sentence's stretches have at least, in the mean, and how far from even a quieter cut is looked for."""
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 """Stretches that are made side by side."""
 
 
@@ -131,8 +131,8 @@ def speak(vocoder: Vocoder, mels: Sequence[Tensor], seed: int = 0, way: Way | No
     stretches = [_Stretch(number, *place) for number, mel in enumerate(normed) for place in _places(mel)]
     sounds = [torch.zeros(mel.shape[1] * HOP) for mel in normed]
     by_length = sorted(stretches, key=lambda stretch: stretch.last - stretch.first)
-    for begin in range(0, len(by_length), MOST_AT_ONCE):
-        part = by_length[begin : begin + MOST_AT_ONCE]
+    for begin in range(0, len(by_length), MAX_AT_ONCE):
+        part = by_length[begin : begin + MAX_AT_ONCE]
         for stretch, made in zip(part, _made(network, normed, part, seed, chosen), strict=True):
             _add(sounds[stretch.mel], stretch, made)
     return Waves(
