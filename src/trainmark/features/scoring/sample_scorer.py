@@ -17,7 +17,7 @@ from trainmark.data import audio
 from trainmark.features.scoring import distillmos
 from trainmark.record.record import Doubt
 from trainmark.record.sample import SpeechScore, SpeechScores, SpokenClips
-from trainmark.workloads.clips import RECORDINGS
+from trainmark.workloads.tacotron2.clips import RECORDINGS
 
 INSTALL = "pip install 'trainmark[mos]'"
 RECOGNISER = "moonshine-voice"
