@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from trainmark.platforms.cpu_emulation import RoundedFactors
 from trainmark.train.loop import Job
+from trainmark.train.walker import Walker
 
 _aten = torch.ops.aten
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -76,40 +76,31 @@ def _in_two_parts(job: Job) -> AbstractContextManager[None] | None:
     return None if per_batch or job.recipe.batch_per_device % 2 else _replaced(stepper, "_accumulate", 2)
 
 
-class Backwards(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, sums of products are added up from their other end."""
+def backwards() -> Walker:
+    """Inside, the sums of matmuls are added up from their other end."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        at = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}.get(
-            operation
-        )
+    def visit(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        at = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}.get(operator)
         if at is not None:
             one, other = args[at].flip(-1), args[at + 1].flip(-2)
             args = (*args[:at], one, other, *args[at + 2 :])
-        elif operation is _aten.convolution.default and args[8] == 1 and not args[6]:
+        elif operator is _aten.convolution.default and args[8] == 1 and not args[6]:
             args = (args[0].flip(1), args[1].flip(1), *args[2:])
-        return operation(*args, **(kwargs or {}))
+        return operator(*args, **kwargs)
+
+    return Walker(visit)
 
 
-class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, products, norms and sums have more digits than they were asked for, and round once, what they give."""
+def wide() -> Walker:
+    """Inside, matmuls, norms and sums have more digits than requested, and round their result once."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if operation not in _WIDENED or not all(one.dtype == torch.float32 for one in args if isinstance(one, Tensor)):
-            return operation(*args, **kwargs)
-        found = operation(*tree_map_only(Tensor, Tensor.double, args), **kwargs)
+    def visit(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if operator not in _WIDENED or not all(one.dtype == torch.float32 for one in args if isinstance(one, Tensor)):
+            return operator(*args, **kwargs)
+        found = operator(*tree_map_only(Tensor, Tensor.double, args), **kwargs)
         return tree_map_only(Tensor, Tensor.float, found)
+
+    return Walker(visit)
 
 
 _WIDENED = {
@@ -138,8 +129,8 @@ HONEST = (
     ),
     Chip(name="other layout", enter=lambda job, lot: _other_layout(job)),
     Chip(name="batch in two parts", enter=lambda job, lot: _in_two_parts(job)),
-    Chip(name="sums backwards", enter=lambda job, lot: Backwards(), precisions=("fp32", *PRECISIONS)),
-    Chip(name="float64 inside", enter=lambda job, lot: Wide()),
+    Chip(name="sums backwards", enter=lambda job, lot: backwards(), precisions=("fp32", *PRECISIONS)),
+    Chip(name="float64 inside", enter=lambda job, lot: wide()),
 )
 
 

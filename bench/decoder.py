@@ -27,9 +27,9 @@ from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.matmul_rate import matmul_type
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.decoder import flops
+from trainmark.workloads.decoder import recipes
 from trainmark.workloads.decoder.batches import TextBatch
 
 WORKLOAD = workloads.load("gpt124m")
@@ -112,7 +112,7 @@ def compare(precision: Precision, args: argparse.Namespace) -> None:
         f"gpt124m {precision.name:9} {args.windows} windows: plain {rate['plain']:.0f}, {args.kind} "
         f"{rate[args.kind]:.0f} tokens/s, ratio {rate[args.kind] / rate['plain']:.2f} (rounds {min(pairs):.2f} to "
         f"{max(pairs):.2f}); memory {memory['plain'] / 2**30:.2f} and {memory[args.kind] / 2**30:.2f} GiB; "
-        f"{100 * flops.per_token(recipe).attention * rate[args.kind] / peak:.0f} % of the matmul peak of "
+        f"{100 * recipes.per_token(recipe).attention * rate[args.kind] / peak:.0f} % of the matmul peak of "
         f"{peak / 1e9:.1f} GFLOP/s",
         flush=True,
     )

@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from trainmark.spec.statistics import Series, drift, mean_interval, steady_start
+from trainmark.record.statistics import Series, drift, mean_interval, steady_start
 
 Noise = Callable[[np.random.Generator, int], Series]
 

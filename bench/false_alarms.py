@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmark.analysis.compare import quantities
-from trainmark.analysis.compare.comparison import side_of
-from trainmark.analysis.compare.judge import RunValues, Spread, place, ratio_interval
-from trainmark.analysis.subject import Subject
-from trainmark.published.lookup import subject
-from trainmark.spec.errors import UsageError
-from trainmark.spec.statistics import binomial_interval, mean_interval
-from trainmark.store.store import Store, default_folder
+from trainmark.analysis import quantities
+from trainmark.analysis.comparison import side_of
+from trainmark.analysis.judge import RunValues, Spread, place, ratio_interval
+from trainmark.analysis.published_lookup import subject
+from trainmark.record.errors import UsageError
+from trainmark.record.lookup import Subject
+from trainmark.record.statistics import binomial_interval, mean_interval
+from trainmark.record.store import Store, default_folder
 
 STEPS = 100
 NOISE = 0.05
@@ -34,10 +34,10 @@ NOISE = 0.05
 PROMISED = 0.05
 """The rate of false alarms that the verdicts are made to stay at or below."""
 
-FEWEST_RUNS = 4
+MIN_RUNS = 4
 """Two runs a half is the least from which a spread can be taken."""
 
-MOST_SPLITS = 2000
+MAX_SPLITS = 2000
 """Beyond this, random ones of all possible splits are drawn."""
 
 
@@ -72,9 +72,9 @@ def measure(subject: Subject, *, metric: str = "p_core", threshold: float, seed:
         raise UsageError(f"{subject.label} has no repeats; --repeats takes runs of one plan")
     compared = quantities.find(metric, (subject,))
     records = [record for record in subject.records if record.status == "valid"]
-    if len(records) < FEWEST_RUNS:
+    if len(records) < MIN_RUNS:
         raise UsageError(
-            f"{subject.label} holds {len(records)} valid runs of one plan and --repeats needs at least {FEWEST_RUNS}; "
+            f"{subject.label} holds {len(records)} valid runs of one plan and --repeats needs at least {MIN_RUNS}; "
             "'trainmark run --repeat 10' makes more"
         )
     whole = side_of(records, compared)
@@ -116,14 +116,14 @@ def halves(count: int, seed: int) -> Iterator[Split]:
     size = count // 2
     everyone = range(count)
     possible = math.comb(count, size) * math.comb(count - size, size) // 2
-    if possible <= MOST_SPLITS:
+    if possible <= MAX_SPLITS:
         for first in combinations(everyone, size):
             rest = [run for run in everyone if run not in first]
             # each pair of parts once: the first part holds the smallest run of both
             yield from ((first, second) for second in combinations(rest, size) if first[0] < second[0])
         return
     draw = random.Random(seed)
-    for _ in range(MOST_SPLITS):
+    for _ in range(MAX_SPLITS):
         shuffled = draw.sample(everyone, 2 * size)
         yield tuple(shuffled[:size]), tuple(shuffled[size:])
 
@@ -131,8 +131,8 @@ def halves(count: int, seed: int) -> Iterator[Split]:
 def pairs(count: int, seed: int) -> Iterator[Split]:
     """Every two runs, or so many random ones of them."""
     everything = list(combinations(range(count), 2))
-    if len(everything) > MOST_SPLITS:
-        everything = random.Random(seed).sample(everything, MOST_SPLITS)
+    if len(everything) > MAX_SPLITS:
+        everything = random.Random(seed).sample(everything, MAX_SPLITS)
     return (((first,), (second,)) for first, second in everything)
 
 

@@ -17,17 +17,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trainmark.analysis.fleet import links, outliers, verdict
-from trainmark.analysis.fleet.hosts import by_host
-from trainmark.report.html import fleet_page
-from trainmark.spec.links import PairLink
-from trainmark.spec.metrics import Measured, measure
-from trainmark.spec.plan import DataChoice, Plan
-from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Quality, Record
-from trainmark.spec.statistics import binomial_interval
-from trainmark.spec.timeline import RankTrace, Timeline
-from trainmark.spec.tournament import rounds
+from trainmark.features.fleet import links, outliers, page as fleet_page, verdict
+from trainmark.features.fleet.hosts import by_host
+from trainmark.record.links import PairLink
+from trainmark.record.metrics import Measured, measure
+from trainmark.record.plan import DataChoice, Plan
+from trainmark.record.recipe import Limits
+from trainmark.record.record import Quality, Record
+from trainmark.record.statistics import binomial_interval
+from trainmark.record.timeline import RankTrace, Timeline
+from trainmark.record.tournament import rounds
 
 FLOOR = -math.log1p(-0.03)
 STEPS, STEP_NOISE = 50, 0.02

@@ -37,14 +37,14 @@ import turns
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset
 
-from trainmark.datasets import image_shards
-from trainmark.datasets.ade20k.make import make as make_scenes
-from trainmark.datasets.ade20k.reader import SceneSet, open_split as open_scenes
-from trainmark.datasets.image_folder import ImageSet, open_split
-from trainmark.datasets.imagenet.pack import pack
-from trainmark.datasets.input_pool import InputPool
-from trainmark.datasets.order import rank_batches
-from trainmark.datasets.pictures import Pictures, open_split as open_pictures
+from trainmark.data import image_shards
+from trainmark.data.ade20k.make import make as make_scenes
+from trainmark.data.ade20k.reader import SceneSet, open_split as open_scenes
+from trainmark.data.distributed_sampler import rank_batches
+from trainmark.data.image_folder import ImageSet, open_split
+from trainmark.data.image_sets import Images, open_split as open_pictures
+from trainmark.data.imagenet.make import pack
+from trainmark.data.input_pool import InputPool
 from trainmark.platforms import files
 from trainmark.workloads.normalise import MEAN, STD, normalise
 from trainmark.workloads.segmenter import recipes as segmenter
@@ -270,7 +270,7 @@ def our_batches(work: Work) -> Iterator[torch.Tensor]:
         yield from endless(partial(our_epoch, pool, images, floats))
 
 
-def our_epoch(pool: InputPool, images: Pictures, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
+def our_epoch(pool: InputPool, images: Images, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
     for batch in pool.batches("train", shares, transform="train", epoch=epoch):
         yield normalise(batch.images, torch.float32, out=floats[: batch.count])

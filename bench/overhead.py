@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import Limits, Recipe
+from trainmark.record.event_files import EventWriter
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import Limits, Recipe
 from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank

@@ -19,16 +19,15 @@ from typing import Any
 
 import msgspec
 
-from trainmark.analysis.audit_record import audit_record
-from trainmark.published import library
-from trainmark.report.html.document import render
-from trainmark.report.html.inputs import ReportInputs
-from trainmark.spec.machine import DeviceInfo, Environment
-from trainmark.spec.metrics import Measured, measure
-from trainmark.spec.plan import DataChoice, Plan
-from trainmark.spec.record import Evaluation, Quality, Record
-from trainmark.spec.telemetry import Telemetry
-from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.analysis import published_library as library
+from trainmark.analysis.record_checks import check_record
+from trainmark.features.report.document import render
+from trainmark.features.report.inputs import ReportInputs
+from trainmark.record.machine import DeviceInfo, Environment, Telemetry
+from trainmark.record.metrics import Measured, measure
+from trainmark.record.plan import DataChoice, Plan
+from trainmark.record.record import Evaluation, Quality, Record
+from trainmark.record.timeline import RankTrace, Timeline
 
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => setTimeout(() => done(performance.now()), 0)))"
 SORTED = """() => new Promise(done => {
@@ -149,7 +148,7 @@ def main() -> None:
     args = parser.parse_args()
     records = tuple(a_record(number, args.steps) for number in range(args.runs))
     began = time.perf_counter()
-    checks: dict[str, Any] = {record.run_id: audit_record(record) for record in records}
+    checks: dict[str, Any] = {record.run_id: check_record(record) for record in records}
     checked_s = time.perf_counter() - began
     html = render(ReportInputs(records=records, beside=library.rows(), checks=checks))
     made_s = time.perf_counter() - began

@@ -20,10 +20,9 @@ from pathlib import Path
 import numpy as np
 from sizes import RUN, size, write_head, write_samples
 
-from trainmark.spec import events
-from trainmark.spec.event_files import EventWriter
-from trainmark.store import gather
-from trainmark.store.store import Store, read_record
+from trainmark.record import events, gather
+from trainmark.record.event_files import EventWriter
+from trainmark.record.store import Store, read_record
 
 STEPS_A_LINE = 10
 SAMPLED_EVERY_S = 2.0

@@ -20,13 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmark.spec import events
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.plan import DataChoice, Plan
-from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Record
-from trainmark.store import gather
-from trainmark.store.store import Store, read_record
+from trainmark.record import events, gather
+from trainmark.record.event_files import EventWriter
+from trainmark.record.plan import DataChoice, Plan
+from trainmark.record.recipe import Limits
+from trainmark.record.record import Record
+from trainmark.record.store import Store, read_record
 
 RUN = "resnet50-quick-1xN-amp-bf16-20260101T000000-000000"
 WEEK_S = 7 * 24 * 3600

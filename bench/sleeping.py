@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from trainmark.spec.recipe import Recipe
-from trainmark.spec.workload_facts import QualityFacts
-from trainmark.workloads.plain import PlainBatch, PlainSource, PlainWorkload
+from trainmark.record.recipe import Recipe
+from trainmark.record.workload_facts import QualityFacts
+from trainmark.workloads.workload import PlainBatch, PlainSource, PlainWorkload
 
 NUMBERS = 400_000
 REFERENCE = Recipe(batch_per_device=8, learning_rate=0.0, weight_decay=0, steps=100, target=0.0, evaluate_every="end")

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import figures
 
-from trainmark.spec import events
-from trainmark.spec.event_files import EventTail
+from trainmark.record import events
+from trainmark.record.event_files import EventTail
 
 WORKLOADS = ("resnet50", "tacotron2", "wavenet", "vit", "gpt124m")
 PHASES = {

@@ -25,14 +25,13 @@ import figures
 import msgspec
 import numpy as np
 
-from trainmark.spec.machine import DeviceInfo, Environment
-from trainmark.spec.metrics import Measured, measure
-from trainmark.spec.plan import DataChoice, Plan
-from trainmark.spec.recipe import Deviation, Limits
-from trainmark.spec.record import Doubt, Evaluation, Quality, Record
-from trainmark.spec.telemetry import Telemetry
-from trainmark.spec.timeline import RankTrace, Timeline
-from trainmark.store.store import Store
+from trainmark.record.machine import DeviceInfo, Environment, Telemetry
+from trainmark.record.metrics import Measured, measure
+from trainmark.record.plan import DataChoice, Plan
+from trainmark.record.recipe import Deviation, Limits
+from trainmark.record.record import Doubt, Evaluation, Quality, Record
+from trainmark.record.store import Store
+from trainmark.record.timeline import RankTrace, Timeline
 
 KINDS = 24
 """Different series there are; the rest of the records repeat them under other names."""

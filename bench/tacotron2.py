@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.tacotron2 import dropout, flops, products
+from trainmark.workloads.tacotron2 import matmuls, workload
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 
@@ -186,7 +186,7 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int, o
         pairs = [theirs / ours for theirs, ours in zip(seconds["textbook"], seconds[name], strict=True)]
         median = {kind: statistics.median(seconds[kind]) for kind in ("textbook", name)}
         rate = clips * frames / median[name]
-        share = rate * flops.per_frame(Sizes(), symbols=SYMBOLS, frames=frames) / statistics.median(peaks)
+        share = rate * workload.per_frame(Sizes(), symbols=SYMBOLS, frames=frames) / statistics.median(peaks)
         print(
             f"batch {clips:3}, {frames} frames, {name:9}: textbook {median['textbook']:6.2f} s, "
             f"ours {median[name]:6.2f} s ({rate:,.0f} frames/s), ratio {median['textbook'] / median[name]:.2f} "
@@ -213,12 +213,12 @@ def pieces() -> None:
         f"{count:,} dropout draws": {
             "F.dropout": lambda: F.dropout(x, 0.1, True),
             "bernoulli_": lambda: torch.empty(count).bernoulli_(0.9).div_(0.9),
-            "ours": lambda: dropout.kept((count,), 0.1, x),
+            "ours": lambda: matmuls.kept((count,), 0.1, x),
         }
     }
     for clips in (8, 16, 32):
         given, weight = torch.randn(clips, 1536), torch.randn(4096, 1536)
-        packed = products.Product(weight, clips, products.Arithmetic(held=torch.float32))
+        packed = matmuls.Matmul(weight, clips, matmuls.Arithmetic(held=torch.float32))
         ways[f"the attention recurrence's product, batch {clips}"] = {
             "plain": partial(F.linear, given, weight),
             "ours": partial(packed, given),

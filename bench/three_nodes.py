@@ -18,11 +18,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from hosts import Hosts, missing_shaper  # type: ignore[import-not-found]  # of the tests
+from support.hosts import Hosts, missing_shaper  # type: ignore[import-not-found]  # of the tests
 
-from trainmark.analysis.forecast import rates, sizes
-from trainmark.spec.record import Record
-from trainmark.spec.topology import Topology
+from trainmark.features.forecast import inputs, rates
+from trainmark.record.plan import Topology
+from trainmark.record.record import Record
 
 WORKLOAD = Path(__file__).with_name("sleeping.py")
 
@@ -67,18 +67,17 @@ def main() -> None:
             hosts.slow(number, args.mbit)
         records = [run(hosts, nodes, Path(folder)) for nodes in (1, 2, 3)]
     for record in records:
-        rate, link = record.metrics["p_core"], record.environment.link_levels
+        speed, link = record.metrics["p_core"], record.environment.link_levels
         told = f", {8 * link[0].bytes_per_s / 1e6:.1f} Mbit/s, latency {1e3 * link[0].latency_s:.2f} ms" if link else ""
-        low, high = rate.interval or (0.0, 0.0)
-        print(f"{record.plan.topology}: {rate.value:.2f} {rate.unit} [{low:.2f}, {high:.2f}]{told}")
-    found = rates.forecast(sizes.of_records(records[:2]), Topology(nodes=3, devices_per_node=1))
-    outcome = records[2].metrics["p_core"].value or 0.0
-    if found.rate is None or found.interval is None or found.parts is None:
+        low, high = speed.interval or (0.0, 0.0)
+        print(f"{record.plan.topology}: {speed.value:.2f} {speed.unit} [{low:.2f}, {high:.2f}]{told}")
+    found = rates.forecast(inputs.of_records(records[:2]), Topology(nodes=3, devices_per_node=1))
+    outcome, two = records[2].metrics["p_core"].value or 0.0, records[1].metrics["p_core"].value or 0.0
+    if found.rate is None or found.interval is None:
         sys.exit("no forecast")
-    parts = ", ".join(f"{name} {seconds:.3f}" for name, seconds in vars(found.parts).items())
-    print(f"3x1 forecast: {found.rate:.2f} [{found.interval[0]:.2f}, {found.interval[1]:.2f}]; {parts}")
-    for name, other in rates.alternatives(sizes.of_records(records[:2]), found.topology).items():
-        print(f"  {name}: {other:.2f}, {100 * (other / outcome - 1):+.1f} %")
+    print(f"3x1 forecast: {found.rate:.2f} [{found.interval[0]:.2f}, {found.interval[1]:.2f}]")
+    for name, rate in (("forecast", found.rate), ("linear from 2x1", 1.5 * two)):
+        print(f"  {name}: {rate:.2f}, {100 * (rate / outcome - 1):+.1f} %")
     inside = found.interval[0] <= outcome <= found.interval[1]
     print(f"3x1 was {outcome:.2f}: {'inside' if inside else 'OUTSIDE'} the range")
 

@@ -33,23 +33,23 @@ from typing import Any
 import chips
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmark import workloads
-from trainmark.analysis import parity
-from trainmark.analysis.parity import Parity
-from trainmark.datasets import synthetic
+from trainmark.data import synthetic
+from trainmark.features.verify import parity
+from trainmark.features.verify.hashed_steps import HashedSteps, Quantity
+from trainmark.features.verify.parity import Parity
+from trainmark.features.verify.repeated_operators import deterministic
+from trainmark.features.verify.round_ledger import RoundLedger
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import standin
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.verify import VerifyDocument
+from trainmark.record.event_files import EventWriter
+from trainmark.record.verify import VerifyDocument
 from trainmark.train import setup
-from trainmark.train.hashed_steps import HashedSteps, Quantity
 from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
-from trainmark.train.repeated_operators import deterministic
-from trainmark.train.round_ledger import RoundLedger
+from trainmark.train.walker import Walker, name_of
 
 FEW_SAMPLES = ("batch_per_device=4", "input_workers=0")
 """Fewer average less of what rounding does, and take less time."""
@@ -155,27 +155,24 @@ def a_flip(number: int, calls: dict[str, int], lot: random.Random) -> str:
     return f'[[flips]]\noperator = "{operator}"\nat = [{at}]\n{lines}'
 
 
-class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operators that give or write floating numbers."""
+class Calls:
+    """A visitor that counts operators."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Counter[str] = Counter()
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = operation(*args, **(kwargs or {}))
-        self.seen[operation.name().partition("::")[2].partition(".")[0]] += 1
-        return result
+    def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.seen[name_of(operator)] += 1
+        return operator(*args, **kwargs)
 
 
 def same_calls(steps: HashedSteps) -> dict[str, int]:
     """The operators of a round that are called as often with hashes as without, by their calls."""
-    steps.draws = True
-    with Calls() as hashed:
+    steps.is_random = True
+    hashed, plain = Calls(), Calls()
+    with Walker(hashed.visit):
         steps.round()
-    with Calls() as plain:
+    with Walker(plain.visit):
         kept_round(steps)
     moved = (
         "view",
@@ -199,7 +196,7 @@ def same_calls(steps: HashedSteps) -> dict[str, int]:
 
 def hashed_rounds(steps: HashedSteps, rounds: int) -> dict[int, tuple[int, Quantity]]:
     """Of every round that is odd, where it is."""
-    steps.draws = True
+    steps.is_random = True
     ledger, found = RoundLedger(), {}
     for _ in range(rounds):
         for odd in ledger.add(steps.round()):
@@ -209,7 +206,7 @@ def hashed_rounds(steps: HashedSteps, rounds: int) -> dict[int, tuple[int, Quant
 
 def plain_rounds(steps: HashedSteps, rounds: int) -> dict[int, tuple[int, Quantity]]:
     """The same by comparing tensors."""
-    steps.draws = True
+    steps.is_random = True
     right = kept_round(steps)
     found = {}
     for number in range(2, rounds + 1):
@@ -233,7 +230,7 @@ def kept_round(steps: HashedSteps) -> list[dict[Quantity, Tensor]]:
     ]
     for batch in steps._batches():
         gradients.clear()
-        with steps._nothing_drawn():
+        with steps._fixed_random():
             loss = stepper.step(batch)
         found: dict[Quantity, Any] = {("loss", ""): loss.detach().numpy().copy(), **gradients}
         found |= {("weight", name): weight.detach().numpy().copy() for name, weight in stepper.updated_weights()}
@@ -296,7 +293,7 @@ def compared(name: str, seed: int, steps: int) -> Iterator[Compared]:
         )
         with opened(options) as job:
             hashed = HashedSteps(job, steps)
-            hashed.draws = True  # dropout keeps everything, as in a verify of a step that draws
+            hashed.is_random = True  # dropout keeps everything, as in a verify of a step that draws
             plain[precision] = own = computed(hashed, options)
             if precision != "fp32":
                 found = parity.hold_against(own, plain["fp32"])

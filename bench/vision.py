@@ -30,16 +30,15 @@ import turns
 from torch import nn
 
 from trainmark import workloads
-from trainmark.datasets.input_pool import ImageBatch
+from trainmark.data.input_pool import ImageBatch
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.mixing import Mixing
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.segmenter.batches import CropBatch, HowSeen
 from trainmark.workloads.segmenter.recipes import SegmenterRecipe
-from trainmark.workloads.vision import SoftBatch
+from trainmark.workloads.vision import Mixing, SoftBatch
 
 WORKLOADS = ("resnet50", "vit", "segmenter")
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}

@@ -31,10 +31,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from trainmark import workloads
-from trainmark.datasets.mel import MEL
+from trainmark.data.mel import MEL
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.wavenet import generate, logistics, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainmark.spec.escape import markdown_cell
-from trainmark.spec.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
-from trainmark.spec.metrics import METRICS, PRICED, Metric
+from trainmark.record.escape import markdown_cell
+from trainmark.record.metrics import METRICS, PRICED, Metric
+from trainmark.view.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 

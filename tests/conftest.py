@@ -1,4 +1,4 @@
-"""What many tests share: a small picture set, and the command line as a user runs it."""
+"""What many tests share: a small image set, and the command line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from unittest import mock
 
 import pytest
-import warm_start
 from hypothesis import settings
-from warm_start import WarmStart
 
 settings.register_profile("any machine", deadline=None)  # one that others use may take its time
 settings.load_profile("any machine")
@@ -44,7 +43,7 @@ TINY_RUN = (
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageNet-shaped set of three classes; tests that damage it copy it first."""
-    from trainmark.datasets.imagenet import make
+    from trainmark.data.imagenet import make
 
     folder = tmp_path_factory.mktemp("pictures") / "set"
     make.make(folder, classes=3, train_per_class=16, val_per_class=4, seed=1)
@@ -52,7 +51,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path, warm_server: WarmStart) -> dict[str, str]:
+def environment(tmp_path: Path) -> dict[str, str]:
     """The variables of a user whose store and cache are the test's own."""
     return {
         **os.environ,
@@ -62,48 +61,36 @@ def environment(tmp_path: Path, warm_server: WarmStart) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
-def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmStart]:
-    server = warm_start.SERVER = WarmStart(tmp_path_factory.mktemp("warm"))
-    yield server
-    warm_start.SERVER = None
-    server.close()
-
-
 @pytest.fixture
-def forked_ranks(warm_server: WarmStart) -> Iterator[None]:
-    """For tests that start ranks without a command."""
-    with warm_server.starting_programs():
-        yield
+def cli(environment: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Calls `trainmark WORDS...` in this process; the ranks of a run are processes of their own, as always."""
+    from trainmark.cli.main import main
 
-
-@pytest.fixture
-def cli(environment: dict[str, str], warm_server: WarmStart) -> Cli:
-    """Runs `trainmark WORDS...` in a process of its own."""
-
-    def call(*words: str | Path, minutes: float = 2, **changes: str) -> subprocess.CompletedProcess[str]:
-        variables = {**environment, **changes}
-        if warm_server.serves(variables):
-            process = warm_server.start([*map(str, words)], variables)
-            try:
-                out, err = process.communicate(60 * minutes)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-            return subprocess.CompletedProcess(process.args, process.returncode or 0, out, err)
-        return subprocess.run(
-            [sys.executable, "-m", "trainmark", *map(str, words)],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=60 * minutes,
-            stdin=subprocess.DEVNULL,
-        )
+    def call(*words: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+        argv = [*map(str, words)]
+        capfd.readouterr()
+        variables = mock.patch.dict(os.environ, {**environment, **changes}, clear=True)
+        with variables, mock.patch.object(sys, "argv", ["trainmark", *argv]):
+            code = main(argv)
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(argv, code, out, err)
 
     return call
 
 
-STARTS_PROCESSES = {"warm_server", "browser", "cluster"}
+@pytest.fixture
+def process(environment: dict[str, str]) -> Cli:
+    """Starts `trainmark WORDS...` from nothing, for what an interpreter reads only when it starts."""
+
+    def call(*words: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "trainmark", *map(str, words)]
+        variables, nothing = {**environment, **changes}, subprocess.DEVNULL
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, stdin=nothing)
+
+    return call
+
+
+STARTS_PROCESSES = {"environment", "browser", "cluster"}
 """Fixtures whose tests are slow; others are marked so one by one."""
 
 

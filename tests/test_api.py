@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import a_vocoder_record, make_record, make_timeline, renamed
+from support.records import a_vocoder_record, make_record, make_timeline, renamed
 
 import trainmark
 from trainmark import api
 from trainmark.launch import session
-from trainmark.launch.options import RunOptions
-from trainmark.spec.record import Doubt, Record
-from trainmark.store.store import Store
+from trainmark.launch.options import PlanKeywords, RunKeywords, RunOptions
+from trainmark.record.errors import SignalError
+from trainmark.record.record import Doubt, Record
+from trainmark.record.store import Store
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 
@@ -41,7 +42,8 @@ def test_the_examples_of_the_page_do_what_they_say(
     record: Record = said["record"]
     assert record.status == "valid"
     assert record.timeline.steps == 8
-    assert store.record(record.run_id) == record == said["same"]
+    assert record == said["same"]
+    assert store.record(record.run_id).to_json() == record.to_json()
     assert said["newest"] == said["again"][0]
     assert {"init", "train", "end"} <= said["phases"]
     assert said["plan"].topology == "1x8"
@@ -62,20 +64,25 @@ def test_all_that_is_named_is_there_and_everything_else_is_a_sentence() -> None:
 
 
 def test_the_function_report_is_not_hidden_by_the_room_of_its_name() -> None:
-    from trainmark.report import table
+    from trainmark.view import table
 
     assert callable(trainmark.report)
     assert callable(table.render)
 
 
 def test_run_and_plan_know_every_option_there_is() -> None:
-    """One that is added to the command line later, too."""
-    import inspect
-
-    options = {field.name for field in fields(RunOptions)}
-    words = set(inspect.signature(api.run).parameters)
-    assert options - {"workloads", "settings", "repeat", "sweep"} == words - {"workload", "set", "watch"}
-    assert set(inspect.signature(api.plan).parameters) < words
+    """One that is added to the command line later, too; with the type it has there."""
+    several = {"workloads", "repeat", "sweep"}
+    options = {field.name: field.type for field in fields(RunOptions) if field.name not in several}
+    keywords = dict(RunKeywords.__annotations__)
+    assert keywords.pop("set").__forward_arg__ == "Mapping[str, object] | None"
+    assert keywords.pop("tags").__forward_arg__ == "Mapping[str, str] | None"
+    assert {options.pop("settings"), options.pop("tags")} == {"tuple[str, ...]"}
+    written = {name: kind.__forward_arg__.replace("Place", "str") for name, kind in keywords.items()}
+    assert written == options
+    assert PlanKeywords.__annotations__.keys() < RunKeywords.__annotations__.keys()
+    with pytest.raises(TypeError, match="'repeat' is no option here; known: recipe, topology"):
+        trainmark.run("resnet50", repeat=3)  # type: ignore[call-arg]
 
 
 # Running
@@ -107,15 +114,17 @@ def test_a_run_that_fails_raises_its_sentence_with_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, code: int, kind: type[trainmark.TrainmarkError]
 ) -> None:
     record = make_record(status="incomplete", ended="rank 1 was killed by SIGKILL")
-    a_result(monkeypatch, records=(record,), exit_code=code, complaints=("rank 1 was killed by SIGKILL",))
+    error = kind("rank 1 was killed by SIGKILL")
+    a_result(monkeypatch, records=(record,), error=error, complaints=(str(error),))
     with pytest.raises(kind, match="rank 1 was killed by SIGKILL") as caught:
         trainmark.run("resnet50")
-    assert caught.value.record is record
+    assert caught.value.record is not None
+    assert caught.value.record.run_id == record.run_id
     assert caught.value.exit_code == code
 
 
 def test_an_interrupted_run_says_where_its_record_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_result(monkeypatch, records=(make_record(run_id="cut"),), exit_code=130)
+    a_result(monkeypatch, records=(make_record(run_id="cut"),), error=SignalError("ended by SIGINT", 2))
     with pytest.raises(KeyboardInterrupt, match=r"trainmark\.load\('cut'\)"):
         trainmark.run("resnet50")
 
@@ -156,7 +165,7 @@ def test_a_script_that_is_one_of_several_launchers_is_told_what_to_start(
         trainmark.run("resnet50", topology="2x1", platform="cpu", recipe="smoke")
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 def test_a_watcher_that_fails_ends_the_run_and_its_record_is_kept(store: Store, pictures: Path) -> None:
     """From another thread, too, where no signal can be caught."""
     caught: list[BaseException] = []
@@ -186,7 +195,7 @@ def test_a_watcher_that_fails_ends_the_run_and_its_record_is_kept(store: Store, 
 
 def test_a_record_shows_itself_as_the_command_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    record = make_record()
+    record = api.PrintableRecord.of(make_record())
     assert repr(record) == "<Record 20261115-205100-resnet50-a1b2: resnet50 quick 1x1, valid>"
     assert "p_core" in str(record)
     assert "synthetic data, not the real set" in " ".join(str(record).split())
@@ -199,15 +208,15 @@ HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
 def test_a_card_is_the_runs_own_style_and_words_and_no_script_whatever_its_names_are() -> None:
-    record = make_record(
+    made = make_record(
         run_id=HOSTILE,
         device=HOSTILE,
         ended=HOSTILE,
         quality=replace(make_record().quality, name=HOSTILE),
         doubts=(Doubt(code="x", text=HOSTILE),),
     )
+    record = api.PrintableRecord.of(made)
     card = record._repr_html_()
-    assert card is not None
     assert "<script" not in card
     assert "<img" not in card
     assert card.count("</style>") == 1

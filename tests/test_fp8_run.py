@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conftest import Cli
 
-from trainmark.datasets.text import make
+from trainmark.data.text import make
 
 SETTINGS = ("batch_per_device=4", "layers=2", "evaluate_every=end", "evaluate_first=no", "leave_sample=no")
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hosts as making
 import psutil
 import pytest
 from conftest import TINY_RUN
-from hosts import Host, Hosts, Sshd
-from records import make_record
-from warm_start import WarmStart
+from support import hosts as making
+from support.hosts import Host, Hosts, Sshd
+from support.records import make_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(making.missing() is not None, reason=str(making.missing()))]
 
@@ -105,7 +104,12 @@ def test_whatever_runs_on_a_host_ends_with_it_and_its_files_go() -> None:
 
 
 def test_hosts_go_even_if_whoever_made_them_is_killed() -> None:
-    code = "import hosts\nwith hosts.Hosts(1) as one: print(one[0]._holder.pid, one.folder, flush=True); input()"
+    code = """
+from support.hosts import Hosts
+with Hosts(1) as one:
+    print(one[0]._holder.pid, one.folder, flush=True)
+    input()
+"""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     maker = subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -125,7 +129,6 @@ def test_hosts_go_even_if_whoever_made_them_is_killed() -> None:
 class Cluster:
     """Two hosts with an sshd each, and a third with the keys to both: its user starts the runs."""
 
-    warm_server: WarmStart
     hosts: Hosts
     servers: list[Sshd]
     config: Path
@@ -142,12 +145,10 @@ class Cluster:
         site.write_text("[remote]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in facts.items()))
         return {**os.environ, "TRAINMARK_CONFIG": str(site), "TRAINMARK_STORE": str(home / "store")}
 
-    def handing_over(self, home: Path, first: str = "") -> dict[str, str]:
-        """The same where every `trainmark` is forked off, there after these lines of a shell."""
-        variables = self.warm_server.handing_over
-        lines = "".join(f"export {name}={value}\n" for name, value in variables.items())
-        python = self.program("python", f'#!/bin/sh\n{first}{lines}exec {sys.executable} "$@"\n')
-        return {**self.site(home, python=python), **variables}
+    def site_with_python(self, home: Path, first: str) -> dict[str, str]:
+        """The same, with a Python over there that starts after these lines of a shell."""
+        python = self.program("python", f'#!/bin/sh\n{first}exec {sys.executable} "$@"\n')
+        return self.site(home, python=python)
 
     def program(self, name: str, text: str) -> str:
         """A script that every host can run."""
@@ -161,15 +162,15 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, pictures: Path, warm_server: WarmStart) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Iterator[Cluster]:
     if why := making.missing_sshd():
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("keys")
     key = making.make_key(folder / "id")
     with Hosts(3) as three:
-        servers = [host.start_sshd(key, reachable=[pictures, warm_server.address]) for host in list(three)[:2]]
+        servers = [host.start_sshd(key, reachable=[pictures]) for host in list(three)[:2]]
         config = making.ssh_config(folder / "config", key, servers)
-        yield Cluster(warm_server=warm_server, hosts=three, servers=servers, config=config, pictures=pictures)
+        yield Cluster(hosts=three, servers=servers, config=config, pictures=pictures)
 
 
 @pytest.fixture(autouse=True)
@@ -184,9 +185,9 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 START = """
 import json, pathlib, sys
 from trainmark.launch import ssh_run
-from trainmark.spec import site
-from trainmark.spec.errors import TrainmarkError
-from trainmark.spec.topology import Topology
+from trainmark.record import site
+from trainmark.record.errors import TrainmarkError
+from trainmark.record.plan import Topology
 hosts, store = sys.argv[1:]
 topology = Topology(nodes=hosts.count(",") + 1, devices_per_node=1)
 try:
@@ -214,7 +215,7 @@ HOLD = f"""\
 # a run that goes on until its input ends
 exec {sys.executable} -c '
 import signal
-from trainmark.launch.lifeline_stdin import end_with_stdin
+from trainmark.launch.signals import end_with_stdin
 end_with_stdin()
 print("held", flush=True)
 signal.pause()
@@ -313,7 +314,7 @@ def test_a_whole_run_on_two_hosts_is_one_record_with_both(cluster: Cluster, tmp_
 def test_an_interrupt_reaches_the_ranks_on_every_host_and_the_record_still_comes(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    environment = cluster.handing_over(tmp_path)
+    environment = cluster.site(tmp_path)
     endless = ["--set", "epochs=100000", "--set", "evaluate_every=end", "--json"]
     words = [*TINY_RUN, "--data", cluster.pictures, "--topology", "2x1", "--hosts", BOTH, *endless]
     earlier = set(events_on(cluster.servers[0]))
@@ -354,7 +355,7 @@ def test_a_verify_over_two_hosts_names_the_one_that_computes_wrongly(cluster: Cl
     tiny = ["--set", "width=4", "--set", "batch_per_device=4", "--set", "batch_norm=per-device"]
     words = ["verify", "resnet50", "--recipe", "smoke", "--platform", "standin", *tiny, "--data", cluster.pictures]
     words += ["--topology", "2x1", "--hosts", BOTH, "--steps", "1"]
-    environment = {**cluster.handing_over(tmp_path, one_alone), "COLUMNS": "200"}
+    environment = {**cluster.site_with_python(tmp_path, one_alone), "COLUMNS": "200"}
     ran = cluster.user.run([sys.executable, "-m", "trainmark", *words], env=environment, timeout=120)
     assert ran.returncode == 5, ran.stderr
     assert "the arithmetic is wrong: 1 difference in 3 rounds of 1 step on 2 ranks" in ran.stdout

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from background import LONG, Started, record_of, sabotage, wait_until_gone
 from conftest import TINY_RUN, Cli
-from hosts import Host, Hosts, missing, missing_shaper
-from warm_start import WarmStart
+from support.background import LONG, Started, record_of, sabotage, wait_until_gone
+from support.hosts import Host, Hosts, missing, missing_shaper
 
-from trainmark.datasets.text import make as make_text
+from trainmark.data.text import make as make_text
 
 SECRET = "what all nodes of a test know"
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 @pytest.fixture(scope="module")
-def machines(warm_server: WarmStart) -> Iterator[Hosts]:
+def machines() -> Iterator[Hosts]:
     with Hosts(3) as hosts:
         yield hosts
 
@@ -149,12 +148,12 @@ def test_a_node_without_the_secret_of_the_others_is_not_let_in(machines: Hosts, 
         [machines[0], machines[1]], tmp_path, *words, environ={1: other}
     ).end()
     assert (code, follower_code) == (3, 3)
-    assert f"from {machines[1].address} somebody came without the secret of this node" in " ".join(err.split())
+    assert f"rejected {machines[1].address}: TRAINMARK_SECRET does not match" in " ".join(err.split())
     said = " ".join(follower_err.split())
-    assert f"the leader at {machines[0].name}:29400 has another secret than this node" in said
+    assert f"rejected by the leader at {machines[0].name}:29400: TRAINMARK_SECRET does not match" in said
 
 
-@pytest.mark.parametrize(("secret", "sentence"), [("", "is not set"), ("short", "has fewer than 16 letters")])
+@pytest.mark.parametrize(("secret", "sentence"), [("", "is not set"), ("short", "is shorter than 16 characters")])
 def test_nodes_that_have_no_secret_say_how_to_give_them_one(
     machines: Hosts, tmp_path: Path, pictures: Path, secret: str, sentence: str
 ) -> None:
@@ -241,7 +240,7 @@ def test_a_node_that_is_not_ready_tells_the_others_why(machines: Hosts, tmp_path
 
 
 @pytest.mark.skipif(missing_shaper() is not None, reason=str(missing_shaper()))
-@pytest.mark.usefixtures("warm_server")
+@pytest.mark.slow
 def test_the_probe_tells_a_slow_link(tmp_path: Path) -> None:
     with Hosts(2) as hosts:
         hosts.slow(1, mbit=80)

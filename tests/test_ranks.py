@@ -14,9 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from background import AT_STEP_3_OF_RANK_1, LONG, Started, record_of, sabotage, wait_until_gone
 from conftest import TINY_RUN, Cli
-from warm_start import WarmStart
+from support.background import AT_STEP_3_OF_RANK_1, LONG, Started, record_of, sabotage, wait_until_gone
 
 from trainmark.train import link_probe
 
@@ -65,8 +64,11 @@ def test_a_run_on_one_machine_listens_on_loopback_only_and_leaves_no_file_elsewh
         for port in {port for _, port in listening}:
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((address, port), timeout=10)
+    [folder] = (run.store / "runs").iterdir()
+    assert [path.stat().st_mode & 0o777 for path in folder.glob("rendezvous*")] == [0o600]
     run.process.send_signal(signal.SIGINT)
     assert run.end()[0] == 130
+    assert not list(folder.glob("rendezvous*"))
     assert not [path for path in scratch.iterdir() if not path.name.startswith("torchinductor_")], "torch's own cache"
 
 
@@ -152,7 +154,7 @@ def test_a_slow_rank_is_named_on_the_record(environment: dict[str, str], picture
     assert record["metrics"]["rank_skew"]["value"] > 5
 
 
-ALL_SIZES = "from trainmark.train import link_probe, setup; setup.LINK_BUDGET_S, link_probe.MOST_REPEATS = 60, 3"
+ALL_SIZES = "from trainmark.train import link_probe, setup; setup.LINK_BUDGET_S, link_probe.MAX_REPEATS = 60, 3"
 """With so much time for so little no size is left out, however busy the machine."""
 
 
@@ -177,14 +179,11 @@ def test_the_record_of_two_ranks_says_what_the_exchange_and_the_link_were(
     assert 0 < exchange["backward_s"] < max(record["series"]["ranks"][0]["compute_ns"]) / 1e9
 
 
-def test_ranks_that_somebody_elses_torchrun_started_make_one_run(
-    environment: dict[str, str], warm_server: WarmStart, pictures: Path
-) -> None:
+def test_ranks_that_somebody_elses_torchrun_started_make_one_run(environment: dict[str, str], pictures: Path) -> None:
     """It has started every rank before trainmark is asked."""
     starter = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "trainmark"]
     words = [*TINY_RUN, *TWO, "--data", str(pictures), "--steps", "3"]
-    variables = {**environment, **warm_server.handing_over}
-    done = subprocess.run([*starter, *words], env=variables, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*starter, *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     record = record_of(Path(environment["TRAINMARK_STORE"]))
     assert record["status"] == "valid"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from background import record_of
 from conftest import Cli
-from short_speech import make_short
+from support.background import record_of
+from support.short_speech import make_short
 
 from trainmark.platforms import standin
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from background import Started, ranks
 from conftest import Cli
+from support.background import Started, ranks
 
-from trainmark.datasets.text import make
+from trainmark.data.text import make
 
 SHAPE = ("layers=2", "width=32", "heads=4", "kv_heads=2", "ffn=48", "context=32", "learning_rate=0.002")
 STEPS = 6

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pty
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import TINY_RUN, Cli
-from warm_start import WarmStart
 
-from trainmark.spec.record import Record
-from trainmark.store.store import Store
+from trainmark.record.record import Record
+from trainmark.record.store import Store
 
 NEVER = ("--set", "target=101")
 """A target that no run reaches."""
@@ -90,9 +91,9 @@ def test_strict_refuses_a_missed_target_and_keeps_the_record(cli: Cli, pictures:
     assert len(Store(tmp_path / "store").rows()) == 1
 
 
-def test_old_locales_and_unusual_paths_work(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+def test_old_locales_and_unusual_paths_work(process: Cli, pictures: Path, tmp_path: Path) -> None:
     store = tmp_path / "a store 结果"
-    ended = cli(*TINY_RUN, "--data", pictures, "--steps", "3", "--store", store, LC_ALL="C", PYTHONUTF8="0")
+    ended = process(*TINY_RUN, "--data", pictures, "--steps", "3", "--store", store, LC_ALL="C", PYTHONUTF8="0")
     assert ended.returncode == 0, ended.stderr
     assert "p_core" in ended.stdout
     assert len(Store(store).rows()) == 1
@@ -114,14 +115,16 @@ def test_a_set_that_is_not_whole_is_refused_with_the_counts(cli: Cli, pictures: 
 
 
 def test_a_terminal_shows_live_progress_and_no_colour_where_none_is_wanted(
-    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
+    environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
     ours, theirs = pty.openpty()
     with (tmp_path / "out").open("wb") as out:
-        run = warm_server.start(
-            [*TINY_RUN, "--data", str(pictures), "--steps", "3"],
-            {**environment, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"},
-            streams=[theirs, out.fileno(), theirs],
+        run = subprocess.Popen(
+            [sys.executable, "-m", "trainmark", *TINY_RUN, "--data", str(pictures), "--steps", "3"],
+            env={**environment, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"},
+            stdin=theirs,
+            stdout=out,
+            stderr=theirs,
         )
     os.close(theirs)
     said = b""
@@ -143,7 +146,7 @@ def test_a_terminal_shows_live_progress_and_no_colour_where_none_is_wanted(
 
 def test_the_smoke_recipe_learns_the_embedded_pictures(cli: Cli, tmp_path: Path) -> None:
     """What a new user runs first: nothing given, the set is made, and accuracy passes 90 % by learning alone."""
-    ended = cli("run", "resnet50", "--recipe", "smoke", "--platform", "cpu", "--json", "--quiet", minutes=9)
+    ended = cli("run", "resnet50", "--recipe", "smoke", "--platform", "cpu", "--json", "--quiet")
     assert ended.returncode == 0, ended.stderr
     record = Record.from_json(json.loads(ended.stdout))
     assert record.status == "valid"

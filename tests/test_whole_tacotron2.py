@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from conftest import Cli
 from PIL import Image
-from short_speech import make_short
+from support.short_speech import make_short
 
-from trainmark.datasets import audio
+from trainmark.data import audio
 
 WIDTHS = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")
 TINY = [
@@ -28,7 +28,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(cli: Cli, *words: str | Path, code: int = 0, **changes: str) -> dict[str, Any]:
-    ended = cli(*words, minutes=9, **changes)
+    ended = cli(*words, **changes)
     assert ended.returncode == code, ended.stderr
     return json.loads(ended.stdout) if ended.stdout else {}
 
@@ -38,8 +38,8 @@ def frames(document: dict[str, Any]) -> int:
 
 
 def real_frames(speech: Path) -> int:
-    from trainmark.datasets import mel
-    from trainmark.datasets.ljspeech import reader
+    from trainmark.data import mel
+    from trainmark.data.ljspeech import reader
 
     return sum(mel.frames(audio.length(clip.path)) for clip in reader.open_splits(speech).train)
 
@@ -126,7 +126,7 @@ def test_the_exit_code_says_whether_the_target_was_reached_under_strict(cli: Cli
 
 
 def test_a_corrupt_wav_ends_the_run_by_name_or_is_skipped_and_listed(cli: Cli, speech: Path, tmp_path: Path) -> None:
-    from trainmark.datasets.ljspeech import reader
+    from trainmark.data.ljspeech import reader
 
     folder = tmp_path / "damaged"
     shutil.copytree(speech, folder)

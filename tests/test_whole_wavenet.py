@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from conftest import Cli
 
-from trainmark.datasets import audio
-from trainmark.datasets.ljspeech import make
+from trainmark.data import audio
+from trainmark.data.ljspeech import make
 from trainmark.workloads import weights
 from trainmark.workloads.wavenet import vocoder
 

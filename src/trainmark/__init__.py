@@ -1,4 +1,4 @@
-"""Measures how fast, how accurate, how hungry and how steady a machine trains real models.
+"""Measures how fast, how accurately, at what power and how steadily a machine trains real models.
 
 `import trainmark` costs nothing and needs no torch: what is named here is fetched when it is first used.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
-
-import trainmark.report  # noqa: F401 - see below
 
 if TYPE_CHECKING:
     from trainmark.api import (
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
         sample as sample,
     )
     from trainmark.launch.options import RunOptions as RunOptions
-    from trainmark.spec.errors import (
+    from trainmark.record.errors import (
         HangError as HangError,
         InvalidResultError as InvalidResultError,
         NotReadyError as NotReadyError,
@@ -34,12 +32,8 @@ if TYPE_CHECKING:
         UsageError as UsageError,
         WorkloadError as WorkloadError,
     )
-    from trainmark.spec.plan import Plan as Plan
-    from trainmark.spec.record import Record as Record
-else:
-    # The room of the same name was imported just now so that Python binds it here once and never again, and this name
-    # is free for the function.
-    del report
+    from trainmark.record.plan import Plan as Plan
+    from trainmark.record.record import Record as Record
 
 __version__ = "0.1.0"
 
@@ -68,7 +62,7 @@ __all__ = [
     "sample",
 ]
 
-_HOMES = ("trainmark.spec.errors", "trainmark.api")
+_HOMES = ("trainmark.record.errors", "trainmark.api")
 """Where the names are looked for, the lightest first."""
 
 

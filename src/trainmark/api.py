@@ -9,38 +9,54 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.analysis.subject import Subject
-from trainmark.launch.options import RunOptions, settings_of
-from trainmark.report import NEWEST
-from trainmark.spec import record as records_module
-from trainmark.spec.errors import HangError, InvalidResultError, NotReadyError, UsageError, WorkloadError
-from trainmark.spec.labels import tag_words
-from trainmark.spec.plan import Plan
-from trainmark.spec.record import Record
-from trainmark.store.store import Store, Wanted, default_folder, read_record
+from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
+from trainmark.record.errors import NotReadyError, SignalError, UsageError
+from trainmark.record.index import Wanted
+from trainmark.record.lookup import Subject, of_records
+from trainmark.record.plan import Plan
+from trainmark.record.record import Record
+from trainmark.record.store import Store, default_folder, read_record
+from trainmark.view import NEWEST
 
 if TYPE_CHECKING:
-    from trainmark.analysis.compare.comparison import Comparison
+    from typing_extensions import Unpack
+
+    from trainmark.analysis.comparison import Comparison
     from trainmark.launch.launcher import Watcher
-    from trainmark.launch.session import Result, Watching
-    from trainmark.report.rows import Value
-    from trainmark.spec.price import Price
-    from trainmark.spec.rank_log import RankLog
-    from trainmark.spec.sample import SampleDocument
+    from trainmark.launch.session import Watching
+    from trainmark.record.price import Price
+    from trainmark.record.rank_log import RankLog
+    from trainmark.record.sample import SampleDocument
     from trainmark.train.sampling import Origin
+    from trainmark.view.rows import Value
 
 TERMINAL_WIDTH = 120
 """Where the output is no terminal."""
 
-Place = str | PathLike[str]
-"""A file or a folder."""
 Runs = Record | Subject | Place | Sequence[Record]
 """A run, or repeats of one plan: a record, several, or the words by which the commands take them."""
+
+
+class PrintableRecord(Record):
+    """A record that prints as the table of the commands, and in a notebook as its card."""
+
+    @classmethod
+    def of(cls, record: Record) -> PrintableRecord:
+        return cls(**{each.name: getattr(record, each.name) for each in fields(record)})
+
+    def __str__(self) -> str:
+        return str(Records([self]))
+
+    def _repr_html_(self) -> str:
+        from trainmark import features
+
+        report = features.load("report.card")
+        return str(report.card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Records(list[Record]):
@@ -48,12 +64,12 @@ class Records(list[Record]):
 
     def to_rows(self) -> list[dict[str, Value]]:
         """One flat row a record, all with the same keys: what a data frame is made of."""
-        from trainmark.report.rows import rows
+        from trainmark.view.rows import rows
 
         return rows(self)
 
     def __str__(self) -> str:
-        from trainmark.report import table
+        from trainmark.view import table
 
         return table.render(self, width=_width()).rstrip("\n")
 
@@ -97,7 +113,7 @@ class Verdict:
     """All of it, for programs."""
 
     def __str__(self) -> str:
-        from trainmark.report import compare_screen
+        from trainmark.view import compare_screen
 
         return compare_screen.render(self.comparison, width=_width()).rstrip("\n")
 
@@ -115,35 +131,8 @@ class Shown:
 def run(
     workload: str | None = None,
     *,
-    recipe: str | None = None,
-    topology: str | None = None,
-    set: Mapping[str, object] | None = None,  # noqa: A002 - the word of the command line
-    precision: str | None = None,
-    platform: str | None = None,
-    data: Place | None = None,
-    steps: int | None = None,
-    seconds: float | None = None,
-    epochs: int | None = None,
-    items: int | None = None,
-    budget_s: float | None = None,
-    seed: int | None = None,
-    init_from: Place | None = None,
-    skip_bad: int = 0,
-    max_restarts: int = 0,
-    profile: int = 0,
-    hang_timeout_s: float | None = None,
-    group: str | None = None,
-    resume: str | None = None,
-    hosts: str | None = None,
-    port: int | None = None,
-    trust: bool = False,
-    join_timeout_s: float | None = None,
-    strict: bool = False,
-    tags: Mapping[str, str] | None = None,
-    note: str | None = None,
-    store: Place | None = None,
-    quiet: bool = True,
     watch: Callable[[Moment], None] | None = None,
+    **options: Unpack[RunKeywords],
 ) -> Record:
     """Trains one workload once, and gives its record, which is then in the store.
 
@@ -151,40 +140,10 @@ def run(
     `watch` is called while the run goes on; `quiet=False` tells on stderr instead. A run that fails raises the error
     that says why, with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
     """
-    if (workload is None) is (resume is None):
+    if (workload is None) is (options.get("resume") is None):
         raise UsageError("run takes the name of one workload, or resume= an earlier run; run_all() trains several")
-    options = RunOptions(
-        workloads=() if workload is None else (workload,),
-        recipe=recipe,
-        topology=topology,
-        settings=settings_of(set or {}),
-        precision=precision,
-        platform=platform,
-        data=_text(data),
-        steps=steps,
-        seconds=seconds,
-        epochs=epochs,
-        items=items,
-        budget_s=budget_s,
-        seed=seed,
-        init_from=_text(init_from),
-        skip_bad=skip_bad,
-        max_restarts=max_restarts,
-        profile=profile,
-        hang_timeout_s=hang_timeout_s,
-        group=group,
-        resume=resume,
-        hosts=hosts,
-        port=port,
-        trust=trust,
-        join_timeout_s=join_timeout_s,
-        strict=strict,
-        tags=tag_words(tags or {}),
-        note=note,
-        store=_text(store),
-        quiet=quiet,
-    )
-    return run_all(options, watch=watch)[0]
+    workloads = () if workload is None else (workload,)
+    return run_all(from_keywords(workloads, {"quiet": True, **options}, RunKeywords), watch=watch)[0]
 
 
 def run_all(
@@ -206,50 +165,30 @@ def run_all(
     # whoever watches wants to be called although nothing is to be printed; of other hosts there is nothing to watch
     watched = replace(options, quiet=options.quiet and (watch is None or options.hosts is not None))
     result = session.run(watched, say=say, watching=_watching(told))
-    _raise_what_went_wrong(result)
-    return Records(result.records)
+    found, error = Records(map(PrintableRecord.of, result.records)), result.error
+    if error is None:
+        return found
+    if isinstance(error, SignalError):
+        kept = f"; trainmark.load({found[-1].run_id!r}) is what was measured" if found else ""
+        if error.exit_code == 130:
+            raise KeyboardInterrupt(f"the run was interrupted{kept}")
+        raise SystemExit(error.exit_code)
+    error.record = found[-1] if found else None
+    if not str(error):  # another host told only its exit code
+        error.args = (found[-1].ended if found else f"the run ended with exit code {error.exit_code}",)
+    raise error
 
 
-def plan(
-    workload: str,
-    *,
-    recipe: str | None = None,
-    topology: str | None = None,
-    set: Mapping[str, object] | None = None,  # noqa: A002 - the word of the command line
-    precision: str | None = None,
-    platform: str | None = None,
-    data: Place | None = None,
-    steps: int | None = None,
-    seconds: float | None = None,
-    epochs: int | None = None,
-    items: int | None = None,
-    seed: int | None = None,
-    init_from: Place | None = None,
-) -> Plan:
-    """What `run` would do with the same words, decided to the last setting, with nothing started."""
+def plan(workload: str, **options: Unpack[PlanKeywords]) -> Plan:
+    """What `run` would do with the same options, decided to the last setting, with nothing started."""
     from trainmark.launch import planning
 
-    options = RunOptions(
-        workloads=(workload,),
-        recipe=recipe,
-        topology=topology,
-        settings=settings_of(set or {}),
-        precision=precision,
-        platform=platform,
-        data=_text(data),
-        steps=steps,
-        seconds=seconds,
-        epochs=epochs,
-        items=items,
-        seed=seed,
-        init_from=_text(init_from),
-    )
-    return planning.plans(options)[0]
+    return planning.plans(from_keywords((workload,), options, PlanKeywords))[0]
 
 
 def load(run: Place = "last", *, store: Place | None = None) -> Record:
     """One record: by a run's id, its beginning or end, by a record file, or the newest."""
-    return find(fspath(run), _store(store))[0]
+    return PrintableRecord.of(find(fspath(run), _store(store))[0])
 
 
 def find(word: str | None, store: Store) -> tuple[Record, Path]:
@@ -261,7 +200,7 @@ def find(word: str | None, store: Store) -> tuple[Record, Path]:
             folder = store.run_folder(word)
         except UsageError:
             raise missing from None
-        from trainmark.store import gather
+        from trainmark.record import gather
 
         return gather.record(folder), folder
     return read_record(path), path
@@ -357,7 +296,7 @@ def records(store: Place | None = None, *, workload: str | None = None, limit: i
     contents = kept.contents(Wanted(workload=workload), limit=limit)
     for damaged in contents.damaged:
         warnings.warn(str(damaged), stacklevel=2)
-    return Records(read_record(kept.path(row.run_id)) for row in contents.rows)
+    return Records(PrintableRecord.of(read_record(kept.path(row.run_id))) for row in contents.rows)
 
 
 def compare(
@@ -374,9 +313,9 @@ def compare(
 
     `price` is what a device of A and one of B cost an hour, for metrics such as cost_per_million; by default both are
     what the site's file says."""
-    from trainmark.analysis.compare import comparison
+    from trainmark.analysis import comparison
     from trainmark.analysis.priced import priced
-    from trainmark.spec import site
+    from trainmark.record import site
 
     if not 0 <= threshold < 1:
         raise UsageError(f"threshold must be from 0 to below 1, not {threshold:g}; 0.03 is 3 %")
@@ -390,7 +329,7 @@ def compare(
 
 
 def verdict(found: Comparison) -> Verdict:
-    from trainmark.report import compare_screen
+    from trainmark.view import compare_screen
 
     judgement = found.judgement
     reasons = compare_screen.sentences(found)
@@ -424,8 +363,13 @@ def report(
     `publish` replaces hosts, users, paths and serials, so that the report can be shared. `price` is what a device costs
     an hour; by default what the site's file says, and nothing in a report to be shared.
     """
-    from trainmark.report import output
-    from trainmark.spec import site
+    from trainmark import features
+    from trainmark.record import site
+    from trainmark.view.files import write
+
+    output = features.load("report.output")
+    if output is None:
+        raise NotReadyError("the feature report is not installed")
 
     kept = _store(store)
     chosen = records(store, limit=NEWEST) if runs is None else _records(runs, kept)
@@ -433,15 +377,17 @@ def report(
         raise UsageError("there are no records to report on; trainmark.run() makes one")
     shown = list(chosen)
     if publish:
-        from trainmark.report.publish import publishable
+        from trainmark.view.publish import publishable
 
         shown = list(publishable(shown).records)
-    folders = output.run_folders(chosen, kept)
+    folders = {record.run_id: kept.runs / record.run_id for record in chosen}
     if price is None and not publish:
         price = site.load().price
-    text = output.render(format, shown, store=kept, language=language, folders=folders, published=publish, price=price)
+    text: str = output.render(
+        format, shown, store=kept, language=language, folders=folders, published=publish, price=price
+    )
     if path is not None:
-        output.write(Path(path), text, kept)
+        write(Path(path), text, kept)
     return text
 
 
@@ -449,12 +395,8 @@ def _store(folder: Place | None) -> Store:
     return Store(Path(folder).expanduser() if folder is not None else default_folder())
 
 
-def _text(path: Place | None) -> str | None:
-    return None if path is None else fspath(path)
-
-
 def _subject(runs: Runs, store: Store) -> Subject:
-    from trainmark.published.lookup import of_records, subject
+    from trainmark.analysis.published_lookup import subject
 
     if isinstance(runs, Subject):
         return runs
@@ -508,35 +450,5 @@ def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def _raise_what_went_wrong(result: Result) -> None:
-    """A run's exit code as the error a program can catch."""
-    code, record = result.exit_code, result.records[-1] if result.records else None
-    if code == 0:
-        return
-    kept = f"; trainmark.load({record.run_id!r}) is what was measured" if record else ""
-    if code == 130:
-        raise KeyboardInterrupt(f"the run was interrupted{kept}")
-    if code == 143:
-        raise SystemExit(code)
-    kinds = {2: UsageError, 3: NotReadyError, 5: InvalidResultError, 124: HangError}
-    said = "; ".join(result.complaints) or (record.ended if record else f"the run ended with exit code {code}")
-    error = kinds.get(code, WorkloadError)(said)
-    error.record = record
-    raise error
-
-
 def _width() -> int:
     return shutil.get_terminal_size((TERMINAL_WIDTH, 0)).columns
-
-
-def _as_table(record: Record) -> str:
-    return str(Records([record]))
-
-
-def _as_card(record: Record) -> str:
-    from trainmark.report.html.card import card
-
-    return card(record)
-
-
-records_module.VIEWS.update({"text": _as_table, "html": _as_card})

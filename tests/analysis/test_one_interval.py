@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import make_record
+from support.records import make_record
 
-from trainmark.analysis.compare.comparison import compare
-from trainmark.analysis.scaling import pooled
-from trainmark.analysis.subject import Subject
-from trainmark.report import compare_screen, table
-from trainmark.report.describe import describe
-from trainmark.report.formats import to_csv
-from trainmark.report.html.header import sentence
-from trainmark.spec.intervals import around, half_width, of_repeats, share
-from trainmark.spec.metrics import Measured, measure
-from trainmark.spec.record import Record
-from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.analysis.comparison import compare
+from trainmark.analysis.scaling import pool
+from trainmark.features.report.formats import to_csv
+from trainmark.features.report.header import sentence
+from trainmark.record.intervals import around, half_width, of_repeats, share
+from trainmark.record.lookup import Subject
+from trainmark.record.metrics import Measured, measure
+from trainmark.record.record import Record
+from trainmark.record.timeline import RankTrace, Timeline
+from trainmark.view import compare_screen, table
+from trainmark.view.describe import describe
 
 
 def a_run(run_id: str, spread: float, seed: int = 0) -> Record:
@@ -48,7 +48,7 @@ def test_every_view_has_the_interval_of_the_record(spread: float) -> None:
     assert half_width(mfu.interval) == pytest.approx(half_width(p_core.interval))
     found = compare(alone(record), alone(a_run("other", spread, seed=1)))
     assert found.a.interval == pytest.approx(p_core.interval)
-    assert pooled([p_core]).interval == p_core.interval
+    assert pool([p_core]).interval == p_core.interval
     row = next(csv.DictReader(io.StringIO(to_csv([record]))))
     assert (float(row["p_core_low"]), float(row["p_core_high"])) == p_core.interval
     noisy = share(p_core.interval) > 0.5
@@ -83,7 +83,7 @@ def test_repeats_have_one_interval_in_compare_and_in_scaling() -> None:
     found = compare(
         Subject(word="a", label="a", records=tuple(runs[:3])), Subject(word="b", label="b", records=tuple(runs[3:]))
     )
-    together = pooled([run.metrics["p_core"] for run in runs[:3]])
+    together = pool([run.metrics["p_core"] for run in runs[:3]])
     assert (together.value, together.interval) == of_repeats(values[:3])
     assert found.a.interval == together.interval
     assert found.a.side.mean == together.value

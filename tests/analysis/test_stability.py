@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from records import make_record
+from support.records import make_record
 
 from trainmark.analysis.stability import stability
-from trainmark.spec.metrics import Measured, measure
-from trainmark.spec.timeline import RankTrace, Timeline
+from trainmark.record.metrics import Measured, measure
+from trainmark.record.timeline import RankTrace, Timeline
 
 MS = 1_000_000
 

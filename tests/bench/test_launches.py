@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainmark.spec.step_count import BACKWARD, FORWARD
+from trainmark.record.step_count import BACKWARD, FORWARD
 
 BENCH = Path(__file__).parents[2] / "bench"
 

@@ -12,9 +12,9 @@ from typing import Literal
 import pytest
 
 from trainmark.cli.main import main
-from trainmark.datasets import archive_checks, synthetic
-from trainmark.datasets.ljspeech import make
-from trainmark.spec.errors import UsageError
+from trainmark.data import preparation, synthetic
+from trainmark.data.ljspeech import make
+from trainmark.record.errors import UsageError
 
 
 def test_a_made_set_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_archives_become_a_set_that_can_be_read(
     assert main(["data", "prepare", "imagenet", *words, "--no-md5"]) == 0
     said = capsys.readouterr()
     assert said.out == f"{out}\n"
-    assert "2 classes, 2 train and 2 val pictures" in said.err
+    assert "2 classes, 2 train and 2 val files" in said.err
     assert (out / "val" / "n00000002" / "ILSVRC2012_val_00000002.JPEG").read_bytes() == picture
 
 
@@ -110,7 +110,7 @@ def test_a_speech_archive_becomes_a_set_that_verifies(tmp_path: Path, capsys: py
 def test_another_archive_than_the_published_one_is_refused_and_exits_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_checks, "_free_bytes", lambda _: 10**12)
+    monkeypatch.setattr(preparation, "_free_bytes", lambda _: 10**12)
     tar = speech_archive(tmp_path / "LJSpeech-1.1.tar.bz2")
     assert main(["data", "prepare", "ljspeech", "--tar", str(tar), "--out", str(tmp_path / "out")]) == 3
     assert "not c4763be9595ddfa79c2fc6eaeb3b6c8e; it is another file or was damaged" in capsys.readouterr().err

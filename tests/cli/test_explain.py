@@ -6,10 +6,10 @@ import json
 import pytest
 
 from trainmark.cli import explain
-from trainmark.spec import glossary
-from trainmark.spec.errors import UsageError
-from trainmark.spec.metrics import METRICS, PRICED
-from trainmark.spec.timeline import PHASES
+from trainmark.record.errors import UsageError
+from trainmark.record.metrics import METRICS, PRICED
+from trainmark.record.timeline import PHASES
+from trainmark.view import glossary
 
 
 @pytest.fixture(autouse=True)

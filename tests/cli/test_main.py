@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.cli.main import COMMANDS, main
+from trainmark.cli.main import commands, main
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -114,10 +114,10 @@ def test_a_working_folder_that_is_gone_is_one_sentence(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert main(["list"]) == 3
-    assert capsys.readouterr().err == "trainmark: the working folder is not there any more; go to one that is\n"
+    assert capsys.readouterr().err == "trainmark: the current directory no longer exists; cd elsewhere\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_every_command_has_help_with_examples_and_is_in_the_readme(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,3 +178,32 @@ def test_the_list_names_workloads_recipes_and_platforms(capsys: pytest.CaptureFi
         assert word in said
     assert main(["list", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"workloads", "platforms"}
+
+
+OUTSIDE = """
+NAME = "greet"
+HELP = "Says hello."
+EXAMPLES = "  trainmark greet"
+def add_arguments(parser): parser.add_argument("--to", default="you")
+def run(args): print(f"hello, {args.to}"); return 0
+"""
+
+
+def test_another_package_offers_a_command_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "greeting").mkdir()
+    (tmp_path / "greeting" / "__init__.py").touch()
+    (tmp_path / "greeting" / "command.py").write_text(OUTSIDE)
+    info = tmp_path / "greeting-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1\n")
+    entries = info / "entry_points.txt"
+    entries.write_text("[trainmark.features]\ngreeting = greeting\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["greet", "--to", "all"]) == 0
+    assert capsys.readouterr().out == "hello, all\n"
+    assert main(["greed"]) == 2
+    entries.write_text("[trainmark.features]\ngreeting = gone\n")
+    assert main(["greet"]) == 3
+    assert "feature gone cannot be loaded: No module named 'gone'" in capsys.readouterr().err

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
-from records import make_plan
+from support.records import make_plan
 
 from trainmark.cli import progress
-from trainmark.spec.rank_log import RankLog
-from trainmark.spec.recipe import Limits
+from trainmark.record.rank_log import RankLog
+from trainmark.record.recipe import Limits
 
 
 class Terminal(io.StringIO):

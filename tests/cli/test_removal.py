@@ -9,12 +9,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from records import make_record
+from support.records import make_record
 
 from trainmark.cli.main import main
-from trainmark.spec.errors import UsageError
-from trainmark.store import removal
-from trainmark.store.store import Store
+from trainmark.record import removal
+from trainmark.record.errors import UsageError
+from trainmark.record.store import Store
 
 
 @pytest.fixture

@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from records import make_quality, make_record, make_timeline
+from support.records import make_quality, make_record, make_timeline
 
+from trainmark.analysis.published_lookup import subject
 from trainmark.cli.main import main
 from trainmark.cli.run import _show, resume_command
 from trainmark.launch.session import Result
-from trainmark.published.lookup import subject
-from trainmark.spec.recipe import Limits
-from trainmark.store.store import Store
+from trainmark.record.errors import NotReadyError
+from trainmark.record.recipe import Limits
+from trainmark.record.store import Store
 
 INTERRUPTED = make_record(run_id="resnet50-smoke-1x1-fp32-20261117T120000-289591", status="incomplete",
                           ended="interrupted")  # fmt: skip
@@ -56,13 +57,13 @@ def test_a_run_that_never_made_a_step_has_neither_table_nor_page(
 ) -> None:
     store = Store(tmp_path)
     failed = make_record(status="incomplete", ended="data folder x is empty", timeline=make_timeline(steps=0))
-    _show(Result(records=(failed,), exit_code=3), store, as_json=False)
+    _show(Result(records=(failed,), error=NotReadyError("no device")), store, as_json=False)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "reports").exists()
-    _show(Result(records=(failed,), exit_code=3), store, as_json=True)
+    _show(Result(records=(failed,), error=NotReadyError("no device")), store, as_json=True)
     said = capsys.readouterr()
     assert json.loads(said.out)["ended"] == "data folder x is empty" and said.err == ""
-    _show(Result(records=(make_record(), failed), exit_code=3), store, as_json=False)
+    _show(Result(records=(make_record(), failed), error=NotReadyError("no device")), store, as_json=False)
     assert "did not finish" not in capsys.readouterr().out
 
 

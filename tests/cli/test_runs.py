@@ -9,12 +9,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from fleets import host_record
-from records import a_vocoder_record, make_record, renamed
+from support.fleets import host_record
+from support.records import a_vocoder_record, make_record, renamed
 
 from trainmark.cli import runs
-from trainmark.spec.errors import UsageError
-from trainmark.store.store import Store
+from trainmark.record.errors import UsageError
+from trainmark.record.store import Store
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from records import a_vocoder_record, make_record, make_timeline
+from support.records import a_vocoder_record, make_record, make_timeline
 
 from trainmark.cli import show
-from trainmark.spec.artifact import Artifact
-from trainmark.spec.errors import UsageError
-from trainmark.spec.record import Doubt
-from trainmark.store.store import Store
+from trainmark.record.errors import UsageError
+from trainmark.record.machine import Artifact
+from trainmark.record.record import Doubt
+from trainmark.record.store import Store
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_showing_a_record_needs_nothing_of_what_runs_need(store: Store) -> None:
     code = (
         "import sys; from trainmark.cli.main import main; "
         f"main(['show', '--store', {str(store.folder)!r}]); "
-        "print(sorted({'torch', 'scipy', 'psutil', 'trainmark.store.gather'} & set(sys.modules)), file=sys.stderr)"
+        "print(sorted({'torch', 'scipy', 'psutil', 'trainmark.record.gather'} & set(sys.modules)), file=sys.stderr)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stderr.strip() == "[]"

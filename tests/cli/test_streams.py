@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from records import make_record
+from support.records import make_record
 
 from trainmark.cli.main import main
 from trainmark.launch import session
-from trainmark.store.store import Store
+from trainmark.record.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_a_process_started_without_streams_ends_by_itself_and_silently(closed: s
     assert done.returncode == 3
     assert done.stdout == ""
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
-    assert store.index.read_bytes().startswith(b'["run_id"')  # what it opened did not become its output
+    assert store.index.read_bytes().startswith(b"SQLite format 3")  # what it opened did not become its output
 
 
 @pytest.mark.parametrize("columns", ["abc", "-5", "0", "", "9" * 400])

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from background import record_of, sabotage
 from conftest import TINY_RUN, Cli
-from warm_start import WarmStart
+from support.background import record_of, sabotage
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +61,7 @@ def test_a_worker_killed_inside_a_checkpoint_is_resumed_though_the_clock_is_set_
 
 
 def test_a_disk_that_runs_out_of_inodes_ends_in_a_sentence_and_leaves_readable_events(
-    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
+    environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -78,7 +77,7 @@ def test_a_disk_that_runs_out_of_inodes_ends_in_a_sentence_and_leaves_readable_e
     )
     ended = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
-        env={**environment, **warm_server.handing_over},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=180,

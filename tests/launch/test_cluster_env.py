@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trainmark.launch import cluster_env
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.topology import Topology
+from trainmark.launch.clusters import slurm
+from trainmark.record.errors import NotReadyError
+from trainmark.record.plan import Topology
 from trainmark.train.ranks import host_name
 
 NODES = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "8", "PET_MASTER_ADDR": "a"}
@@ -99,9 +100,9 @@ def test_two_steps_of_slurm_do_not_meet_at_one_port() -> None:
 
 @pytest.mark.parametrize("environ", [SLURM_JOB, {**SLURM_NODE, "SLURM_STEP_NUM_TASKS": "1"}], ids=["batch", "shell"])
 def test_a_batch_script_or_a_shell_in_an_allocation_calls_srun_itself(environ: dict[str, str]) -> None:
-    assert find("2x8", environ).kind == "slurm-batch"
+    assert find("2x8", environ).is_batch
     assert find("1x8", environ).kind == "alone"
-    command = cluster_env.own_srun(Topology.parse("2x8"), {"SLURM_CPUS_PER_TASK": "4"}, ["trainmark", "run"])
+    command = slurm.own_srun(Topology.parse("2x8"), {"SLURM_CPUS_PER_TASK": "4"}, ["trainmark", "run"])
     assert command[:4] == ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
     assert "--cpus-per-task=4" in command
     assert command[-2:] == ["trainmark", "run"]
@@ -149,7 +150,7 @@ def test_a_launcher_that_contradicts_itself_or_the_plan_is_refused(
     ],
 )
 def test_the_first_host_of_a_slurm_list_is_found(nodes: str, first: str) -> None:
-    assert cluster_env.first_host(nodes) == first
+    assert slurm.first_host(nodes) == first
 
 
 def test_a_slurm_node_is_called_by_its_slurm_name() -> None:

@@ -7,15 +7,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from background import LONG, Started, gone, record_of
 from conftest import TINY_RUN, Cli
-from warm_start import WarmStart
+from support.background import LONG, Started, gone, record_of
 
 
 def test_one_interrupt_finishes_the_step_saves_and_summarises(environment: dict[str, str], pictures: Path) -> None:
@@ -162,8 +162,15 @@ def small_disk(disk: Path, size: str, script: str = "") -> Iterator[int]:
             holder.kill()
 
 
+def run_inside(holder: int, words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command where the disk of that process is mounted."""
+    enter = ["nsenter", "--target", str(holder), "--user", "--mount", f"--wd={Path.cwd()}", "--"]
+    command = [*enter, sys.executable, "-m", "trainmark", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
 def test_a_full_disk_ends_in_a_sentence_and_leaves_readable_events(
-    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
+    environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
     # the check beforehand would refuse a small disk, so the room it asks for is taken away only afterwards
@@ -173,23 +180,21 @@ def test_a_full_disk_ends_in_a_sentence_and_leaves_readable_events(
     )
     with small_disk(disk, "200m", fill) as holder:
         words = [*LONG, "--data", str(pictures), "--store", str(disk / "store")]
-        run = warm_server.start(words, environment, like=holder)
-        _, err = run.communicate(120)
+        run = run_inside(holder, words, environment)
         [events] = Path(f"/proc/{holder}/root{disk}/store/runs").glob("*/rank0.jsonl")
         assert events.read_text(encoding="utf-8").startswith('{"event":"begin"')
-    assert run.returncode == 4, err
-    assert "No space left on device" in err
+    assert run.returncode == 4, run.stderr
+    assert "No space left on device" in run.stderr
 
 
 def test_too_little_room_is_refused_before_the_start(
-    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
+    environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, "2m") as holder:
-        run = warm_server.start([*LONG, "--data", str(pictures), "--store", str(disk)], environment, like=holder)
-        _, err = run.communicate(120)
-    assert run.returncode == 3, err
-    assert "MiB free and this run may need" in err
+        run = run_inside(holder, [*LONG, "--data", str(pictures), "--store", str(disk)], environment)
+    assert run.returncode == 3, run.stderr
+    assert "MiB free and this run may need" in run.stderr
 
 
 def test_a_store_that_cannot_be_written_exits_3_before_training(cli: Cli, pictures: Path, tmp_path: Path) -> None:
@@ -206,13 +211,12 @@ def test_missing_data_exits_3_and_says_what_to_do(cli: Cli, tmp_path: Path) -> N
 
 
 def test_a_reader_that_goes_away_does_not_harm_the_run(
-    environment: dict[str, str], warm_server: WarmStart, pictures: Path, tmp_path: Path
+    environment: dict[str, str], pictures: Path, tmp_path: Path
 ) -> None:
     ours, theirs = os.pipe()
-    with Path(os.devnull).open("r+b", buffering=0) as nothing:
-        words = [*TINY_RUN, "--data", str(pictures), "--epochs", "1"]
-        streams = [nothing.fileno(), theirs, nothing.fileno()]
-        run = warm_server.start(words, environment, streams=streams)
+    command = [sys.executable, "-m", "trainmark", *TINY_RUN, "--data", str(pictures), "--epochs", "1"]
+    nothing = subprocess.DEVNULL
+    run = subprocess.Popen(command, env=environment, stdin=nothing, stdout=theirs, stderr=nothing)
     os.close(theirs)
     os.close(ours)
     assert run.wait(90) == 0

@@ -14,12 +14,10 @@ from hypothesis import given, strategies as st
 
 from trainmark import workloads
 from trainmark.launch import fill, planning
-from trainmark.launch.fill import Bounds, FillResult, Try, search
-from trainmark.launch.fill_trial import Trial
+from trainmark.launch.fill import Bounds, FillResult, Trial, Try, search
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.spec.plan import Plan
-from trainmark.spec.topology import Topology
+from trainmark.record.errors import NotReadyError, UsageError, WorkloadError
+from trainmark.record.plan import Plan, Topology
 
 GIB = 2**30
 
@@ -147,7 +145,7 @@ def tiny(folder: Path, topology: str = "1x1") -> Plan:
     return planning.decide("resnet50", words(*settings, data=str(folder), topology=topology))
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 def test_a_real_search_ends_with_the_batch_that_fills_the_set(pictures: Path) -> None:
     trial = Trial(tiny(pictures), bounds=Bounds(start=16, all_s=600))
     found = search(trial, trial.bounds)
@@ -156,7 +154,7 @@ def test_a_real_search_ends_with_the_batch_that_fills_the_set(pictures: Path) ->
     assert found.batch_per_device in (16, 32)
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 def test_a_try_without_memory_ends_as_a_word_and_a_later_one_works(pictures: Path) -> None:
     if not hasattr(resource, "prlimit"):
         pytest.skip("this system has no prlimit to take memory from a try")
@@ -180,13 +178,13 @@ def test_a_try_that_takes_too_long_is_ended(pictures: Path) -> None:
     assert "not done after 0 s" in Trial(tiny(pictures), try_s=0.2)(4, None).unfit
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 def test_what_has_nothing_to_do_with_the_batch_ends_the_search_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="no batch could be tried; with batch_per_device=4: "):
         Trial(tiny(tmp_path))(4, None)
 
 
-@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.slow
 def test_ranks_share_the_set_and_the_memory_of_a_host(pictures: Path) -> None:
     plan = tiny(pictures, "1x2")
     assert Topology.parse(plan.topology).devices == 2

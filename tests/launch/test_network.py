@@ -10,7 +10,7 @@ import pytest
 
 from trainmark.launch import network
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.spec.errors import NotReadyError
+from trainmark.record.errors import NotReadyError
 
 ONE = ClusterEnv(ranks=2, local_ranks=2)
 STARTED_ONE_BY_ONE = ClusterEnv(launchers=2, local_ranks=2, is_rank=True, leader="node1")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from records import make_plan
+from support.records import make_plan
 
 from trainmark.cli.progress import ProgressLine
 from trainmark.launch import preflight, process_tree
 from trainmark.launch.process_tree import REMEMBERED_S, OthersLoad, others_load
-from trainmark.spec.rank_log import RankLog
+from trainmark.record.rank_log import RankLog
 
 
 class Machine:

@@ -10,9 +10,9 @@ import pytest
 from trainmark import workloads
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import UsageError
-from trainmark.spec.plan import Plan
-from trainmark.spec.recipe import Limits
+from trainmark.record.errors import UsageError
+from trainmark.record.plan import Plan
+from trainmark.record.recipe import Limits
 
 
 @pytest.mark.parametrize("word", ["--data", "--init-from"])

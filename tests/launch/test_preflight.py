@@ -9,7 +9,7 @@ import pytest
 from conftest import TINY_RUN
 
 from trainmark.cli.main import main
-from trainmark.datasets.ljspeech import make
+from trainmark.data.ljspeech import make
 
 SPEECH_RUN = ("run", "tacotron2", "--recipe", "smoke", "--platform", "cpu")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from records import make_record
+from support.records import make_record
 
 from trainmark.cli.main import main
 from trainmark.launch import session
 from trainmark.launch.options import RunOptions
 from trainmark.launch.reproduction import plan_again
-from trainmark.spec.errors import UsageError
-from trainmark.spec.plan import DataChoice, WorkloadSource
-from trainmark.spec.record import Record
+from trainmark.record.errors import UsageError
+from trainmark.record.plan import DataChoice, WorkloadSource
+from trainmark.record.record import Record
 
 NOWHERE = {"data": DataChoice(name="none", folder="", synthetic=True)}
 

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
-from background import Started, ranks
 from conftest import TINY_RUN
-from records import make_plan
+from support import tiny
+from support.background import Started, ranks
+from support.records import make_plan
 
-from trainmark.spec import events
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.plan import Plan
-from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Record, Restart
-from trainmark.store import gather
+from trainmark.record import events, gather
+from trainmark.record.event_files import EventWriter
+from trainmark.record.plan import Plan
+from trainmark.record.recipe import Limits
+from trainmark.record.record import Record, Restart
 from trainmark.train import checkpoint, setup
 from trainmark.train.collectives import SingleRank
 from trainmark.train.schedule import Position

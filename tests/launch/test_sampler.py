@@ -14,17 +14,16 @@ from typing import Any
 
 import psutil
 import pytest
-from background import LONG, Started, record_of, wait_until_gone
 from conftest import TINY_RUN, Cli
-from records import make_plan
+from support.background import LONG, Started, record_of, wait_until_gone
+from support.records import make_plan
 
 from trainmark.launch import workers
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import RANK_FILE
 from trainmark.launch.process_tree import ProcessTree, busy_s
-from trainmark.launch.workers import Launch
-from trainmark.spec.event_files import EventTail
-from trainmark.spec.events import DeviceSamples, Event, HostSample, SamplerBegin, SamplerEnd, Unavailable
+from trainmark.record.event_files import EventTail
+from trainmark.record.events import DeviceSamples, Event, HostSample, SamplerBegin, SamplerEnd, Unavailable
 
 OWN_FILE = """
 title = "A CPU whose sensors are a program's"
@@ -298,12 +297,12 @@ def test_a_machine_whose_ranks_were_started_one_by_one_has_one_sampler_which_kno
     launcher = workers.WorkerProcesses(
         plan, place(launcher=2 + local_rank, first_rank=2 + local_rank, first_local_rank=local_rank), tmp_path
     )
-    launcher.start(Launch(plan_file=tmp_path / "plan.json", launched_ns=77))
+    launcher.start()
     own = [words for words in started if "trainmark.launch.sampler" in words]
     assert len(own) == samplers
     for words in own:
         assert words[3:6] == [str(tmp_path / "telemetry2.jsonl"), "cpu", "2"]
-        assert {"--first-rank=2", "--launched-ns=77", f"--tree={os.getppid()}"} <= set(words)
+        assert {"--first-rank=2", f"--tree={os.getppid()}"} <= set(words)
 
 
 def test_a_follower_hands_its_samples_to_the_leader(tmp_path: Path) -> None:

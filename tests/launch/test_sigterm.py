@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from background import Started
-from records import make_plan, make_record
+from support.background import Started
+from support.records import make_plan, make_record
 
 from trainmark.cli.main import main
 from trainmark.launch import launcher, session
 from trainmark.launch.options import RunOptions
 from trainmark.launch.signals import Terminated, catching_signals, raising_on_sigterm
-from trainmark.store import gather
-from trainmark.store.store import Store
+from trainmark.record import gather
+from trainmark.record.store import Store
 
 
 def wait_until(there: Callable[[], object], limit_s: float = 60) -> None:
@@ -64,9 +64,9 @@ def test_a_signal_after_the_last_step_keeps_the_record_and_ends_what_would_follo
     """It comes while the record is made."""
     runs: list[Path] = []
 
-    def execute(plan: Any, settled: Any, *more: Any) -> launcher.Outcome:
-        runs.append(settled.folder)
-        return launcher.Outcome(exit_code=0, folder=settled.folder)
+    def execute(plan: Any, folder: Path, *more: Any) -> launcher.Outcome:
+        runs.append(folder)
+        return launcher.Outcome(folder=folder)
 
     def record(folder: Path) -> Any:
         os.kill(os.getpid(), number)

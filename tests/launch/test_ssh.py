@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fake_ssh
 import pytest
-from fake_ssh import ARRIVE
-from records import make_record
+from support import fake_ssh
+from support.fake_ssh import ARRIVE
+from support.records import make_record
 
 from trainmark.launch import ssh, ssh_run
 from trainmark.launch.ssh import Host
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
-from trainmark.spec.site import Network, Remote, Site
-from trainmark.spec.topology import Topology
+from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
+from trainmark.record.plan import Topology
+from trainmark.record.site import Network, Remote, Site
 
 ONE = Topology(nodes=1, devices_per_node=1)
 TWO = Topology(nodes=2, devices_per_node=1)
@@ -393,7 +393,7 @@ def test_a_run_that_is_not_where_it_says_is_not_fetched(tmp_path: Path, folder: 
 
 def test_a_process_hears_its_secret_and_is_terminated_when_its_input_ends_and_not_before() -> None:
     code = (
-        "import signal, sys\nfrom trainmark.launch.lifeline_stdin import end_with_stdin\n"
+        "import signal, sys\nfrom trainmark.launch.signals import end_with_stdin\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
         "print(end_with_stdin(), flush=True)\n"
         "while True: signal.pause()"

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import make_record, make_timeline
+from support.records import make_record, make_timeline
 
 from trainmark import api
 from trainmark.cli.main import main
 from trainmark.launch import launcher, planning, session
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import UsageError
-from trainmark.spec.plan import Plan
-from trainmark.spec.record import Record
-from trainmark.spec.topology import Topology
-from trainmark.store.store import Store
+from trainmark.record.errors import UsageError, WorkloadError
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.record import Record
+from trainmark.record.store import Store
 
 
 class Machine:
@@ -39,9 +38,8 @@ class Machine:
         if failed:
             record = replace(record, status="incomplete", ended="rank 1 died")
         store.add(record)
-        return launcher.Outcome(
-            exit_code=4 if failed else 0, folder=store.folder, record=record, sentence="rank 1 died" if failed else ""
-        )
+        error = WorkloadError("rank 1 died") if failed else None
+        return launcher.Outcome(folder=store.folder, record=record, error=error)
 
     def leave(self, plan: Plan, group: str | None) -> Record:
         self.count += 1

@@ -10,18 +10,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from records import make_plan
+from support.records import make_plan
 
 from trainmark.launch import workers
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.faults import of_workers
-from trainmark.launch.workers import Death, Launch, WorkerProcesses
-from trainmark.spec import events
-from trainmark.spec.event_files import EventWriter
+from trainmark.launch.launcher import of_workers
+from trainmark.launch.workers import Death, WorkerProcesses
+from trainmark.record import events
+from trainmark.record.event_files import EventWriter
 
 Start = Callable[..., WorkerProcesses]
 TWO = ClusterEnv(ranks=2, local_ranks=2)
@@ -34,17 +35,14 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     started: list[WorkerProcesses] = []
     popen = subprocess.Popen
 
-    def begin(*codes: str, connect: Callable[[], socket.socket] | None = None) -> WorkerProcesses:
+    def begin(*codes: str, coordinator: Any = None) -> WorkerProcesses:
         def instead(words: list[str], **settings: Any) -> Any:
             return popen([sys.executable, "-c", codes[int(settings["env"]["RANK"])]], **settings)
 
         monkeypatch.setattr(workers.subprocess, "Popen", instead)
         plan = make_plan(recipe={"host_settings": "default"}, topology="1x2", max_restarts=1)
-        started.append(WorkerProcesses(plan, TWO, tmp_path, task="trial"))
-        plan_file, variables = tmp_path / "plan.json", {"GLOO_SOCKET_IFNAME": "lo"}
-        started[-1].start(
-            Launch(plan_file=plan_file, launched_ns=7, variables=variables, connect=connect, prefix="run1/ranks")
-        )
+        started.append(WorkerProcesses(plan, TWO, tmp_path, task="trial", coordinator=coordinator))
+        started[-1].start()
         return started[-1]
 
     yield begin
@@ -70,7 +68,28 @@ def test_the_rank_that_died_first_is_blamed_with_its_signal(start: Start) -> Non
     assert ranks.deaths == [Death(rank=1, code=-9), Death(rank=0, code=-15)]
     fault = of_workers(ranks)
     assert fault
-    assert "rank 1 was killed by SIGKILL in startup at step 0" in fault.sentence
+    assert "rank 1 was killed by SIGKILL in startup at step 0" in str(fault.error)
+
+
+@pytest.mark.parametrize(("said_after", "blamed"), [(True, "rank 1 was killed by SIGKILL"), (False, "rank 0 failed")])
+def test_a_rank_killed_before_another_fails_is_the_cause_however_the_other_words_it(
+    start: Start, said_after: bool, blamed: str
+) -> None:
+    ranks = start(FOREVER, FOREVER)
+    before_ns = time.perf_counter_ns()
+    ranks._processes[1].kill()
+    while not ranks.deaths:
+        ranks.wait(1)
+        ranks.read()
+    log = EventWriter(ranks.folder / "rank0.jsonl")
+    log.write(events.Begin(rank=0, host="here", pid=1, startup_ns=0))
+    at_ns = time.perf_counter_ns() if said_after else before_ns
+    log.write(events.Failed(rank=0, exit_code=1, sentence="unhandled system error", at_ns=at_ns))
+    log.close()
+    ranks.read()
+    fault = of_workers(ranks)
+    assert fault
+    assert str(fault.error).startswith(blamed)
 
 
 def test_a_rank_that_crashes_after_it_was_done_is_noticed(start: Start) -> None:
@@ -124,10 +143,10 @@ def test_a_rank_gets_its_place_its_connection_and_not_the_secret(
         return theirs
 
     tell = (
-        "import json, os, socket\nfd, _, prefix = os.environ['TRAINMARK_COORDINATOR'].partition(':')\n"
+        "import json, os, socket\n_, fd, prefix = os.environ['TRAINMARK_RENDEZVOUS'].split(':')\n"
         "socket.socket(fileno=int(fd)).sendall(json.dumps([prefix, dict(os.environ)]).encode())"
     )
-    wait_for_all(start(tell, tell, connect=connect))
+    wait_for_all(start(tell, tell, coordinator=SimpleNamespace(connect=connect, rank_prefix="run1/ranks")))
     for rank, line in enumerate(kept):
         with line:
             prefix, environment = json.loads(line.makefile().read())

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from trainmark.cli.main import main
-from trainmark.doctor import device_checks
+from trainmark.features.doctor import device_checks, new_platform as new_file
 from trainmark.launch import planning, session
 from trainmark.launch.options import RunOptions
-from trainmark.platforms import files, new_file
+from trainmark.platforms import files
 from trainmark.platforms.detection import detect, undescribed_where_chosen
 from trainmark.platforms.files import tomllib
-from trainmark.spec import tables
-from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.record import tables
+from trainmark.record.errors import NotReadyError, UsageError
 
 BUILDS = {"cuda": "12.8", "hip": None, "maca": None}
 
@@ -188,7 +188,9 @@ def installed(folder: Path, plugin: str) -> dict[str, str]:
 def test_a_new_file_of_a_device_that_a_plugin_taught_torch_has_what_can_be_trained_there(tmp_path: Path) -> None:
     if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch cannot be taught a device from Python")
-    variables = installed(tmp_path, Path(__file__).with_name("lumen_plugin.py").read_text(encoding="utf-8"))
+    variables = installed(
+        tmp_path, (Path(__file__).parents[1] / "support" / "lumen_plugin.py").read_text(encoding="utf-8")
+    )
     argv = [sys.executable, "-m", "trainmark", "platform", "new", "mine"]
     ran = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

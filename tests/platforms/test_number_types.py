@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainmark.doctor import conformance
+from trainmark.features.doctor import conformance
 from trainmark.platforms import files, number_types, standin
 from trainmark.platforms.number_types import FACTORS, type_of
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW
+from trainmark.record.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW
 
 
 def products(dtype: torch.dtype, result: torch.dtype) -> list[float]:

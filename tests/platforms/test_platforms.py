@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from records import make_plan
+from support.records import make_plan
 
 from trainmark.launch import preflight
 from trainmark.platforms import files
 from trainmark.platforms.detection import detect
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.precision import PRECISIONS
-from trainmark.train import environment
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.precision import PRECISIONS
+from trainmark.train import setup
 
 GOOD = 'title = "Mine"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n'
 PAGE = Path(__file__).parent.parent.parent / "docs" / "platforms.md"
@@ -194,14 +194,14 @@ def test_the_record_keeps_a_users_file_its_plugin_its_driver_and_the_variables_i
     monkeypatch.setenv("OWN_SPEED", "11")
     monkeypatch.setenv("OWN_SECRET", "no")
     device = Platform(files.load(str(path))).open(0)
-    seen = environment.collect(device, emulated_precision=False)
+    seen = setup.collect(device, emulated_precision=False)
     assert (seen.platform.name, seen.platform.content) == ("own", OWN)
     assert seen.platform.sha256 == hashlib.sha256(OWN.encode()).hexdigest()
     assert (seen.platform.plugin, seen.platform.plugin_version) == ("msgspec", msgspec.__version__)
     assert seen.device.driver == "5.3.1-beta"
     assert seen.variables["OWN_SPEED"] == "11"
     assert "OWN_SECRET" not in seen.variables
-    ours = environment.collect(Platform(files.load("cpu")).open(0), emulated_precision=False)
+    ours = setup.collect(Platform(files.load("cpu")).open(0), emulated_precision=False)
     assert (ours.platform.name, ours.platform.content) == ("cpu", None)
 
 

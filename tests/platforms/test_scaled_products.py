@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from trainmark.platforms import files, matmul_rate, scaled_products
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.scaled_products import ScaledLinear, scaled, take_over
-from trainmark.spec.errors import UsageError
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.errors import UsageError
+from trainmark.record.precision import PRECISIONS
 
 FP8 = PRECISIONS["fp8"]
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2

@@ -21,8 +21,8 @@ from trainmark.platforms.nvml import NvmlReader
 from trainmark.platforms.reading import FIELDS, Reading
 from trainmark.platforms.sensor_table import HostSensors, NoSensors, NvmlSensors, ProgramSensors, Sensors
 from trainmark.platforms.sensors import ProgramReader, output_of
-from trainmark.spec import tables
-from trainmark.spec.errors import UsageError
+from trainmark.record import tables
+from trainmark.record.errors import UsageError
 
 CSV = {"parse": "csv", "fields": {"device": {"from": "index"}, "power_w": {"from": "power"}}}
 

@@ -12,8 +12,8 @@ from torch import nn
 from trainmark.platforms import files, sensors, standin
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.standin_device import StandInDevice
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.precision import PRECISIONS
 
 Opened = Callable[..., StandInDevice]
 

@@ -10,7 +10,7 @@ import pytest
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.sensors import open_reader
-from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.record.errors import NotReadyError, UsageError
 
 PAGE = Path(__file__).parent.parent.parent / "CONTRIBUTING.md"
 SAID = "index, power.draw [W], temp.core, memory.used\n0, 431.5, 61, 2048\n1, 90, 37, 12\n"

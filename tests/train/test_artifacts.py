@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from records import make_plan
-from tiny import RECIPE, LineFit, PointData, job
+from support.records import make_plan
+from support.tiny import RECIPE, LineFit, PointData, job
 
 from trainmark.launch import cluster_env, workers
-from trainmark.spec.artifact import Artifact
-from trainmark.spec.errors import WorkloadError
-from trainmark.spec.event_files import EventTail
-from trainmark.spec.events import Alive, ArtifactsLeft, End, FlopsCounted, NoSample, Phases
-from trainmark.spec.recipe import Limits
-from trainmark.spec.sample import Sample, TextPart
+from trainmark.record.errors import WorkloadError
+from trainmark.record.event_files import EventTail
+from trainmark.record.events import Alive, ArtifactsLeft, End, FlopsCounted, NoSample, Phases
+from trainmark.record.machine import Artifact
+from trainmark.record.recipe import Limits
+from trainmark.record.sample import Sample, TextPart
 from trainmark.train import after_training, loop, monitor, setup, worker
 from trainmark.train.collectives import SingleRank
 from trainmark.train.ranks import Ranks

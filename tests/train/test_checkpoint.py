@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainmark.spec.errors import NotReadyError, WorkloadError
+from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.train import checkpoint
 
 

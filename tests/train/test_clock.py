@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from standin import HandClock, StandIn
+from support.standin import HandClock, StandIn
 
-from trainmark.spec.metrics import Measured, measure
-from trainmark.spec.timeline import PHASES, RankTrace, Timeline
-from trainmark.train.clock import MOST_STEPS_IN_FLIGHT, Clock, StepTime
+from trainmark.record.metrics import Measured, measure
+from trainmark.record.timeline import PHASES, RankTrace, Timeline
+from trainmark.train.clock import MAX_STEPS_IN_FLIGHT, Clock, StepTime
 
 MS = 1_000_000
 
@@ -70,7 +70,7 @@ def test_no_synchronisation_happens_inside_the_loop() -> None:
 def test_the_host_runs_ahead_but_not_without_bound() -> None:
     device, clock = opened()
     train(device, clock, [0] * 50, 10 * MS)
-    assert 1 < device.most_ahead <= MOST_STEPS_IN_FLIGHT + 1
+    assert 1 < device.most_ahead <= MAX_STEPS_IN_FLIGHT + 1
 
 
 def test_a_phase_holds_the_work_launched_in_it() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from gloo_ranks import on_ranks
+from support.gloo_ranks import on_ranks
 from torch import distributed
 
-from trainmark.spec.errors import NotReadyError
+from trainmark.record.errors import NotReadyError
 from trainmark.train import checkpoint, collectives
 from trainmark.train.collectives import RankGroup, SingleRank
 from trainmark.train.loop import total_sums

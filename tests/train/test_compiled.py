@@ -17,10 +17,10 @@ from trainmark.launch import planning, preflight
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.errors import UsageError
-from trainmark.spec.plan import Plan
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import from_values
+from trainmark.record.errors import UsageError
+from trainmark.record.plan import Plan
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import from_values
 from trainmark.train import setup
 from trainmark.workloads.decoder.batches import TextBatch
 from trainmark.workloads.decoder.recipes import DecoderRecipe

@@ -10,15 +10,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from records import make_plan
-from tiny import RECIPE, LineFit, PointStream, job
+from support.records import make_plan
+from support.tiny import RECIPE, LineFit, PointStream, job
 
-from trainmark.report.describe import describe
-from trainmark.spec.recipe import Limits, to_values
-from trainmark.store import gather
+from trainmark.record import gather
+from trainmark.record.recipe import Limits, to_values
 from trainmark.train import loop, setup, worker
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position
+from trainmark.view.describe import describe
 
 STREAM = replace(RECIPE, epochs=0, steps=20, target=-1.0, evaluate_every="6 steps", checkpoint_every="never")
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from gloo_ranks import on_ranks
-from tiny import Points
+from support.gloo_ranks import on_ranks
+from support.tiny import Points
 from torch import Tensor, distributed, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import UsageError
-from trainmark.spec.precision import Precision
+from trainmark.record.errors import UsageError
+from trainmark.record.precision import Precision
 from trainmark.train.global_batch_norm import GlobalBatchNorm, over_all_ranks
 from trainmark.train.parallel import DataParallel
 from trainmark.train.setup import build_stepper

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from gloo_ranks import on_ranks
+from support.gloo_ranks import on_ranks
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec import links
-from trainmark.spec.links import COLLECTIVES, LinkLevel
+from trainmark.record import links
+from trainmark.record.links import COLLECTIVES, LinkLevel
 from trainmark.train import link_levels
 from trainmark.train.collectives import RankGroup, SingleRank
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from gloo_ranks import on_ranks
+from support.gloo_ranks import on_ranks
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.links import PairLink
-from trainmark.spec.tournament import all_rounds
+from trainmark.record.links import PairLink
+from trainmark.record.tournament import all_rounds
 from trainmark.train import link_pairs, link_probe
 from trainmark.train.collectives import RankGroup
 
@@ -20,7 +20,7 @@ from trainmark.train.collectives import RankGroup
 def measured(nodes: int) -> list[list[dict[str, Any]]]:
     faulthandler.dump_traceback_later(60, exit=True)  # ranks that do not agree would wait for each other for ever
     link_pairs.SIZES_BYTES = (4096, 16384)
-    link_probe.MOST_REPEATS = 5
+    link_probe.MAX_REPEATS = 5
     link_pairs.SUSPICIOUS = 1.01  # whatever they carry, some are measured again
     device = Platform(files.load("cpu")).open(0)
     return [msgspec.to_builtins(pairs) for pairs in link_pairs.measure(device, RankGroup(), nodes=nodes, budget_s=30.0)]

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from gloo_ranks import on_ranks
-from standin import HandClock
+from support.gloo_ranks import on_ranks
+from support.standin import HandClock
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.links import AllReduce
+from trainmark.record.errors import NotReadyError
+from trainmark.record.links import AllReduce
 from trainmark.train import link_probe
 from trainmark.train.collectives import RankGroup, SingleRank
 
@@ -41,7 +41,7 @@ def test_two_real_ranks_measure_every_size_and_know_the_same() -> None:
     assert [row.size_bytes for row in rows] == [4096, 16384, 65536]
     for row in rows:
         assert 0 < row.best_s <= row.median_s
-        assert link_probe.LEAST_REPEATS <= row.repeats <= link_probe.MOST_REPEATS
+        assert link_probe.MIN_REPEATS <= row.repeats <= link_probe.MAX_REPEATS
         assert row.bus_gigabytes_per_s == pytest.approx(row.size_bytes / row.best_s / 1e9)
 
 
@@ -50,7 +50,7 @@ def test_three_real_ranks_stop_together_when_the_clock_of_one_says_so() -> None:
     told = on_ranks(3, measured, [1.0, 1e9, 1.0])
     assert told[0] == told[1] == told[2]
     [row] = msgspec.convert(told[0], list[AllReduce])
-    assert (row.size_bytes, row.repeats) == (4096, link_probe.LEAST_REPEATS)
+    assert (row.size_bytes, row.repeats) == (4096, link_probe.MIN_REPEATS)
     assert row.median_s > 1e3
 
 

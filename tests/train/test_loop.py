@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from tiny import RECIPE, LineFit, PointData, Points, PointStream, job
+from support.tiny import RECIPE, LineFit, PointData, Points, PointStream, job
 
-from trainmark.spec import endings
-from trainmark.spec.errors import UsageError, WorkloadError
-from trainmark.spec.event_files import EventTail
-from trainmark.spec.events import Event, Steps
-from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import Limits
+from trainmark.record import endings
+from trainmark.record.errors import UsageError, WorkloadError
+from trainmark.record.event_files import EventTail
+from trainmark.record.events import Event, Steps
+from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.recipe import Limits
 from trainmark.train import loop, monitor
 from trainmark.train.schedule import Position
 

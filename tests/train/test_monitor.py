@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from standin import HandClock, StandIn
-from tiny import RECIPE
+from support.standin import HandClock, StandIn
+from support.tiny import RECIPE
 
-from trainmark.spec.event_files import EventTail, EventWriter
-from trainmark.spec.recipe import Limits
+from trainmark.record.event_files import EventTail, EventWriter
+from trainmark.record.recipe import Limits
 from trainmark.train import monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
 from trainmark.train.schedule import Position, Schedule
-from trainmark.train.transfers import MOST_KEPT, QueuedLosses
+from trainmark.train.transfers import MAX_KEPT, QueuedLosses
 
 MS = 1_000_000
 
@@ -40,7 +40,7 @@ class Course:
             events=EventWriter(self.path),
             schedule=Schedule(recipe=RECIPE, limits=limits, steps_per_epoch=3, items_per_step=8),
             collectives=Several() if world > 1 else SingleRank(),
-            losses=QueuedLosses(torch.zeros(MOST_KEPT)),
+            losses=QueuedLosses(torch.zeros(MAX_KEPT)),
             position=Position(**begun),
             now_s=lambda: self.hand.ns / 1e9,
         )
@@ -107,7 +107,7 @@ def test_a_run_settles_when_the_interval_is_narrow_and_not_before(tmp_path: Path
     assert reason == monitor.SETTLED
     many, reason = Course(tmp_path, Limits(half_width=0.02)).run(noisy)
     assert reason == monitor.SETTLED
-    assert monitor.FEWEST_STEPS_FOR_INTERVAL <= few < 40 < many
+    assert monitor.MIN_STEPS_FOR_INTERVAL <= few < 40 < many
 
 
 def test_steps_that_take_longer_because_they_hold_more_settle_as_soon(tmp_path: Path) -> None:

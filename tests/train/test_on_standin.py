@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import job
+from support.tiny import job
 
 from trainmark.platforms import files, standin
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.standin_device import QueueEvent, StandInDevice
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.precision import PRECISIONS
 from trainmark.train import loop, transfers
-from trainmark.train.clock import MOST_STEPS_IN_FLIGHT, Clock
+from trainmark.train.clock import MAX_STEPS_IN_FLIGHT, Clock
 from trainmark.train.schedule import Position
 from trainmark.train.transfers import QueuedLosses, losses_on
 
@@ -95,7 +95,7 @@ def test_the_host_runs_ahead_of_the_device_but_not_without_bound() -> None:
             clock.end_step(8)
             finished += len(clock.finished_steps())
             ahead.append(launched - finished)
-    assert 1 < max(ahead) <= MOST_STEPS_IN_FLIGHT
+    assert 1 < max(ahead) <= MAX_STEPS_IN_FLIGHT
 
 
 def test_a_phase_holds_what_the_device_did_in_it(script: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from gloo_ranks import on_ranks
-from tiny import Points
+from support.gloo_ranks import on_ranks
+from support.tiny import Points
 from torch import Tensor, distributed, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.clock import Clock
 from trainmark.train.parallel import DataParallel
 from trainmark.train.stepper import Stepper

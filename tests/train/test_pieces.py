@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from aimed_kills import kill_at, kill_beyond
-from gloo_ranks import on_ranks
+from support.aimed_kills import kill_at, kill_beyond
+from support.gloo_ranks import on_ranks
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.multiprocessing import ProcessExitedException
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import NotReadyError, WorkloadError
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.errors import NotReadyError, WorkloadError
+from trainmark.record.precision import PRECISIONS
 from trainmark.train import checkpoint
 from trainmark.train.collectives import RankGroup
 from trainmark.train.sharded import ShardedParallel, region
@@ -128,7 +128,8 @@ def killed(folder: str, rank: int, moment: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "moment"), [(1, "in its piece"), (0, "in its piece"), (0, "at the rename")])
 def test_a_rank_killed_while_all_save_leaves_the_checkpoint_before(tmp_path: Path, rank: int, moment: str) -> None:
-    with pytest.raises(ProcessExitedException, match=r"SIGKILL|SIGXFSZ"):
+    # whichever ends first: the rank that was killed, or the other one, which lost it
+    with pytest.raises((ProcessExitedException, ProcessRaisedException), match=r"SIGKILL|SIGXFSZ|[Cc]onnection"):
         on_ranks(2, killed, str(tmp_path), rank, moment)
     assert is_of(read(tmp_path), 1)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("step")] == ["step-000000001"]

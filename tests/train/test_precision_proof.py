@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import RECIPE, LineFit, job
+from support.tiny import RECIPE, LineFit, job
 from torch import Tensor, nn
 
 from trainmark import workloads
-from trainmark.datasets.input_pool import ImageBatch
+from trainmark.data.input_pool import ImageBatch
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.errors import UsageError
-from trainmark.spec.event_files import EventTail, EventWriter
-from trainmark.spec.events import PrecisionSeen
-from trainmark.spec.precision import PRECISIONS, Precision, said_of_products, scaled_share
+from trainmark.record.errors import UsageError
+from trainmark.record.event_files import EventTail, EventWriter
+from trainmark.record.events import PrecisionSeen
+from trainmark.record.precision import PRECISIONS, Precision, said_of_products, scaled_share
 from trainmark.train import loop
-from trainmark.train.precision_proof import Proof, kind_of_product
+from trainmark.train.precision_proof import Proof, kind_of_matmul
 from trainmark.train.schedule import Position
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
@@ -237,7 +237,7 @@ def test_the_loop_has_its_first_step_watched(tmp_path: Path) -> None:
     }.items(),
 )
 def test_products_are_known_by_the_names_devices_give_them(kind: str | None, names: str) -> None:
-    assert {name: kind_of_product(name) for name in names.split()} == dict.fromkeys(names.split(), kind)
+    assert {name: kind_of_matmul(name) for name in names.split()} == dict.fromkeys(names.split(), kind)
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 import torch
-from gloo_ranks import on_ranks
+from support.gloo_ranks import on_ranks
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import UsageError
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.errors import UsageError
+from trainmark.record.precision import PRECISIONS
 from trainmark.train import checkpoint, setup, tensor_parallel
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.parallel import DataParallel

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import PointData
+from support.tiny import PointData
 from train.test_precision_proof import batch, losses, tiny
 
 from trainmark import workloads
 from trainmark.platforms import files, standin
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.event_files import EventTail, EventWriter
-from trainmark.spec.events import StepCompared
-from trainmark.spec.machine import StepCheck
-from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import Recipe
+from trainmark.record.event_files import EventTail, EventWriter
+from trainmark.record.events import StepCompared
+from trainmark.record.machine import StepCheck
+from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.recipe import Recipe
 from trainmark.train import setup, step_check
 from trainmark.workloads.workload import Share
 
@@ -151,7 +151,7 @@ def test_on_a_cpu_there_is_nothing_to_compare(tmp_path: Path) -> None:
 def test_a_network_the_cpu_cannot_train_or_that_is_too_large_is_not_compared(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_check, "MOST_WEIGHTS", 1000)
+    monkeypatch.setattr(step_check, "MAX_WEIGHTS", 1000)
     assert "weights, more than 1,000" in (checked("vit", tmp_path).unavailable or "")
 
 

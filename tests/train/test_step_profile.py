@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import TINY_RUN, Cli
-from records import make_record
+from support.records import make_record
 from torch import profiler
 
-from trainmark.report import profile_facts
-from trainmark.spec.language import speaker
-from trainmark.spec.machine import OperatorUse, StepProfile
-from trainmark.spec.record import Record
+from trainmark.record.language import speaker
+from trainmark.record.machine import OperatorUse, StepProfile
+from trainmark.record.record import Record
 from trainmark.train import step_profile
+from trainmark.view import profile_facts
 
 ENGLISH = speaker("en")
 

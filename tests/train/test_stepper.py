@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import PRECISIONS, Precision
+from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.train.parallel import DataParallel, OneDevice, Parallel
 from trainmark.train.stepper import Stepper
 

@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 import torch
-from records import make_record, make_timeline
-from tiny import LineFit, job
+from support.records import make_record, make_timeline
+from support.tiny import LineFit, job
 
 from trainmark.platforms import files
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device, Platform
-from trainmark.report import table
-from trainmark.report.describe import describe
-from trainmark.spec import doubts
-from trainmark.spec.intervals import half_width
-from trainmark.spec.machine import DeviceInfo, Environment, FlopsFacts
-from trainmark.spec.metrics import Measured, Quantity, measure
-from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import Limits
-from trainmark.spec.record import Record
-from trainmark.train import after_training, cpu_peak, loop
-from trainmark.train.cpu_peak import DevicePeak, Measurement
+from trainmark.record import doubts
+from trainmark.record.intervals import half_width
+from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts
+from trainmark.record.metrics import Measured, Quantity, measure
+from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.recipe import Limits
+from trainmark.record.record import Record
+from trainmark.train import after_training, loop
+from trainmark.train.after_training import DevicePeak, Measurement
 from trainmark.train.monitor import INTERRUPTED, REASONS
 from trainmark.train.schedule import Position
+from trainmark.view import table
+from trainmark.view.describe import describe
 
 MS = 1_000_000
 SHEET = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
@@ -66,7 +66,7 @@ def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cpu_peak, "_beside_others", lambda measure: measurement(0.5))
+    monkeypatch.setattr(after_training, "_beside_others", lambda measure: measurement(0.5))
     ready = job(tmp_path, limits=Limits(steps=4))
     ended = loop.train(ready, Position())
     before = ready.clock.phases_ns
@@ -131,10 +131,10 @@ def measurement(tflops: float, others: float | None = 0.02) -> Measurement:
 
 def test_the_peak_of_a_cpu_is_the_best_it_ever_showed(tmp_path: Path) -> None:
     file = tmp_path / "new" / "peaks.json"
-    cpu_peak._kept("one", measurement(0.163), file)
-    cpu_peak._kept("other", measurement(9.9), file)
-    cpu_peak._kept("one", measurement(0.022, others=0.8), file)
-    found = cpu_peak.best(cpu_peak._kept("one", measurement(0.127), file), "products")
+    after_training._kept("one", measurement(0.163), file)
+    after_training._kept("other", measurement(9.9), file)
+    after_training._kept("one", measurement(0.022, others=0.8), file)
+    found = after_training.best(after_training._kept("one", measurement(0.127), file), "products")
     assert found.tflops == 0.163
     assert found.source == "measured: products, the best of 3 times"
     # of the two on a quiet machine; what a busy one reached says nothing of the peak
@@ -142,30 +142,30 @@ def test_the_peak_of_a_cpu_is_the_best_it_ever_showed(tmp_path: Path) -> None:
 
 
 def test_a_peak_is_not_told_before_it_was_measured_on_a_quiet_machine() -> None:
-    found = cpu_peak.best([measurement(0.022, others=0.8), measurement(0.03, others=0.45)], "products")
+    found = after_training.best([measurement(0.022, others=0.8), measurement(0.03, others=0.45)], "products")
     assert (found.tflops, found.error) == (None, None)
     assert "while others used less than 45 %" in found.source
-    assert cpu_peak.best([measurement(0.1, others=None)], "products").tflops == 0.1
+    assert after_training.best([measurement(0.1, others=None)], "products").tflops == 0.1
 
 
 def test_the_best_is_never_forgotten_and_the_file_stays_small(tmp_path: Path) -> None:
     file = tmp_path / "peaks.json"
-    for tflops in (0.5, *[0.1] * (2 * cpu_peak.MOST_KEPT)):
-        kept = cpu_peak._kept("one", measurement(tflops), file)
-    assert len(kept) == cpu_peak.MOST_KEPT
-    assert cpu_peak.best(kept, "products").tflops == 0.5
+    for tflops in (0.5, *[0.1] * (2 * after_training.MAX_KEPT)):
+        kept = after_training._kept("one", measurement(tflops), file)
+    assert len(kept) == after_training.MAX_KEPT
+    assert after_training.best(kept, "products").tflops == 0.5
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"one": 3}', b'{"one": [{"tflops": -1, "others": null}]}'])
 def test_a_damaged_file_of_peaks_costs_nothing(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "peaks.json"
     file.write_bytes(content)
-    assert cpu_peak._kept("one", measurement(0.1), file) == [measurement(0.1)]
-    assert cpu_peak._kept("one", measurement(0.2), Path("/dev/null/none")) == [measurement(0.2)]
+    assert after_training._kept("one", measurement(0.1), file) == [measurement(0.1)]
+    assert after_training._kept("one", measurement(0.2), Path("/dev/null/none")) == [measurement(0.2)]
 
 
 def test_what_others_used_while_a_peak_was_measured_is_kept_with_it() -> None:
-    found = cpu_peak._beside_others(lambda: 0.25)
+    found = after_training._beside_others(lambda: 0.25)
     assert found.tflops == 0.25
     assert found.others is None or 0 <= found.others <= 1
 

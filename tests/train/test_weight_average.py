@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import Precision
-from trainmark.train.stepper import Stepper
-from trainmark.train.weight_average import WeightAverage
+from trainmark.record.precision import Precision
+from trainmark.train.stepper import Stepper, WeightAverage
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from records import make_plan
+from support.records import make_plan
 from torch import Tensor
 
 from trainmark.platforms.device_errors import is_out_of_memory, missing_operator, sentence
-from trainmark.spec import cgroup
-from trainmark.train import environment, setup, transfers
+from trainmark.record import cores
+from trainmark.train import setup, transfers
 from trainmark.train.failures import out_of_memory_sentence
 from trainmark.train.ranks import Ranks
 
@@ -173,7 +173,7 @@ def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_core
     told: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(cgroup, "read", lambda root: cgroup.Allowance())
+    monkeypatch.setattr(cores, "read_cgroup", lambda root: cores.Allowance())
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "theirs")
     ranks = Ranks(rank=0, world=local_ranks, local_rank=0, local_ranks=local_ranks)
@@ -182,7 +182,7 @@ def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_core
 
 
 def test_what_a_process_runs_in_is_told_by_the_marks_it_finds(tmp_path: Path) -> None:
-    assert environment.container(tmp_path, {}) == "none"
+    assert setup.container(tmp_path, {}) == "none"
     (tmp_path / ".dockerenv").touch()
-    assert environment.container(tmp_path, {}) == "docker"
-    assert environment.container(tmp_path, {"KUBERNETES_SERVICE_HOST": "x"}) == "kubernetes"
+    assert setup.container(tmp_path, {}) == "docker"
+    assert setup.container(tmp_path, {"KUBERNETES_SERVICE_HOST": "x"}) == "kubernetes"

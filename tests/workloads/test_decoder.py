@@ -15,18 +15,17 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import workloads
-from trainmark.datasets.text import language, make
-from trainmark.datasets.text.token_files import INDEX, read_index
+from trainmark.data.text import language, make
+from trainmark.data.text.token_files import INDEX, read_index
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.doubts import below_floor
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.recipe import with_settings
-from trainmark.spec.sample import NetworkUsed
-from trainmark.workloads.decoder import continuation, flops
+from trainmark.record.doubts import below_floor
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.recipe import with_settings
+from trainmark.record.sample import NetworkUsed
+from trainmark.workloads.decoder import continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData
-from trainmark.workloads.decoder.chunked_loss import nll_sum
-from trainmark.workloads.decoder.model import TextDecoder, frequencies
+from trainmark.workloads.decoder.model import TextDecoder, frequencies, nll_sum
 from trainmark.workloads.decoder.recipes import DecoderRecipe
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.weights import check_fit, load_into
@@ -74,11 +73,13 @@ def test_the_networks_have_the_published_parameters_and_flops() -> None:
         ("llama8b", 8_030_261_248, (57.91e9, 48.18e9, 51.47e9)),
     ):
         recipe = recipe_of(name)
-        assert sum(weight.numel() for weight in on_meta(recipe).parameters()) == parameters == flops.parameters(recipe)
-        assert tuple(flops.per_token(recipe)) == pytest.approx(per_token, rel=2e-4)
+        assert (
+            sum(weight.numel() for weight in on_meta(recipe).parameters()) == parameters == recipes.parameters(recipe)
+        )
+        assert tuple(recipes.per_token(recipe)) == pytest.approx(per_token, rel=2e-4)
         facts = workloads.facts(name)
         assert facts is not None
-        assert flops.per_token(recipe).attention == pytest.approx(facts.flops_per_item, rel=2e-4)
+        assert recipes.per_token(recipe).attention == pytest.approx(facts.flops_per_item, rel=2e-4)
 
 
 @pytest.mark.parametrize("change", [{}, {"tied": True}, {"activation": "gelu", "kv_heads": 6}, {"norm_weights": False}])
@@ -88,7 +89,7 @@ def test_the_formula_is_what_torch_counts(change: dict[str, Any]) -> None:
     tokens = torch.zeros(3, recipe.context, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter:
         model(tokens).sum().backward()
-    assert counter.get_total_flops() / tokens.numel() == flops.per_token(recipe).attention
+    assert counter.get_total_flops() / tokens.numel() == recipes.per_token(recipe).attention
 
 
 def test_the_parameters_have_llamas_names_and_a_public_file_fits() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark import workloads
-from trainmark.workloads.tacotron2 import flops
+from trainmark.workloads.tacotron2 import workload
 from trainmark.workloads.tacotron2.model import Sizes, Tacotron2, padding_of
 
 SMALL = Sizes(encoder=8, prenet=6, attention_rnn=10, decoder_rnn=14, attention=4, postnet=12)
@@ -31,7 +31,7 @@ def counted(symbols: int, frames: int) -> int:
 
 @pytest.mark.parametrize("symbols", [5, 9])
 def test_each_further_frame_of_tacotron2_costs_what_its_shapes_say(symbols: int) -> None:
-    assert (counted(symbols, 8) - counted(symbols, 4)) / 4 == flops.of_frame(SMALL, symbols)
+    assert (counted(symbols, 8) - counted(symbols, 4)) / 4 == workload.of_frame(SMALL, symbols)
 
 
 def test_each_further_letter_costs_what_the_shapes_of_the_encoder_say() -> None:
@@ -42,7 +42,7 @@ def test_each_further_letter_costs_what_the_shapes_of_the_encoder_say() -> None:
             model.decoder.keys(model.read(torch.ones(1, count, dtype=torch.long), [count])).sum().backward()
         return int(counter.get_total_flops())
 
-    assert (letters(9) - letters(5)) / 4 == flops.of_symbol(SMALL)
+    assert (letters(9) - letters(5)) / 4 == workload.of_symbol(SMALL)
 
 
 @pytest.mark.parametrize("name", workloads.names())

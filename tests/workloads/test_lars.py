@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainmark.spec.recipe import deviations
-from trainmark.workloads.lars import TRUST, Lars
-from trainmark.workloads.resnet50.workload import MLPERF, REFERENCE, WORKLOAD
+from trainmark.record.recipe import deviations
+from trainmark.workloads.resnet50.workload import MLPERF, REFERENCE, TRUST, WORKLOAD, Lars
 from trainmark.workloads.workload import Progress
 
 

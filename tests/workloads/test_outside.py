@@ -17,9 +17,9 @@ from trainmark import workloads
 from trainmark.cli.main import main
 from trainmark.launch.options import RunOptions
 from trainmark.launch.planning import decide
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import Plan
-from trainmark.spec.record import Record
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import Plan
+from trainmark.record.record import Record
 from trainmark.workloads import outside
 
 CONVNET, SUMS = examples()
@@ -77,7 +77,7 @@ def test_the_other_example_runs_from_its_file_and_every_command_reads_its_record
 
 def test_commands_that_read_a_record_from_outside_need_no_torch(cli: Cli, tmp_path: Path) -> None:
     code = (
-        "import sys, json; from trainmark.spec.record import Record; from trainmark import workloads; "
+        "import sys, json; from trainmark.record.record import Record; from trainmark import workloads; "
         "from trainmark.analysis.audit_record import audit_document; import trainmark.workloads.outside; "
         "print(sorted({'torch'} & set(sys.modules)))"
     )

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainmark.datasets import audio
-from trainmark.datasets.ljspeech import make, reader
+from trainmark.data import audio
+from trainmark.data.ljspeech import make, reader
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.errors import UsageError, WorkloadError
-from trainmark.spec.sample import NetworkUsed
+from trainmark.record.errors import UsageError, WorkloadError
+from trainmark.record.sample import NetworkUsed
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.tacotron2.model import Sizes, Tacotron2
 from trainmark.workloads.tacotron2.read_aloud import (

@@ -17,12 +17,12 @@ from conftest import Cli
 from PIL import Image
 from torch import Tensor
 
-from trainmark.datasets.ade20k import make
-from trainmark.datasets.ade20k.layouts import IGNORED
+from trainmark.data.ade20k import make
+from trainmark.data.ade20k.layouts import IGNORED
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import NotReadyError, UsageError, WorkloadError
-from trainmark.spec.sample import ImagePart, NetworkUsed
+from trainmark.record.errors import NotReadyError, UsageError, WorkloadError
+from trainmark.record.sample import ImagePart, NetworkUsed
 from trainmark.train.collectives import SingleRank
 from trainmark.train.loop import total_sums
 from trainmark.workloads import weights
@@ -314,7 +314,7 @@ def test_sliding_windows_cover_a_picture_and_average_where_they_overlap() -> Non
 def test_classes_looked_at_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.randn(7, 5, 6).round(decimals=1)
     whole = scoring.best_class(scores, (20, 24))
-    monkeypatch.setattr(scoring, "_MOST_VALUES", 2 * 20 * 24)
+    monkeypatch.setattr(scoring, "_MAX_VALUES", 2 * 20 * 24)
     assert torch.equal(scoring.best_class(scores, (20, 24)), whole)
 
 

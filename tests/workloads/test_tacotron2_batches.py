@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import at_epoch
+from support.tiny import at_epoch
 
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.ljspeech import make, reader
-from trainmark.spec.errors import NotReadyError, WorkloadError
+from trainmark.data.ljspeech import make, reader
+from trainmark.data.prefetch import prefetch
+from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
 from trainmark.workloads.tacotron2.model import Outputs
 from trainmark.workloads.tacotron2.recipes import SMOKE, Tacotron2Recipe
@@ -212,7 +212,7 @@ def test_what_goes_wrong_while_reading_ahead_is_raised_to_the_reader() -> None:
         yield "first"
         raise WorkloadError("torn")
 
-    batches = ahead(failing())
+    batches = prefetch(failing())
     assert next(batches) == "first"  # type: ignore[comparison-overlap]
     with pytest.raises(WorkloadError, match="torn"):
         next(batches)
@@ -226,7 +226,7 @@ def test_reading_ahead_ends_when_the_reader_leaves() -> None:
             taken.append(number)
             yield number
 
-    batches = ahead(endless())
+    batches = prefetch(endless())
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     assert len(taken) < 10

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
-from trainmark.workloads import onednn, weights
-from trainmark.workloads.tacotron2 import dropout, products, teacher_forcing
+from trainmark.workloads import cpu_ops, weights
+from trainmark.workloads.tacotron2 import matmuls, teacher_forcing
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, masked, padding_of
 from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD
@@ -69,7 +69,7 @@ def some_loss(outputs: Outputs) -> Tensor:
 
 @pytest.fixture
 def no_dropout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(dropout, "drop", lambda x, share, training=True: x)
+    monkeypatch.setattr(matmuls, "drop", lambda x, share, training=True: x)
     yield
 
 
@@ -77,8 +77,8 @@ def no_dropout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both kinds of product; chunks of the way back so small that there are several."""
     if request.param == "plain":
-        monkeypatch.setattr(onednn, "multiplies", lambda dtype: False)
-    monkeypatch.setattr(products, "LEAST_WEIGHTS", 0)
+        monkeypatch.setattr(cpu_ops, "multiplies", lambda dtype: False)
+    monkeypatch.setattr(matmuls, "MIN_WEIGHTS", 0)
     monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 3 * 5 * 160)
     return str(request.param)
 
@@ -212,11 +212,11 @@ def test_narrow_precisions_stay_near_float32(dtype: torch.dtype, autocast: bool)
 
 
 def test_the_cpu_path_for_narrow_numbers_rounds_where_instructions_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_cpu_multiplies", lambda dtype: False)
+    monkeypatch.setattr(matmuls, "_cpu_multiplies", lambda dtype: False)
     x, weight = torch.randn(5, 40, dtype=torch.bfloat16), torch.randn(24, 40, dtype=torch.bfloat16)
-    arithmetic = products.Arithmetic.of(x)
-    assert arithmetic == products.Arithmetic(held=torch.float32, rounded=torch.bfloat16)
-    found = products.Product(arithmetic.take(weight), 5, arithmetic)(arithmetic.take(x))
+    arithmetic = matmuls.Arithmetic.of(x)
+    assert arithmetic == matmuls.Arithmetic(held=torch.float32, rounded=torch.bfloat16)
+    found = matmuls.Matmul(arithmetic.take(weight), 5, arithmetic)(arithmetic.take(x))
     expected = (x.double() @ weight.double().t()).to(torch.bfloat16).float()
     torch.testing.assert_close(found, expected, rtol=2**-7, atol=0)
     assert torch.equal(found, found.bfloat16().float())
@@ -364,7 +364,7 @@ def test_batch_norm_starts_as_the_recipe_says(init: str) -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_dropout_drops_its_share_and_makes_up_for_it(share: float) -> None:
     torch.manual_seed(0)
-    kept = dropout.kept((1000, 501), share, torch.empty(0))
+    kept = matmuls.kept((1000, 501), share, torch.empty(0))
     assert float((kept == 0).float().mean()) == pytest.approx(share, abs=0.002)
     assert kept.unique().tolist() == pytest.approx([0, 1 / (1 - share)], rel=1e-4)
     assert float(kept.mean()) == pytest.approx(1, abs=0.005)
@@ -373,7 +373,7 @@ def test_dropout_drops_its_share_and_makes_up_for_it(share: float) -> None:
     for apart in (1, 2, 3, 4):
         one, other = flat[:-apart] - flat.mean(), flat[apart:] - flat.mean()
         assert abs(float((one * other).mean() / flat.var())) < 0.006
-    assert dropout.drop(kept, share, training=False) is kept
+    assert matmuls.drop(kept, share, training=False) is kept
 
 
 @pytest.mark.parametrize("drop", [0.1, 0.0])

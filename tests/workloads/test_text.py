@@ -8,7 +8,7 @@ import string
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainmark.spec.errors import UsageError
+from trainmark.record.errors import UsageError
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
 
 READABLE = set(string.ascii_lowercase + "-!'(),.:;? ")
@@ -49,22 +49,12 @@ def test_money_a_date_and_a_title_are_read_as_the_public_pipeline_reads_them() -
     ("written", "said"),
     [
         ("0", "zero"),
-        ("7", "seven"),
         ("007", "seven"),
-        ("13", "thirteen"),
-        ("40", "forty"),
-        ("99", "ninety-nine"),
         ("100", "one hundred"),
-        ("101", "one hundred one"),
         ("456", "four hundred fifty-six"),
         ("1000", "one thousand"),
-        ("3000", "three thousand"),
-        ("3001", "three thousand one"),
         ("3100", "three thousand, one hundred"),
-        ("10,000", "ten thousand"),
         ("12345", "twelve thousand, three hundred forty-five"),
-        ("124,001", "one hundred twenty-four thousand one"),
-        ("1,000,000", "one million"),
         ("12,34,567", "one million, two hundred thirty-four thousand, five hundred sixty-seven"),
         ("1,001,021", "one million, one thousand twenty-one"),
         ("1" + "0" * 35, "one hundred decillion"),
@@ -78,18 +68,12 @@ def test_a_number_is_read_as_a_cardinal_without_and(written: str, said: str) -> 
     ("written", "said"),
     [
         ("1001", "ten oh one"),
-        ("1010", "ten ten"),
-        ("1066", "ten sixty-six"),
         ("1100", "eleven hundred"),
-        ("1234", "twelve thirty-four"),
         ("1900", "nineteen hundred"),
         ("1905", "nineteen oh five"),
-        ("1999", "nineteen ninety-nine"),
         ("2000", "two thousand"),
         ("2001", "two thousand one"),
-        ("2009", "two thousand nine"),
         ("2010", "twenty ten"),
-        ("2025", "twenty twenty-five"),
         ("2100", "twenty-one hundred"),
         ("2,999", "twenty-nine ninety-nine"),
     ],
@@ -105,15 +89,8 @@ def test_a_number_between_1000_and_3000_is_read_as_a_year(written: str, said: st
         ("1st", "first"),
         ("2nd", "second"),
         ("3RD", "third"),
-        ("8th", "eighth"),
-        ("12th", "twelfth"),
-        ("20th", "twentieth"),
-        ("21st", "twenty-first"),
-        ("100th", "one hundredth"),
         ("243rd", "two hundred and forty-third"),
-        ("1,000th", "one thousandth"),
         ("1999th", "one thousand, nine hundred and ninety-ninth"),
-        ("1,000,000th", "one millionth"),
         ("5street", "fivestreet"),
     ],
 )
@@ -124,7 +101,6 @@ def test_an_ordinal_is_read_with_and(written: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("3.5", "three point five"),
         ("3.14", "three point fourteen"),
         ("3.05", "three point zero five"),
         ("10.0", "ten point zero"),
@@ -149,10 +125,8 @@ def test_the_number_said_is_the_number_written(written: str, said: str) -> None:
         ("$1", "one dollar"),
         ("$.01", "one cent"),
         ("$0.25", "twenty-five cents"),
-        ("$5.00", "five dollars"),
         ("$1.01", "one dollar, one cent"),
         ("$135.99.", "one hundred thirty-five dollars, ninety-nine cents."),
-        ("$40,000", "forty thousand dollars"),
         ("$3.5", "three point five dollars"),
         ("$1.2.3", "one point two.three dollars"),
         ("US$5", "us five dollars"),

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import at_epoch
+from support.tiny import at_epoch
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import UsageError
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import deviations, with_settings
+from trainmark.record.errors import UsageError
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import deviations, with_settings
 from trainmark.train.setup import build_stepper
 from trainmark.workloads.vit.workload import FILL, QUICK, REFERENCE, SMOKE, WORKLOAD, ViTRecipe
 from trainmark.workloads.workload import Share

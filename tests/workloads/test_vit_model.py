@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.precision import Precision
+from trainmark.record.errors import NotReadyError
+from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
 from trainmark.workloads import weights
 from trainmark.workloads.vision_transformer import EncoderBlock, Norm, SelfAttention

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainmark.datasets import audio
-from trainmark.datasets.ljspeech import make
-from trainmark.datasets.mel import MEL
-from trainmark.spec.errors import UsageError
-from trainmark.workloads.wavenet import generate, linear_prediction, logistics
+from trainmark.data import audio
+from trainmark.data.ljspeech import make
+from trainmark.data.mel import MEL
+from trainmark.record.errors import UsageError
+from trainmark.workloads.wavenet import batches, generate, logistics
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData, Window
 from trainmark.workloads.wavenet.model import CONTEXT, NormedConv, WaveNet, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import REFERENCE, SMOKE, WaveNetRecipe, sizes_of
@@ -358,11 +358,11 @@ def test_a_linear_predictor_is_as_good_as_its_noise_allows() -> None:
     sound = np.zeros_like(noise)
     for at in range(2, len(sound)):
         sound[at] = 1.6 * sound[at - 1] - 0.8 * sound[at - 2] + noise[at]
-    weights = linear_prediction.fit([sound])
+    weights = batches.fit_predictor([sound])
     assert weights[::-1][:3] == pytest.approx([1.6, -0.8, 0], abs=0.03)
     # the entropy of a logistic distribution is ln s + 2, and bins are 2/65535 wide
     expected = math.log(0.01) + 2 - math.log(2 / 65535)
-    assert linear_prediction.nll(sound, weights).mean() == pytest.approx(expected, abs=0.02)
+    assert batches.predictor_nll(sound, weights).mean() == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.slow
@@ -442,16 +442,16 @@ def test_the_linear_predictor_is_held_against_the_very_samples_the_network_is(
     speech: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, judged = opened(speech), []
-    found = linear_prediction.nll
+    found = batches.predictor_nll
 
     def nll(clip: Any, weights: Any) -> Any:
-        judged.append(torch.from_numpy(clip[linear_prediction.ORDER :]).float())
+        judged.append(torch.from_numpy(clip[batches.PREDICTOR_ORDER :]).float())
         return found(clip, weights)
 
-    monkeypatch.setattr(linear_prediction, "nll", nll)
+    monkeypatch.setattr(batches, "predictor_nll", nll)
     assert data.facts["linear_nll"] > 0
-    batches = [data.val.batch([number], [data.judged_window(number)], 1) for number in range(len(data.val))]
-    for predicted, batch in zip(judged, batches, strict=True):
+    made = [data.val.batch([number], [data.judged_window(number)], 1) for number in range(len(data.val))]
+    for predicted, batch in zip(judged, made, strict=True):
         assert torch.equal(predicted, batch.sound[0, 1:][batch.judged[0]])
 
 

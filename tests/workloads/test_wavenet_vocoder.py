@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from trainmark import workloads
-from trainmark.datasets.ljspeech import make
-from trainmark.datasets.mel import MEL
+from trainmark.data.ljspeech import make
+from trainmark.data.mel import MEL
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.recipe import from_values, to_values
-from trainmark.spec.whole_files import sha256
+from trainmark.record.errors import NotReadyError
+from trainmark.record.recipe import from_values, to_values
+from trainmark.record.whole_files import sha256
 from trainmark.workloads import weights
-from trainmark.workloads.wavenet import c_kernel, generate, logistics, taught_mels, vocoder
+from trainmark.workloads.wavenet import batches, c_kernel, generate, logistics, vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNet, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import SMOKE, WaveNetRecipe, sizes_of
 from trainmark.workloads.wavenet.workload import WORKLOAD
@@ -285,7 +285,7 @@ def test_a_vocoder_may_learn_from_the_mels_a_reading_network_makes_of_the_same_c
     assert not torch.allclose(batch.mel, true.mel)
     for number in range(len(data.val)):  # one frame for each true one
         assert data.val.mel(number).shape == plain.val.mel(number).shape
-    monkeypatch.setattr(taught_mels, "open_teacher", None)  # what was made once is not made again
+    monkeypatch.setattr(batches, "open_teacher", None)  # what was made once is not made again
     again = next(iter(WORKLOAD.open_data(recipe, spoken, alone, 0).evaluation()))
     assert torch.equal(again.mel, batch.mel)
 

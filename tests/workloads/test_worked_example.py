@@ -14,7 +14,7 @@ import torch
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
 from trainmark.workloads.workload import Progress, Share, Workload
 

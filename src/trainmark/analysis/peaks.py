@@ -12,10 +12,10 @@ import msgspec
 from trainmark import workloads
 from trainmark.platforms import files
 from trainmark.platforms.files import Peak
-from trainmark.spec.precision import FAMILIES
-from trainmark.spec.published_row import PublishedRow
+from trainmark.record.precision import FAMILIES
+from trainmark.record.published_row import PublishedRow
 
-MOST_SEEN = 70.0
+MAX_SEEN = 70.0
 """Percent of a data sheet's peak above which hardly any whole training step was ever seen."""
 
 _LABELS = {
@@ -44,7 +44,7 @@ class Use:
     @property
     def fitting(self) -> str:
         """The precisions with the lowest peak that holds the rate comfortably; empty where none does."""
-        able = {name: percent for name, percent in self.percent.items() if percent <= MOST_SEEN}
+        able = {name: percent for name, percent in self.percent.items() if percent <= MAX_SEEN}
         widest = [name for name, percent in able.items() if percent == max(able.values())]
         return " or ".join([*widest, *(["narrower"] if len(able) > len(widest) else [])])
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmark.spec.metrics import Measured, measure_priced, withhold
-from trainmark.spec.price import Price
-from trainmark.spec.record import Record
-from trainmark.spec.sensed import Sensed
+from trainmark.record.machine import Sensed
+from trainmark.record.metrics import Measured, measure_priced, withhold
+from trainmark.record.price import Price
+from trainmark.record.record import Record
 
 
 def priced(record: Record, price: Price) -> Record:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from trainmark.spec import metrics
-from trainmark.spec.errors import UsageError
-from trainmark.spec.format import device_name, number
-from trainmark.spec.intervals import around, half_width, of_repeats, too_noisy
-from trainmark.spec.metrics import Quantity
-from trainmark.spec.record import Record
-from trainmark.spec.topology import Topology
+from trainmark.record import metrics
+from trainmark.record.errors import UsageError
+from trainmark.record.format import device_name, number
+from trainmark.record.intervals import around, half_width, of_repeats, too_noisy
+from trainmark.record.metrics import Quantity
+from trainmark.record.plan import Topology
+from trainmark.record.record import Record
 
 FORMULA = "throughput(NxM) / (devices(NxM) / devices(base) x throughput(base))"
 
@@ -86,34 +86,28 @@ def scaling_efficiency(throughput: Quantity, devices: int, base: Quantity, base_
 def scaling(records: Sequence[Record], metric: str = "p_core") -> Scaling:
     """The efficiency of runs that are alike; any others are refused with what differs."""
     alias = throughput_alias(metric)
-    for record in records:
-        if record.status != "valid":
-            raise UsageError(f"run {record.run_id} is {record.status} ({record.ended}); scaling needs valid runs")
-    ordered = sorted(records, key=lambda record: _size(Topology.parse(record.plan.topology)))
-    if len({record.plan.topology for record in ordered}) < 2:
-        seen = f"all are {ordered[0].plan.topology}" if ordered else "there is none"
+    topologies = {record.plan.topology for record in records}
+    if len(topologies) < 2:
+        seen = f"all are {topologies.pop()}" if topologies else "there is none"
         raise UsageError(f"scaling compares runs of different topologies, and {seen}; name runs of at least two")
-    return _measured(ordered, _kind(ordered), alias)
+    return _scaling(records, _kind(records), alias)
 
 
 def all_scalings(records: Iterable[Record], metric: str = "p_core") -> list[Scaling]:
     """Every group of like runs with two topologies or more. A run can stand in a weak and in a strong one."""
     alias = throughput_alias(metric)
-    found = []
-    alike: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
-        if record.status == "valid" and _value(record, alias) is not None:
-            alike.setdefault(tuple(_conditions(record).items()), []).append(record)
-    for members in alike.values():
-        members.sort(key=lambda record: (*_size(Topology.parse(record.plan.topology)), record.created))
-        kinds: dict[tuple[Kind, object], list[Record]] = {}
-        for record in members:
-            kinds.setdefault(("weak", shared_out(record)), []).append(record)
-            kinds.setdefault(("strong", global_batch(record)), []).append(record)
-        for (kind, _), group in kinds.items():
-            if len({record.plan.topology for record in group}) > 1:
-                found.append(_measured(group, kind, alias))
-    return found
+    groups: dict[tuple[object, ...], list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.created):
+        quantity = record.metrics.get(alias)
+        if record.status == "valid" and quantity and quantity.value is not None:
+            alike = tuple(_conditions(record).items())
+            groups.setdefault(("weak", shared_out(record), alike), []).append(record)
+            groups.setdefault(("strong", global_batch(record), alike), []).append(record)
+    return [
+        _scaling(members, "weak" if key[0] == "weak" else "strong", alias)
+        for key, members in groups.items()
+        if len({record.plan.topology for record in members}) > 1
+    ]
 
 
 def throughput_alias(word: str) -> str:
@@ -125,15 +119,21 @@ def throughput_alias(word: str) -> str:
     return alias
 
 
+def points_by_topology(records: Sequence[Record], alias: str) -> tuple[Point, ...]:
+    """Pools repeats, smallest topology first; refuses runs that are not valid or not alike."""
+    _kind(records)
+    return _points(records, alias)
+
+
+def shared_out(record: Record) -> tuple[int, int]:
+    """Batch per device and micro-batches of a step."""
+    batch, micro_batches = (int(record.plan.recipe.get(name, 1)) for name in SHARED_OUT)
+    return batch, micro_batches
+
+
 def global_batch(record: Record) -> int:
     """Samples in one step over all devices and micro-batches."""
-    batch, micro_batches = shared_out(record)
-    return batch * micro_batches * Topology.parse(record.plan.topology).devices
-
-
-def unlike(one: Record, other: Record) -> str:
-    """What differs between two runs that must be alike but for topology and batch; nothing where nothing does."""
-    return _differences(_conditions(one), _conditions(other))
+    return math.prod(shared_out(record)) * Topology.parse(record.plan.topology).devices
 
 
 def to_json(found: Scaling) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def to_json(found: Scaling) -> dict[str, Any]:
     }
 
 
-def pooled(quantities: Sequence[Quantity]) -> Quantity:
+def pool(quantities: Sequence[Quantity]) -> Quantity:
     """The mean of repeats with the interval that `compare` gives them as well; a single run keeps its own."""
     mean, interval = of_repeats([_known(quantity) for quantity in quantities])
     if len(quantities) == 1:
@@ -171,16 +171,32 @@ def pooled(quantities: Sequence[Quantity]) -> Quantity:
     return Quantity(value=mean, unit=quantities[0].unit, interval=interval)
 
 
-def _measured(ordered: Sequence[Record], kind: Kind, alias: str) -> Scaling:
+def _scaling(records: Sequence[Record], kind: Kind, alias: str) -> Scaling:
+    points = _points(records, alias)
+    first = records[0]
+    return Scaling(
+        kind=kind,
+        metric=alias,
+        workload=first.plan.workload,
+        recipe_name=first.plan.recipe_name,
+        precision=first.precision,
+        platform=first.plan.platform_word,
+        device=device_name(first),
+        data=_data(first),
+        points=points,
+        notes=(*_efficiency_notes(points), *_record_notes(_by_size(records))),
+    )
+
+
+def _points(records: Sequence[Record], alias: str) -> tuple[Point, ...]:
     by_topology: dict[Topology, list[Record]] = {}
-    for record in ordered:
+    for record in _by_size(records):
         by_topology.setdefault(Topology.parse(record.plan.topology), []).append(record)
     throughputs = {
-        topology: pooled([_throughput(record, alias) for record in members])
-        for topology, members in by_topology.items()
+        topology: pool([_throughput(record, alias) for record in members]) for topology, members in by_topology.items()
     }
     base = next(iter(throughputs))
-    points = tuple(
+    return tuple(
         Point(
             topology=topology,
             global_batch=global_batch(members[0]),
@@ -194,38 +210,31 @@ def _measured(ordered: Sequence[Record], kind: Kind, alias: str) -> Scaling:
         )
         for topology, members in by_topology.items()
     )
-    first = ordered[0]
-    return Scaling(
-        kind=kind,
-        metric=alias,
-        workload=first.plan.workload,
-        recipe_name=first.plan.recipe_name,
-        precision=first.precision,
-        platform=first.plan.platform_word,
-        device=device_name(first),
-        data=_data(first),
-        points=points,
-        notes=(*_efficiency_notes(points), *_coverage_notes(ordered), *_doubts(ordered)),
-    )
 
 
-def _kind(ordered: Sequence[Record]) -> Kind:
+def _by_size(records: Iterable[Record]) -> list[Record]:
+    sized = [(Topology.parse(record.plan.topology), record) for record in records]
+    return [record for _, record in sorted(sized, key=lambda pair: (pair[0].devices, pair[0].nodes))]
+
+
+def _kind(records: Sequence[Record]) -> Kind:
     """Weak or strong, or a refusal that names the two runs and what differs between them."""
-    base = ordered[0]
-    for other in ordered[1:]:
+    for record in records:
+        if record.status != "valid":
+            needs = "scaling and forecasts need valid runs"
+            raise UsageError(f"run {record.run_id} is {record.status} ({record.ended}); {needs}")
+    base, *others = _by_size(records)
+    for other in others:
         if said := _differences(_conditions(base), _conditions(other)):
             raise UsageError(f"{_pair(base, other)} are not alike: {said}; only the topology may differ")
-    if len({shared_out(record) for record in ordered}) == 1:
+    unlike = [other for other in others if shared_out(other) != shared_out(base)]
+    if not unlike:
         return "weak"
-    if len({global_batch(record) for record in ordered}) == 1:
+    if len({global_batch(record) for record in records}) == 1:
         return "strong"
-    other = next(record for record in ordered if shared_out(record) != shared_out(base))
-    sizes = _differences(
-        {**dict(zip(SHARED_OUT, shared_out(base), strict=True)), "global batch": global_batch(base)},
-        {**dict(zip(SHARED_OUT, shared_out(other), strict=True)), "global batch": global_batch(other)},
-    )
+    sizes = _differences(_batches(base), _batches(unlike[0]))
     raise UsageError(
-        f"{_pair(base, other)} are neither weak nor strong scaling: {sizes}; "
+        f"{_pair(base, unlike[0])} are neither weak nor strong scaling: {sizes}; "
         "keep batch_per_device the same, or the global batch"
     )
 
@@ -243,6 +252,10 @@ def _conditions(record: Record) -> dict[str, object]:
     }
 
 
+def _batches(record: Record) -> dict[str, object]:
+    return {**dict(zip(SHARED_OUT, shared_out(record), strict=True)), "global batch": global_batch(record)}
+
+
 def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> str:
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     missing = "not on the record"
@@ -257,22 +270,11 @@ def _data(record: Record) -> str:
     return f"{'synthetic' if record.plan.data.synthetic else 'real'} {record.plan.data.name}"
 
 
-def shared_out(record: Record) -> tuple[int, int]:
-    """Batch per device and micro-batches of a step."""
-    batch, micro_batches = (int(record.plan.recipe.get(name, 1)) for name in SHARED_OUT)
-    return batch, micro_batches
-
-
-def _size(topology: Topology) -> tuple[int, int]:
-    return topology.devices, topology.nodes
-
-
 def _explaining(members: Sequence[Record]) -> dict[str, Quantity]:
-    found = {alias: [record.metrics[alias] for record in members if alias in record.metrics] for alias in EXPLAINING}
     means = {}
-    for alias, quantities in found.items():
-        values = [quantity.value for quantity in quantities if quantity.value is not None]
-        if values:
+    for alias in EXPLAINING:
+        quantities = [record.metrics[alias] for record in members if alias in record.metrics]
+        if values := [quantity.value for quantity in quantities if quantity.value is not None]:
             means[alias] = Quantity(value=fmean(values), unit=quantities[0].unit)
     return means
 
@@ -290,24 +292,22 @@ def _efficiency_notes(points: Sequence[Point]) -> list[str]:
     return notes
 
 
-def _coverage_notes(ordered: Sequence[Record]) -> list[str]:
-    if len({record.plan.limits.full for record in ordered}) == 1:
-        return []
-    covered = {f"{record.plan.topology} {record.coverage}": None for record in ordered}
-    return [f"throughputs do not cover the same part of a run: {'; '.join(covered)}"]
-
-
-def _doubts(ordered: Sequence[Record]) -> list[str]:
-    """Each doubt once, with the topologies it is about unless that is all of them."""
+def _record_notes(ordered: Sequence[Record]) -> list[str]:
+    """Unequal coverage, then each doubt once, with the topologies it is about unless that is all of them."""
+    notes = []
+    if len({record.plan.limits.full for record in ordered}) > 1:
+        covered = dict.fromkeys(f"{record.plan.topology} {record.coverage}" for record in ordered)
+        notes.append(f"throughputs do not cover the same part of a run: {'; '.join(covered)}")
     about: dict[str, dict[str, None]] = {}
     for record in ordered:
         for doubt in record.doubts:
             about.setdefault(doubt.text, {})[record.plan.topology] = None
     everywhere = len({record.plan.topology for record in ordered})
-    return [
+    notes += [
         text if len(topologies) == everywhere else f"{', '.join(topologies)}: {text}"
         for text, topologies in about.items()
     ]
+    return notes
 
 
 def _throughput(record: Record, alias: str) -> Quantity:
@@ -316,11 +316,6 @@ def _throughput(record: Record, alias: str) -> Quantity:
         reason = (quantity.unavailable if quantity else None) or "it is not on the record"
         raise UsageError(f"run {record.run_id} has no {alias}: {reason}; choose another run or --metric")
     return quantity
-
-
-def _value(record: Record, alias: str) -> float | None:
-    quantity = record.metrics.get(alias)
-    return quantity.value if quantity else None
 
 
 def _known(quantity: Quantity) -> float:

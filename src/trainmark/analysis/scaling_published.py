@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmark.analysis.scaling import scaling_efficiency
-from trainmark.spec.metrics import THROUGHPUTS, Quantity
-from trainmark.spec.published_row import PublishedRow, Source
-from trainmark.spec.topology import Topology
+from trainmark.record.metrics import THROUGHPUTS, Quantity
+from trainmark.record.plan import Topology
+from trainmark.record.published_row import PublishedRow
 
 CONTRADICTION = 0.15
 """Waiting, evaluating and saving do not shrink with more devices: p_whole may not scale better by more than this.
@@ -29,14 +29,12 @@ class PublishedPoint:
 class PublishedScaling:
     """Rows of one page, device, workload, precision label and batch per device, smallest topology first."""
 
-    source: Source
-    workload: str
-    device: str
-    precision: str
-    batch_per_device: int | None
-    item: str | None
     points: tuple[PublishedPoint, ...]
     notes: tuple[str, ...]
+
+    @property
+    def base(self) -> PublishedRow:
+        return self.points[0].row
 
 
 def published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
@@ -47,7 +45,7 @@ def published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
             recipe = (row.batch_per_device, row.batch_per_device is None and row.fix_hp, _settings(row))
             key = (row.source, row.workload, row.device, row.precision, *recipe)
             groups.setdefault(key, []).append(row)
-    return [_measured(members) for members in groups.values() if len({row.topology for row in members}) > 1]
+    return [_measure_group(members) for members in groups.values() if len({row.topology for row in members}) > 1]
 
 
 def _settings(row: PublishedRow) -> tuple[object, ...]:
@@ -59,13 +57,13 @@ def to_json(found: PublishedScaling, aliases: Sequence[str] = THROUGHPUTS) -> di
     """For programs; null is what was not published."""
     return {
         "kind": "published",
-        "source": found.source.title,
-        "address": found.source.address,
-        "workload": found.workload,
-        "device": found.device,
-        "precision": found.precision,
-        "batch_per_device": found.batch_per_device,
-        "base": found.points[0].row.topology,
+        "source": found.base.source.title,
+        "address": found.base.source.address,
+        "workload": found.base.workload,
+        "device": found.base.device,
+        "precision": found.base.precision,
+        "batch_per_device": found.base.batch_per_device,
+        "base": found.base.topology,
         "points": [
             {
                 "name": point.row.name,
@@ -80,7 +78,7 @@ def to_json(found: PublishedScaling, aliases: Sequence[str] = THROUGHPUTS) -> di
     }
 
 
-def _measured(members: Sequence[PublishedRow]) -> PublishedScaling:
+def _measure_group(members: Sequence[PublishedRow]) -> PublishedScaling:
     sized = sorted(((Topology.parse(row.topology), row) for row in members), key=lambda pair: pair[0].devices)
     smallest, base = sized[0]
     points = tuple(
@@ -94,16 +92,7 @@ def _measured(members: Sequence[PublishedRow]) -> PublishedScaling:
         )
         for topology, row in sized
     )
-    return PublishedScaling(
-        source=base.source,
-        workload=base.workload,
-        device=base.device,
-        precision=base.precision,
-        batch_per_device=base.batch_per_device,
-        item=base.item,
-        points=points,
-        notes=(*_batch_notes(base), *_contradictions(points[0], points[1:])),
-    )
+    return PublishedScaling(points=points, notes=(*_batch_notes(base), *_contradictions(points[0], points[1:])))
 
 
 def _efficiency(value: float | None, devices: int, base: float | None, base_devices: int) -> float | None:

@@ -1,13 +1,15 @@
-"""DeepSpark's Stability: how many of five trainings to the target ended within 1 % of their median."""
+"""What repeats of one plan have in common; with DeepSpark's Stability, how many of five ended near their median."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from trainmark.record.record import REPEATS
 
 if TYPE_CHECKING:
-    from trainmark.spec.record import Record
+    from trainmark.record.record import Record
 
 TRAININGS = 5
 NEAR = 0.01
@@ -34,3 +36,29 @@ def stability_of(repeats: Sequence[Record]) -> float | None:
         if record.status == "valid" and record.plan.limits.full and record.quality.reached
     ]
     return stability([value for value in ended if value is not None])
+
+
+def repeats_document(records: Sequence[Record]) -> dict[str, Any]:
+    """Repeats for programs: what each group has in common, with its stability and its range of p_core, then every
+    record. Stability is DeepSpark's, and null where it takes more trainings, or full ones."""
+    groups: dict[str | None, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.group, []).append(record)
+    told = []
+    for group, repeats in groups.items():
+        plan, values = (
+            repeats[0].plan,
+            [found.metrics["p_core"].value for found in repeats if "p_core" in found.metrics],
+        )
+        known = [value for value in values if value is not None]
+        told.append({
+            "group": group,
+            "workload": plan.workload,
+            "recipe": plan.recipe_name,
+            "topology": plan.topology,
+            "runs": [record.run_id for record in repeats],
+            "valid": sum(record.status == "valid" for record in repeats),
+            "stability": stability_of(repeats),
+            "p_core": {"lowest": min(known), "median": median(known), "highest": max(known)} if known else None,
+        })  # fmt: skip
+    return {"kind": REPEATS, "groups": told, "records": [record.to_json() for record in records]}

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trainmark import datasets
+from trainmark import data as datasets
 from trainmark.cli.terminal import result_is_kept, say, show
-from trainmark.spec.errors import UsageError
-from trainmark.spec.retold import told
+from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.datasets.archive_checks import ArchiveProgress
-    from trainmark.datasets.data_set import Option
-    from trainmark.datasets.verify_report import Report
+    from trainmark.data.data_set import Option
+    from trainmark.data.preparation import ArchiveProgress
+    from trainmark.data.verification import Report
 
+NAME = "data"
 HELP = "Make, prepare or verify a data set."
 EXAMPLES = """\
   trainmark data make imagenet --out /tmp/shapes --classes 20 --train-per-class 200
@@ -168,7 +168,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _told(report: Report[Any], *, as_json: bool) -> int:
-    from trainmark.spec import escape
+    from trainmark.record import escape
 
     if as_json:
         print(json.dumps(report.to_json(), indent=1))
@@ -183,7 +183,7 @@ def _counting(things: str) -> Callable[[int, int], None]:
     def counted(done: int, total: int) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == total else ""
-            print(told(f"\rmaking {things}: {done} of {total}"), end=end, file=sys.stderr, flush=True)
+            print(f"\rmaking {things}: {done} of {total}", end=end, file=sys.stderr, flush=True)
 
     return counted
 
@@ -192,4 +192,4 @@ def _shown(at: ArchiveProgress) -> None:
     share = 100 * at.done_bytes / max(1, at.total_bytes)
     line = f"{at.phase}: {share:.0f} %"
     if sys.stderr.isatty():
-        print(told(f"\r{line}      "), end="", file=sys.stderr, flush=True)
+        print(f"\r{line}      ", end="", file=sys.stderr, flush=True)

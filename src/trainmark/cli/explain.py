@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from trainmark.spec.language import LANGUAGES, by_locale
+from trainmark.record.language import LANGUAGES, by_locale
 
+NAME = "explain"
 HELP = "Explain what a number, a phase or another word of the tables means."
 EXAMPLES = """\
   trainmark explain                       every word, one line each
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, look
-    from trainmark.spec.glossary import by_translated_name, meaning, meanings
+    from trainmark.view.glossary import by_translated_name, meaning, meanings
 
     named = by_translated_name(args.word or "")
     language = args.lang or (named[1] if named else by_locale())
@@ -38,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
         document = documents if args.word is None else documents[0]
         screen.file.write(json.dumps(document, indent=2) + "\n")
         return 0
-    from trainmark.report.explain_screen import draw_all, draw_one
-    from trainmark.report.terminal import TerminalWriter
+    from trainmark.view.explain_screen import draw_all, draw_one
+    from trainmark.view.terminal import TerminalWriter
 
     writer = TerminalWriter(**look(screen))
     if args.word is None:

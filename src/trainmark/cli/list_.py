@@ -8,6 +8,7 @@ from typing import Any
 
 from trainmark.cli.terminal import show
 
+NAME = "list"
 HELP = "List workloads, recipes and platforms."
 EXAMPLES = """\
   trainmark list
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark import workloads
     from trainmark.platforms import files
-    from trainmark.spec.recipe import Limits, deviations, fix_hp, to_values
+    from trainmark.record.recipe import Limits, deviations, fix_hp, to_values
 
     loaded = [workloads.load(name) for name in workloads.names()]
     platforms = [files.load(name) for name in files.names()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmark.spec.run_folder import RunFolder
+    from trainmark.record.run_folder import RunFolder
 
 RECENT_S = 120.0
 """A run of which only the files are seen is taken to go on if they changed so recently."""
@@ -19,7 +19,7 @@ CLOCK_S = 2.0
 
 def seen(path: Path) -> RunFolder:
     """A run's folder as it is now."""
-    from trainmark.spec.run_folder import RunFolder
+    from trainmark.record.run_folder import RunFolder
 
     folder = RunFolder(path)
     folder.update()
@@ -28,7 +28,7 @@ def seen(path: Path) -> RunFolder:
 
 def is_worked_on(folder: RunFolder) -> bool | None:
     """True if a process of the run is there, False if all were of this machine and are gone, None if nobody knows."""
-    from trainmark.spec.run_folder import HEAD_FILE
+    from trainmark.record.run_folder import HEAD_FILE
     from trainmark.train.ranks import host_name
 
     processes: list[tuple[str, int, float | None]]

@@ -10,48 +10,22 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
-from typing import Any, NoReturn, Protocol, cast
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
-from trainmark import __version__
+from trainmark import __version__, features
 from trainmark.cli.terminal import say, standard_streams
 from trainmark.launch.signals import Terminated, raising_on_sigterm
 from trainmark.platforms import device_errors
-from trainmark.spec import escape
-from trainmark.spec.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
-from trainmark.spec.language import LANGUAGES, by_locale, speaking
-from trainmark.spec.retold import told
+from trainmark.record import escape
+from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
+from trainmark.record.language import LANGUAGES, by_locale, speaking
 
-COMMANDS = {
-    "run": "run",
-    "plan": "plan",
-    "list": "list_",
-    "runs": "runs",
-    "show": "show",
-    "rm": "rm",
-    "gc": "gc",
-    "report": "report",
-    "watch": "watch",
-    "audit": "audit",
-    "compare": "compare",
-    "reproduce": "reproduce",
-    "verify": "verify",
-    "explain": "explain",
-    "data": "data",
-    "sample": "sample",
-    "scaling": "scaling",
-    "forecast": "forecast",
-    "fleet": "fleet",
-    "published": "published",
-    "import": "import_",
-    "package": "package",
-    "site": "site",
-    "doctor": "doctor",
-    "platform": "platform",
-    "launch": "launch",
-    "completion": "completion",
-}
-"""By their words, with the modules they live in; a command imports only its own, so that it answers at once."""
+FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
+"""Commands that the help lists before the others."""
+_HEAD = re.compile(r'^ *NAME = "(\S+)"\n *HELP = "(.*)"$', re.MULTILINE)
 
 DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."
 EXAMPLES = """\
@@ -67,8 +41,9 @@ examples:
   trainmark audit published:vit                     what cannot be right in published rows
   trainmark explain p_core                          what a number means
 
-exit codes: 0 valid result, 1 our bug, 2 bad word, 3 machine not ready, 4 workload failed, 5 result not valid,
-6 regression, 7 inconclusive, 124 hang, 130 and 143 interrupted. Documentation: docs/ in the source tree."""
+exit codes: 0 valid result, 1 internal error, 2 invalid argument, 3 machine not ready, 4 workload failed,
+5 result not valid, 6 regression, 7 inconclusive, 124 hang, 130 and 143 interrupted.
+Documentation: docs/ in the source tree."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -104,8 +79,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class Command(Protocol):
-    """What a command's module holds."""
+    """What a command's module holds; a module of several has a list of them, COMMANDS."""
 
+    NAME: str
     HELP: str
     EXAMPLES: str
 
@@ -114,33 +90,79 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-def command(name: str) -> Command:
-    return cast(Command, importlib.import_module(f"trainmark.cli.{COMMANDS[name]}"))
+class CommandSource(NamedTuple):
+    help: str
+    module: str
 
 
-def parser(words: Sequence[str] = ()) -> Parser:
-    """For all commands, or for the one that is meant by the first word."""
-    formatter = argparse.RawDescriptionHelpFormatter
+@cache
+def commands() -> dict[str, CommandSource]:
+    """Our commands by their words, as their sources say them: a command is imported only where it is meant."""
+    package = Path(__file__).parent.parent
+    found: dict[str, CommandSource] = {}
+    for path in (*sorted(package.glob("cli/*.py")), *sorted(package.glob("features/*/*command.py"))):
+        module = ".".join(("trainmark", *path.relative_to(package).with_suffix("").parts))
+        for name, text in _HEAD.findall(path.read_text(encoding="utf-8")):
+            found[name] = CommandSource(help=text, module=module)
+    first = [name for name in FIRST if name in found]
+    return {name: found[name] for name in (*first, *sorted(found.keys() - {*first}))}
+
+
+def command(name: str) -> Command | None:
+    """Ours of that name, or another package's."""
+    if name in commands():
+        return next(each for each in _in_module(importlib.import_module(commands()[name].module)) if name == each.NAME)
+    for package in features.outside_packages():
+        try:
+            offered = _in_module(importlib.import_module(f"{package}.command"))
+        except Exception as error:
+            raise NotReadyError(f"feature {package} cannot be loaded: {error}") from error
+        if found := [each for each in offered if name == each.NAME]:
+            return found[0]
+    return None
+
+
+def _in_module(module: Any) -> Sequence[Command]:
+    return cast(Sequence[Command], getattr(module, "COMMANDS", (module,)))
+
+
+def parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
+    """With the options of the command that is meant by the first word, or `complete` with those of all of ours."""
     top = Parser(
-        prog="trainmark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter, allow_abbrev=False
+        prog="trainmark",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"trainmark {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error, not only its sentence")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=False)
-    for name in [words[0]] if words and words[0] in COMMANDS else COMMANDS:
-        module = command(name)
-        sub = commands.add_parser(
-            name,
-            help=module.HELP,
-            description=module.HELP,
-            epilog=f"examples:\n{module.EXAMPLES}",
-            formatter_class=formatter,
-            allow_abbrev=False,
-        )
-        module.add_arguments(sub)
-        if "--lang" not in sub.options():
-            sub.add_argument("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
+    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=False)
+    meant = command(words[0]) if words and not words[0].startswith("-") else None
+    for name, source in commands().items():
+        if complete:
+            _add_command(subparsers, command(name))
+        elif meant is None:
+            subparsers.add_parser(name, help=source.help)
+    _add_command(subparsers, meant)
     return top
+
+
+def _add_command(subparsers: argparse._SubParsersAction[Parser], found: Command | None) -> None:
+    if found is None:
+        return
+    sub = subparsers.add_parser(
+        found.NAME,
+        help=found.HELP,
+        description=found.HELP,
+        epilog=f"examples:\n{found.EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    sub.set_defaults(execute=found.run)
+    found.add_arguments(sub)
+    if "--lang" not in sub.options():
+        sub.add_argument("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
 
 
 def leave_plugins_out(words: Sequence[str]) -> None:
@@ -186,14 +208,14 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
         try:
             os.getcwd()  # noqa: PTH109 - torch ends the process where there is none
         except OSError as error:
-            raise NotReadyError("the working folder is not there any more; go to one that is") from error
-        code = command(args.command).run(args)
+            raise NotReadyError("the current directory no longer exists; cd elsewhere") from error
+        code = int(args.execute(args))
         sys.stdout.flush()
         return code
     except TrainmarkError as error:
         if debug:
             traceback.print_exc()
-        say("\n".join(map(escape.terminal, f"trainmark: {told(str(error))}".split("\n"))))
+        say("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
         return error.exit_code
     except BrokenPipeError:
         return 0  # whoever read our output has gone; what was to be kept is on disk by now
@@ -218,5 +240,5 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
             say(f"trainmark: {name[:60]}... is too long for the name of a file")
             return UsageError.exit_code
         traceback.print_exc()
-        say(f"trainmark: this is a bug of ours: {type(error).__name__}: {error}")
+        say(f"trainmark: internal error, please report: {type(error).__name__}: {error}")
         return 1

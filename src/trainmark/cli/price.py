@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmark.spec.price import Price
+    from trainmark.record.price import Price
 
 
 def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h") -> None:
@@ -20,15 +20,15 @@ def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h"
 
 def price_of(args: argparse.Namespace) -> Price:
     """What was said, on top of what this site says."""
-    from trainmark.spec import price, site
+    from trainmark.record import price, site
 
     return price.parse(args.price, args.pue, site.load().price)
 
 
 def prices_of(args: argparse.Namespace) -> tuple[Price, Price]:
     """The same of two sides, of which each may have its own."""
-    from trainmark.spec import price, site
-    from trainmark.spec.errors import UsageError
+    from trainmark.record import price, site
+    from trainmark.record.errors import UsageError
 
     words = args.price.split(",") if args.price else [None]
     if (count := len(words)) > 2:

@@ -11,17 +11,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark import workloads
-from trainmark.analysis.forecast.course import left_s
 from trainmark.cli.terminal import console, say
-from trainmark.spec import loss_bands
-from trainmark.spec.cores import FOREIGN_LOAD
-from trainmark.spec.format import number
-from trainmark.spec.topology import Topology
+from trainmark.record import workload_facts
+from trainmark.record.cores import FOREIGN_LOAD
+from trainmark.record.format import number
+from trainmark.record.plan import Topology
+from trainmark.record.time_left import time_left_s
 
 if TYPE_CHECKING:
     from trainmark.launch.launcher import Watcher
-    from trainmark.spec.plan import Plan
-    from trainmark.spec.rank_log import RankLog
+    from trainmark.record.plan import Plan
+    from trainmark.record.rank_log import RankLog
 
 PLAIN_LINE_EVERY_S = 10.0
 RECENT_STEPS = 20
@@ -39,7 +39,7 @@ class ProgressLine:
         self._item = item
         self._quality = quality
         known = workloads.facts(plan.workload)
-        self._band = loss_bands.band_of(plan, known.bands) if known else None
+        self._band = workload_facts.band_of(plan, known.bands) if known else None
         self._quiet = quiet
         self._others = others
         self._live: Any = None
@@ -113,7 +113,7 @@ class ProgressLine:
                 parts.append(f"{items / seconds:,.1f} {self._item}/s")
         if log.evaluations and (value := log.evaluations[-1].values.get(self._quality)) is not None:
             parts.append(f"{self._quality} {number(value, 4)}")
-            if self._band and (found := [*loss_bands.judged(self._band, log.evaluations[-1:])]):
+            if self._band and (found := [*workload_facts.judged(self._band, log.evaluations[-1:])]):
                 parts.append(f"{found[0].place} of public runs")
         if (share := self._others()) is not None and share > FOREIGN_LOAD:
             parts.append(f"others use {100 * share:.0f} % of this machine")
@@ -121,7 +121,7 @@ class ProgressLine:
 
     def _left(self, log: RankLog) -> str:
         """About how long it still takes, evaluations and checkpoints included."""
-        found = left_s(self._plan, log, step=log.step, elapsed_s=time.monotonic() - self._began_s)
+        found = time_left_s(self._plan, log, step=log.step, elapsed_s=time.monotonic() - self._began_s)
         return "-:--:--" if found is None else str(timedelta(seconds=round(found)))
 
     def _length(self, log: RankLog) -> tuple[float | None, float]:

@@ -1,30 +1,150 @@
-"""`trainmark rm`: takes runs out of the store, with everything they left."""
+"""`trainmark rm` and `trainmark gc`: remove runs, checkpoints and caches, after saying what goes and its bytes."""
 
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainmark.cli.removing import add_removal_options, carry_out, may_go_on
+from trainmark.cli.liveness import is_worked_on, last_change_s, seen
+from trainmark.cli.terminal import say, show
+from trainmark.record import escape, removal
+from trainmark.record.duration import parse_seconds
+from trainmark.record.errors import UsageError, nearest
+from trainmark.record.index import instant, newest_first
+from trainmark.record.removal import Removable
+from trainmark.record.store import Store, default_folder
 
-HELP = "Remove runs from the store: records, events, checkpoints, samples and pages."
-EXAMPLES = """\
+if TYPE_CHECKING:
+    from trainmark.record.index import StoreRow
+
+UNHEARD_S = 24 * 3600.0
+"""A run of another machine without a record is taken to go on until its files have not changed for so long."""
+KINDS = ("checkpoints", "runs", "caches")
+
+
+class Remove:
+    NAME = "rm"
+    HELP = "Remove runs from the store: records, events, checkpoints, samples and pages."
+    EXAMPLES = """\
   trainmark rm a1b2c3 --dry-run           what would go, and how many bytes
   trainmark rm a1b2c3 5a8c9d0e            a run, and all runs of a group"""
 
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("runs", nargs="+", metavar="RUN", help="run ids or parts of them, or groups")
+        _add_shared(parser)
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run ids or parts of them, or groups")
-    add_removal_options(parser)
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        store = Store(args.store or default_folder())
+        run_ids = dict.fromkeys(run_id for word in args.runs for run_id in store.named(word))
+        if going := [run_id for run_id in run_ids if may_go_on(store, run_id)]:
+            raise UsageError(f"run {going[0]} still goes on, and nothing was removed; end it first, or leave it out")
+        _carry_out([removal.of_run(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
+        return 0
 
 
-def run(args: argparse.Namespace) -> int:
-    from trainmark.spec.errors import UsageError
-    from trainmark.store import removal
-    from trainmark.store.store import Store, default_folder
+class CollectGarbage:
+    NAME = "gc"
+    HELP = "Make room: remove old checkpoints, old runs, or caches that are made again when needed."
+    EXAMPLES = """\
+  trainmark gc --dry-run                  checkpoints of runs older than 30 days, and their bytes
+  trainmark gc checkpoints --older 7d     records and events stay
+  trainmark gc runs --older 90d --keep 50 whole runs with their records, but never the newest 50
+  trainmark gc caches --older 1d          synthetic data, mels and indexes of shards"""
 
-    store = Store(args.store or default_folder())
-    run_ids = dict.fromkeys(run_id for word in args.runs for run_id in store.named(word))
-    if going := [run_id for run_id in run_ids if may_go_on(store, run_id)]:
-        raise UsageError(f"run {going[0]} still goes on, and nothing was removed; end it first, or leave it out")
-    carry_out([removal.of_run(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
-    return 0
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("kinds", nargs="*", metavar="WHAT", help=f"{', '.join(KINDS)} (default: checkpoints)")
+        add(
+            "--older",
+            type=lambda text: parse_seconds(text, option="--older"),
+            default=30 * 86400.0,
+            dest="older_s",
+            metavar="TIME",
+            help="what is older than this: 12h, 7d (default: 30d)",
+        )
+        add("--keep", type=int, default=0, metavar="N", help="never touch the newest N runs (default: 0)")
+        _add_shared(parser)
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        if unknown := [kind for kind in args.kinds if kind not in KINDS]:
+            raise UsageError(f"WHAT {unknown[0]!r} is not known; {nearest(unknown[0], KINDS)}")
+        if args.keep < 0:
+            raise UsageError(f"--keep must be at least 0, not {args.keep}")
+        store, before = Store(args.store or default_folder()), time.time() - args.older_s
+        kinds = args.kinds or ["checkpoints"]
+        contents = store.contents()
+        rows = newest_first([*contents.rows, *contents.unrecorded])
+        going = {row.run_id for row in contents.unrecorded if may_go_on(store, row.run_id)}
+        for run_id in sorted(going):
+            say(escape.terminal(f"run {run_id} still goes on and is left alone"))
+        old = [row for row in rows[args.keep :] if instant(row.created) < before and row.run_id not in going]
+        _carry_out(_of_runs(store, old, kinds), store.folder, dry_run=args.dry_run)
+        if "caches" in kinds and going:
+            say("caches are left alone while a run goes on")
+        elif "caches" in kinds:
+            from trainmark.data.synthetic import cache_folder
+
+            cache = cache_folder()
+            things = [Removable(name=str(path), paths=(path,)) for path in _caches(cache, before)]
+            _carry_out(things, cache, dry_run=args.dry_run)
+        return 0
+
+
+COMMANDS = (Remove, CollectGarbage)
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+
+
+def may_go_on(store: Store, run_id: str) -> bool:
+    """True of a run without a record unless its processes are known to be gone, or nothing was heard for a day."""
+    path = store.runs / run_id
+    if store.path(run_id).exists() or not path.is_dir():
+        return False
+    worked_on = is_worked_on(seen(path))
+    if worked_on is not None:
+        return worked_on
+    return time.time() - last_change_s([path, *path.glob("*.jsonl")]) < UNHEARD_S
+
+
+def _of_runs(store: Store, rows: Sequence[StoreRow], kinds: Sequence[str]) -> list[Removable]:
+    if "runs" in kinds:  # their checkpoints go with them
+        return [removal.of_run(store, row.run_id) for row in rows]
+    found = [removal.of_checkpoints(store, row.run_id) for row in rows if "checkpoints" in kinds]
+    return [thing for thing in found if thing.paths]
+
+
+def _caches(cache: Path, before: float) -> Iterator[Path]:
+    """Of a folder that may be shared with other programs, what we made there ourselves and have not changed since."""
+    from trainmark import data as datasets
+
+    for name in [*(datasets.find(each).default_name() for each in datasets.names()), "mels", "taught-mels", "shards"]:
+        path = cache / name
+        if path.exists() and path.stat().st_mtime < before:
+            yield path
+
+
+def _carry_out(things: Sequence[Removable], within: Path, *, dry_run: bool) -> None:
+    """Removes them one after the other, or only tells; each with its bytes, and their sum."""
+    from trainmark.record.checks import amount
+
+    freed = 0
+    for thing in things:
+        size = thing.size_bytes
+        freed += size
+        if not dry_run:
+            removal.remove(thing, within)
+        show(f"would remove {thing.name}: {amount(size)}" if dry_run else f"removed {thing.name}: {amount(size)}")
+    if dry_run:
+        show(f"{len(things)} would go, {amount(freed)}; nothing was removed")
+    else:
+        show(f"{len(things)} removed, {amount(freed)}")

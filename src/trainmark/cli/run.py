@@ -8,18 +8,32 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from trainmark.cli import sweep
-from trainmark.cli.options import add_run_options, add_sweep_option, from_args
+from trainmark import features
+from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
+from trainmark.launch.options import LOCAL, SWEEP
+from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.launch.session import Result
-    from trainmark.spec.record import Record
-    from trainmark.store.store import Store
+    from trainmark.record.record import Record
+    from trainmark.record.store import Store
 
+
+def show_sweep(records: Sequence[Record]) -> None:
+    """What each feature makes of runs of several topologies, or why it makes nothing of them."""
+    screen = console()
+    for feature in features.offers("after_sweep"):
+        try:
+            screen.file.write("\n" + feature.render(records, **look(screen)))
+        except UsageError as error:
+            say(f"no {feature.NAME}: {error}")
+
+
+NAME = "run"
 HELP = "Train workloads and record how fast, how well and how steadily."
 EXAMPLES = """\
   trainmark run                                  all workloads, full-size models, in three minutes
@@ -40,53 +54,45 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_options(parser, store="where records are kept (default: $TRAINMARK_STORE or the user's data folder)")
-    add_sweep_option(parser)
-    add = parser.add_argument
-    add("--resume", metavar="RUN", help="go on with an earlier run from its last checkpoint")
-    add("--group", metavar="NAME", help="what these runs have in common (default: of repeats and sweeps, made up)")
-    add("--hosts", metavar="A,B", help="the nodes of a topology such as 2x8, reached by ssh")
-    add("--port", type=int, metavar="N", help="where the first of several nodes listens for the others")
-    add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")
+    add_run_options(parser, SWEEP, LOCAL)
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.launch import early_worker
+    from trainmark.launch import session
 
     options = from_args(args)
     this_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-    with early_worker.started(options):  # which imports torch while the session does
-        from trainmark.launch import session
-
-        result = session.run(options, own_command=this_command, say=say, watching=watching)
+    result = session.run(options, own_command=this_command, say=say, watching=watching)
     result_is_kept()
     for complaint in result.complaints:
         say(f"trainmark: {complaint}")
     if result.leads:
         _show(result, session.store_of(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:
-            sweep.show(result.records)
+            show_sweep(result.records)
     return result.exit_code
 
 
 def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False) -> None:
+    from trainmark.analysis.beside import rows_beside
     from trainmark.analysis.priced import priced
-    from trainmark.report import describe, formats, headline, output, table
-    from trainmark.spec import site
+    from trainmark.analysis.stability import repeats_document
+    from trainmark.record import site
+    from trainmark.view import headline, profile_facts, table
 
     # of a run that never made a step, what went wrong is all there is to say
     records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
     if as_json:
         plain = [record.to_json() for record in result.records]
-        said = formats.repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
+        said = repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
         json.dump(said, sys.stdout, ensure_ascii=False)
         print()
     elif records:
         price = site.load().price
-        told = (*headline.sentences(records, output.rows_beside(records, store)), *result.left_out)
+        told = (*headline.sentences(records, rows_beside(records, store.folder)), *result.left_out)
         sys.stdout.write(table.render([priced(record, price) for record in records], sentences=told, **look(console())))
         for record in records:
-            sys.stdout.write(describe.describe_profile(record, **look(console())))
+            sys.stdout.write(profile_facts.describe_profile(record, **look(console())))
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
@@ -98,7 +104,7 @@ def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False
 
 def resume_command(record: Record, store: Store) -> str | None:
     """What goes on with a run that did not get to its end; None where it left no checkpoint to go on from."""
-    from trainmark.store.store import default_folder
+    from trainmark.record.store import default_folder
 
     checkpoints = store.runs / record.run_id / "checkpoints"
     if record.status != "incomplete" or not checkpoints.is_dir() or not any(checkpoints.iterdir()):
@@ -109,11 +115,13 @@ def resume_command(record: Record, store: Store) -> str | None:
 
 def _page(records: Sequence[Record], store: Store) -> str | None:
     """Where the page of these runs was left; where it could not be, says so and fails nothing."""
-    from trainmark.report import output
-    from trainmark.spec import escape, site
+    from trainmark import features
+    from trainmark.record import escape, site
 
     try:
-        return str(output.leave_page(records, store, site.load().price))
+        for feature in features.offers("run_page"):
+            return str(feature.leave_page(records, store, site.load().price))
+        return None
     except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
         say(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
         return None

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from trainmark.cli.liveness import goes_on, seen
+from trainmark.cli.terminal import console, look, say
+from trainmark.record import escape
+from trainmark.record.duration import parse_since
+from trainmark.record.format import NOTHING, number, short_device, with_unit
+from trainmark.record.index import StoreRow, Wanted, newest_first, parse_tags, tag_words
+from trainmark.record.store import Store, default_folder
+from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.report.terminal import TerminalWriter
-    from trainmark.store.store import Store, StoreRow, Wanted
+    from trainmark.view.terminal import TerminalWriter
 
 NO_RECORD = "no record"
+NAME = "runs"
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
   trainmark runs                          the newest 20 runs
@@ -42,10 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look, say
-    from trainmark.spec import escape
-    from trainmark.store.store import Store, default_folder, newest_first
-
     store = Store(args.store or default_folder())
     if args.rebuild:
         say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
@@ -60,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
         screen.file.write(json.dumps(document, indent=2) + "\n")
     elif shown:
-        from trainmark.report.terminal import TerminalWriter
+        from trainmark.view.terminal import TerminalWriter
 
         writer = TerminalWriter(**look(screen))
         _draw(writer, shown, contents.names)
@@ -82,18 +88,10 @@ def _now(row: StoreRow, store: Store) -> StoreRow:
     """A run that left no record may still be running."""
     if row.status != NO_RECORD:
         return row
-    from trainmark.cli.liveness import goes_on, seen
-
     return row._replace(status="running") if goes_on(seen(store.runs / row.run_id)) else row
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:
-    from datetime import datetime, timezone
-
-    from trainmark.spec.duration import parse_since
-    from trainmark.spec.labels import parse_tags, tag_words
-    from trainmark.store.store import Wanted
-
     now = datetime.now(timezone.utc)
     return Wanted(
         workload=args.workload,
@@ -116,7 +114,7 @@ def _why_none(store: Store, wanted: Wanted) -> str:
 
 def _draw(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]) -> None:
     """All columns, or without those that matter least where there is not the room."""
-    from trainmark.report.terminal import Cell, Column, TableModel, plain_table
+    from trainmark.view.terminal import Cell, Column, TableModel, plain_table
 
     numbers = ("p_core", "quality", "doubts")
     styles = {"valid": "", "incomplete": "yellow", NO_RECORD: "dim", "running": "cyan"}
@@ -139,9 +137,6 @@ def _draw(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]
 
 
 def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
-    from trainmark.spec.format import NOTHING, number, short_device, with_unit
-    from trainmark.workloads import quality_word
-
     p_core = NOTHING if row.p_core is None else f"{number(row.p_core)}"
     return {
         "created": tuple(row.created[:16].split("T")),

@@ -7,13 +7,26 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark import api, features
+from trainmark.analysis.priced import priced
+from trainmark.analysis.published_lookup import published_rows
 from trainmark.cli.price import add_price_options, price_of
+from trainmark.cli.terminal import console, look, say
+from trainmark.record import escape
+from trainmark.record.errors import UsageError
+from trainmark.record.language import _
+from trainmark.record.lookup import group
+from trainmark.record.store import Store, default_folder
+from trainmark.view import table
+from trainmark.view.brief import brief
+from trainmark.view.describe import describe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trainmark.spec.record import Record
+    from trainmark.record.record import Record
 
+NAME = "show"
 HELP = "Show one run: its table, notes and files; with --all its plan, metrics, phases, steps, quality and machine."
 EXAMPLES = """\
   trainmark show                          the newest run
@@ -39,15 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark import api
-    from trainmark.analysis.forecast.outcome import outcomes
-    from trainmark.analysis.priced import priced
-    from trainmark.cli.terminal import console, look
-    from trainmark.published.lookup import group
-    from trainmark.spec import escape
-    from trainmark.spec.errors import UsageError
-    from trainmark.store.store import Store, default_folder
-
     store = Store(args.store or default_folder())
     price = price_of(args)
     screen = console()
@@ -61,24 +65,21 @@ def run(args: argparse.Namespace) -> int:
     if args.json:  # as it was written, without what a reader's price makes of it
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
     elif args.markdown:
-        from trainmark.report.table import markdown
-
-        text = escape.fitted(markdown([priced(record, price)]), screen.encoding)
+        text = escape.fitted(table.markdown([priced(record, price)]), screen.encoding)
     elif not args.all and record.timeline.steps:  # of a run that never made a step there is no table
-        from trainmark.published.lookup import published_rows
-        from trainmark.report.brief import brief
-
         rows = [row for row in published_rows(store) if row.workload == record.plan.workload]
         text = brief(priced(record, price), rows, store, path=path, **look(screen))
     else:
-        from trainmark.report.describe import describe
-
         folder = store.runs / record.run_id
         text = describe(
             priced(record, price),
             path=path,
             run_folder=folder if folder.is_dir() else None,
-            outcome=outcomes([record], store).get(record.run_id),
+            sections=[
+                section
+                for feature in features.offers("record_facts")
+                for section in feature.sections([record], store, _).values()
+            ],
             **look(screen),
         )
     screen.file.write(text)
@@ -87,10 +88,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _show_group(records: list[Record], args: argparse.Namespace, screen: Console) -> None:
     """Repeats of one plan beside each other; each by itself says more."""
-    from trainmark.cli.terminal import look, say
-    from trainmark.report import table
-    from trainmark.spec import escape
-
     if args.json:
         screen.file.write(json.dumps([record.to_json() for record in records], allow_nan=False) + "\n")
         return

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict, cast
 
-from trainmark.spec.retold import told
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -114,11 +112,11 @@ def look(screen: Console) -> Look:
 
 
 def show(line: str) -> None:
-    """One line on stdout, in the reader's language."""
-    print(told(line))
+    """One line on stdout."""
+    print(line)
 
 
 def say(sentence: str) -> None:
     """One line of talk on stderr; never fails the command if nobody listens."""
     with contextlib.suppress(OSError):
-        print(told(sentence), file=sys.stderr, flush=True)
+        print(sentence, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from trainmark.cli.terminal import console, look
-from trainmark.spec.errors import UsageError
+from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmark.api import Verdict
@@ -31,11 +31,11 @@ def show(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
     found = verdict.comparison
     screen = console()
     if as_json:
-        from trainmark.analysis.compare.comparison import to_json
+        from trainmark.analysis.comparison import to_json
 
         screen.file.write(json.dumps(to_json(found), indent=2) + "\n")
     else:
-        from trainmark.report.compare_screen import render
+        from trainmark.view.compare_screen import render
 
         screen.file.write(render(found, **look(screen)))
     if found.regressed:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
-import socket
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,32 +19,177 @@ from typing import Any
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import cluster_env, network
-from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.launch import cluster_env
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
-from trainmark.launch.faults import Fault, hang, of_workers
 from trainmark.launch.restarts import Restarts
-from trainmark.launch.settlement import Settled, collect_faults, fault_of_lost, follow, settle
 from trainmark.launch.signals import catching_signals
-from trainmark.launch.store_server import StoreServer
-from trainmark.launch.workers import Launch, WorkerProcesses, WorkerTask
-from trainmark.spec import endings
-from trainmark.spec.errors import HangError, NotReadyError, TrainmarkError
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import BatchFound, Event, FaultFound
-from trainmark.spec.machine import FillSearch
-from trainmark.spec.plan import Plan
-from trainmark.spec.rank_log import RankLog
-from trainmark.spec.record import Record
-from trainmark.spec.revision import revision
-from trainmark.spec.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
-from trainmark.spec.topology import Topology
-from trainmark.spec.whole_files import write_whole
-from trainmark.spec.workload_facts import derive
-from trainmark.store import gather
-from trainmark.store.store import Store
+from trainmark.launch.workers import WorkerProcesses, WorkerTask
+from trainmark.record import endings, gather
+from trainmark.record.errors import (
+    HangError,
+    InvalidResultError,
+    NotReadyError,
+    SignalError,
+    TrainmarkError,
+    WorkloadError,
+    of_exit_code,
+)
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import BatchFound, Event, Failed, FaultFound
+from trainmark.record.machine import FillSearch
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.rank_log import RankLog
+from trainmark.record.record import Record
+from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
+from trainmark.record.store import Store
+from trainmark.record.whole_files import write_whole
+from trainmark.record.workload_facts import derive
 from trainmark.train.ranks import host_name
-from trainmark.train.store_client import LostStoreError
+from trainmark.train.rendezvous_store import LostStoreError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    error: TrainmarkError
+    consequence: bool = False
+    """It only says that another rank went away."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "exit_code": self.error.exit_code,
+            "sentence": str(self.error),
+            "consequence": self.consequence,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Fault:
+        error = of_exit_code(document["exit_code"], document["sentence"])
+        return cls(error=error, consequence=document["consequence"])
+
+
+def of_workers(workers: WorkerProcesses) -> Fault | None:
+    """What went wrong under this launcher, if anything did: a rank that said so before one that ended without a word,
+    and that before those that only noticed it. One that a signal killed before another said anything comes first."""
+    told = workers.failures
+    causes = [pair for pair in told if not pair[1].consequence]
+    deaths = workers.deaths
+    killed = [death for death in deaths if death.code < 0 and causes and death.at_ns < causes[0][1].at_ns]
+    if causes and not killed:
+        return _reported_fault(workers, *causes[0])
+    if deaths:
+        death = (killed or deaths)[0]
+        log = next(log for log in workers.ranks if log.rank == death.rank)
+        sentence = f"{_name(workers, log)} {death.how} {_at(log)}"
+        return Fault(error=WorkloadError(_with_lines(workers, log, sentence)))
+    if told:
+        return _reported_fault(workers, *told[0])
+    if workers.silent:  # we ended them, for what others will tell
+        names = ", ".join(_name(workers, log) for log in workers.silent)
+        return Fault(error=WorkloadError(f"{names} was ended with the others"), consequence=True)
+    return None
+
+
+def hang(workers: WorkerProcesses) -> Fault:
+    where = ", ".join(f"{_name(workers, log)} was last seen {_at(log)}" for log in workers.ranks)
+    stacks = f"stacks are in {workers.folder}/rank*.stacks"
+    return Fault(error=HangError(f"no progress for {workers.limit_s:.0f} s: {where}; {stacks}"))
+
+
+def lost_fault(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
+    who = f"{workers.env.unit} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
+    sentence = (
+        f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
+        f"{workers.ranks[0].step}: its machine or the link to it is down"
+    )
+    return Fault(error=WorkloadError(sentence))
+
+
+def follow_leader(
+    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, fault: Fault | None
+) -> Fault | None:
+    """The end of a run on a follower: faults and files go to the leader, whose exit code then counts everywhere."""
+    if not heartbeat.lost_launchers():
+        with suppress(LostStoreError, HangError):
+            if fault:
+                coordinator.report(fault.to_json())
+            coordinator.send_files({} if coordinator.shares_folder else workers.files())
+            code = coordinator.wait_for_end()
+            if not coordinator.shares_folder:
+                shutil.rmtree(workers.folder, ignore_errors=True)  # the leader has it all
+            return Fault(error=of_exit_code(code, "")) if code else None
+    sentence = str(fault.error) if fault and not fault.consequence else "the leader was lost"
+    return Fault(error=WorkloadError(f"{sentence}; what this machine measured is kept in {workers.folder}"))
+
+
+def collect_faults(
+    workers: WorkerProcesses, coordinator: Coordinator, heartbeat: Heartbeat, fault: Fault | None
+) -> Fault | None:
+    """What went wrong first, once every follower has sent its files or is lost."""
+    if fault:
+        coordinator.report(fault.to_json())
+    lost = []
+    for launcher in range(1, coordinator.env.launchers):
+
+        def is_alive(launcher: int = launcher) -> bool:
+            return launcher not in heartbeat.lost_launchers()
+
+        if not coordinator.receive_files(launcher, workers.folder, is_alive):
+            lost.append(launcher)
+    faults = [Fault.from_json(document) for document in coordinator.faults()]
+    if lost and all(each.consequence for each in faults):
+        names = ", ".join(coordinator.name_of(launcher) for launcher in lost)
+        sentence = f"{names} was lost: nothing was heard from it for {heartbeat.lost_after_s:.0f} s"
+        faults.insert(0, Fault(error=WorkloadError(sentence)))
+    return first_fault(faults)
+
+
+def first_fault(faults: Sequence[Fault]) -> Fault | None:
+    """Of faults in the order they were noticed, the one the others followed from."""
+    if faults and all(isinstance(fault.error, HangError) for fault in faults):
+        return Fault(error=HangError("; ".join(str(fault.error) for fault in faults)))
+    causes = [fault for fault in faults if not fault.consequence]
+    return next(iter(causes), faults[0] if faults else None)
+
+
+def _reported_fault(workers: WorkerProcesses, log: RankLog, failed: Failed) -> Fault:
+    sentence = failed.sentence
+    if Topology.parse(workers.plan.topology).devices > 1:
+        sentence = f"{_name(workers, log)} failed {_at(log)}: {sentence}"
+        if failed.exit_code not in endings.SAME_AGAIN:  # their sentence says all that the last lines would
+            sentence = _with_lines(workers, log, sentence)
+    return Fault(error=of_exit_code(failed.exit_code, sentence), consequence=failed.consequence)
+
+
+def _name(workers: WorkerProcesses, log: RankLog) -> str:
+    several_hosts = workers.env.launchers > 1 and log.host
+    return f"rank {log.rank} on {log.host}" if several_hosts else f"rank {log.rank}"
+
+
+def _at(log: RankLog) -> str:
+    return f"in {log.phase} at step {log.step}"
+
+
+def _with_lines(workers: WorkerProcesses, log: RankLog, sentence: str) -> str:
+    lines = workers.last_lines(log.rank)
+    return f"{sentence}; its last lines:\n{lines}" if lines else sentence
+
+
+LIMIT_S = 5.0
+SOURCE = Path(__file__).resolve().parents[3]
+"""Where a checkout has its pyproject.toml, if this is one."""
+
+
+def revision(source: Path = SOURCE) -> str | None:
+    """`3f2a91c0d4e5`, with `-dirty` where files were changed since; None for an installed package, or without git."""
+    if not (source / "pyproject.toml").is_file() or not (source / ".git").exists():
+        return None
+    words = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return said.stdout.strip() or None if said.returncode == 0 else None
+
 
 POLL_S = 0.1
 TERMINATE_LIMIT_S = 20.0
@@ -56,12 +202,19 @@ Watcher = Callable[[list[RankLog]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    exit_code: int
     folder: Path
+    error: TrainmarkError | None = None
+    """What went wrong."""
     record: Record | None = None
     """Only the leader has it."""
-    sentence: str = ""
-    """What went wrong, in words."""
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.exit_code if self.error else 0
+
+    @property
+    def sentence(self) -> str:
+        return str(self.error or "")
 
 
 def run(
@@ -81,45 +234,46 @@ def run(
     Without a coordinator this machine is all there is. `fill` is how its batch was found; `tags` and `note` are what
     the user said of it.
     """
-    made = partial(new_folder, plan, store.runs, group=group, tags=tags or {}, note=note)
-    settled = settle(plan, store.folder, coordinator, made)
+    make_folder = partial(new_folder, plan, store.runs, group=group, tags=tags or {}, note=note)
+    folder = coordinator.begin_run(plan, store.folder, make_folder) if coordinator else make_folder("")
     if fill:
-        _note(settled.folder, BatchFound(**msgspec.structs.asdict(fill)))
+        _note(folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
     with catching_signals() as signals:
         try:
-            outcome = execute(plan, settled, watch, coordinator, interface, signals)
+            outcome = execute(plan, folder, watch, coordinator, interface, signals)
         except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
             if leads:
                 with suppress(Exception):
-                    _note(settled.folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
-                    store.add(gather.record(settled.folder))
+                    _note(folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
+                    store.add(gather.record(folder))
             raise
-        return _conclude(outcome, settled, store, signals) if leads else outcome
+        return _conclude(outcome, store, signals) if leads else outcome
 
 
-def _conclude(outcome: Outcome, settled: Settled, store: Store, signals: list[int]) -> Outcome:
+def _conclude(outcome: Outcome, store: Store, signals: list[int]) -> Outcome:
     """Makes the record and keeps it. A signal that came too late to end the run ends what would have followed it."""
+    found = outcome.error
     try:
-        if outcome.exit_code:
-            _note(settled.folder, FaultFound(exit_code=outcome.exit_code, sentence=outcome.sentence))
-        record = gather.record(settled.folder)
+        if found:
+            _note(outcome.folder, FaultFound(exit_code=found.exit_code, sentence=str(found)))
+        record = gather.record(outcome.folder)
         store.add(record)
     except TrainmarkError as error:
-        if outcome.exit_code:  # what went wrong first is why
-            both = TrainmarkError(f"{outcome.sentence}; and no record of it could be kept: {error}")
-            both.exit_code = outcome.exit_code
-            raise both from error
+        if found:  # what went wrong first is why
+            sentence = f"{found}; and no record of it could be kept: {error}"
+            raise of_exit_code(found.exit_code, sentence) from error
         raise
-    code, sentence = outcome.exit_code, record.ended
-    if not code and (number := endings.BY_SIGNAL.get(record.ended)):
-        code = 128 + number
-    elif not code and record.status == "invalid":
-        code = endings.INVALID_CODE
-    elif not code and signals:
-        code = 128 + signals[0]
-        sentence = f"{signal.Signals(signals[0]).name} came when the run was over ({record.ended}); its record is valid"
-    return Outcome(exit_code=code, folder=settled.folder, record=record, sentence=sentence)
+    if found:
+        found = of_exit_code(found.exit_code, record.ended)
+    elif number := endings.BY_SIGNAL.get(record.ended):
+        found = SignalError(record.ended, number)
+    elif record.status == "invalid":
+        found = InvalidResultError(record.ended)
+    elif signals:
+        name = signal.Signals(signals[0]).name
+        found = SignalError(f"{name} came when the run was over ({record.ended}); its record is valid", signals[0])
+    return replace(outcome, error=found, record=record)
 
 
 def _note(folder: Path, event: Event) -> None:
@@ -130,7 +284,7 @@ def _note(folder: Path, event: Event) -> None:
 
 def execute(
     plan: Plan,
-    settled: Settled,
+    folder: Path,
     watch: Watcher,
     coordinator: Coordinator | None,
     interface: str | None,
@@ -141,46 +295,22 @@ def execute(
 ) -> Outcome:
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
     here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
-    workers = WorkerProcesses(plan, here, settled.folder, task=task, pair_rounds=pair_rounds)
+    workers = WorkerProcesses(
+        plan, here, folder, task=task, pair_rounds=pair_rounds, interface=interface, coordinator=coordinator
+    )
     heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
-    with _meeting_of_ranks(here, coordinator) as (connect, prefix):
-        launch = Launch(
-            plan_file=settled.plan_file,
-            launched_ns=time.perf_counter_ns(),
-            variables=network.collective_variables(here, interface) if here.world > 1 else {},
-            connect=connect,
-            prefix=prefix,
-        )
-        try:
-            workers.start(launch)
-            fault = _supervise(workers, signals, watch, Restarts(workers, coordinator, heartbeat), heartbeat)
-        except (LostStoreError, HangError):
-            fault = Fault(exit_code=4, sentence="the leader was lost", consequence=True)
-        finally:
-            workers.end()
-        fault = fault or _own_fault(workers, signals)
-        if coordinator and heartbeat:
-            if here.leads:
-                fault = collect_faults(coordinator, heartbeat, settled.folder, fault)
-            else:
-                fault = follow(workers, coordinator, heartbeat, settled, fault)
-    if fault:
-        return Outcome(exit_code=fault.exit_code, folder=settled.folder, sentence=fault.sentence)
-    return Outcome(exit_code=0, folder=settled.folder)
-
-
-@contextmanager
-def _meeting_of_ranks(
-    here: ClusterEnv, coordinator: Coordinator | None
-) -> Iterator[tuple[Callable[[], socket.socket] | None, str]]:
-    """How each rank gets a connection to where it meets the others, and what its keys begin with there."""
-    if coordinator:
-        yield coordinator.connect, coordinator.rank_prefix
-    elif here.world == 1:
-        yield None, ""
-    else:
-        with closing(StoreServer()) as server:
-            yield server.connect, ""
+    try:
+        workers.start()
+        fault = _supervise(workers, signals, watch, Restarts(workers, coordinator, heartbeat), heartbeat)
+    except (LostStoreError, HangError):
+        fault = Fault(error=WorkloadError("the leader was lost"), consequence=True)
+    finally:
+        workers.end()
+    fault = fault or _own_fault(workers, signals)
+    if coordinator and heartbeat:
+        end = collect_faults if here.leads else follow_leader
+        fault = end(workers, coordinator, heartbeat, fault)
+    return Outcome(folder=folder, error=fault.error if fault else None)
 
 
 def _supervise(
@@ -203,7 +333,7 @@ def _supervise(
             workers.signal(signals[0])
         if asked_at_s is not None and now - asked_at_s > TERMINATE_LIMIT_S and signals[0] == signal.SIGTERM:
             return None
-        if not signals and restarts.due(ended=ended):
+        if not signals and restarts.is_due(ended=ended):
             workers.restart()
             failed_at_s = None
         elif ended:
@@ -214,7 +344,7 @@ def _supervise(
                 return None
         if heartbeat and workers.silent_s > heartbeat.lost_after_s and (lost := heartbeat.lost_launchers()):
             workers.dump_stacks()
-            return fault_of_lost(workers, heartbeat, lost)
+            return lost_fault(workers, heartbeat, lost)
         if workers.silent_s > workers.limit_s:
             workers.dump_stacks()
             return hang(workers)
@@ -229,7 +359,7 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     if signals:
         if all(log.end for log in workers.ranks):
             return None  # they finished their step and said so themselves
-        return Fault(exit_code=128 + signals[0], sentence=endings.ended_by(signal.Signals(signals[0]).name))
+        return Fault(error=SignalError(endings.ended_by(signal.Signals(signals[0]).name), signals[0]))
     return of_workers(workers)
 
 

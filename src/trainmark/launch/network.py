@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.spec.errors import NotReadyError
+from trainmark.record.errors import NotReadyError
 
 LOOPBACK = "127.0.0.1"
 _ANYWHERE = ("192.0.2.1", 9)

@@ -1,72 +1,129 @@
-"""Everything a user may say about a run, whether on a command line or to the API."""
+"""The options of a run, defined once: the command line, its inverse and the API's keywords are derived from them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from os import PathLike, fspath
+from typing import Any, NamedTuple, TypedDict
 
-from trainmark.spec.errors import UsageError
-from trainmark.spec.labels import check_note, parse_tags
-from trainmark.spec.recipe import LARGEST
-from trainmark.spec.topology import Topology
+from trainmark.record.duration import parse_seconds
+from trainmark.record.errors import UsageError
+from trainmark.record.index import check_note, parse_tags, tag_words
+from trainmark.record.plan import Topology
+from trainmark.record.precision import PRECISIONS
+from trainmark.record.recipe import LARGEST
 
 BARE_BUDGET_S = 180.0
 """What a command that names neither workload nor length takes, however many workloads there are."""
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{3,63}")
 LIMITS = ("steps", "seconds", "epochs", "items")
 """By what a run may stop before its recipe ends."""
+PLAN, RECORD, SWEEP, LOCAL = "plan", "record", "sweep", "local"
+"""Groups of options: of every plan, of every run, of several topologies, of a run started here."""
+Place = str | PathLike[str]
+"""A file or a folder."""
 
 
-def _option(default: Any, option: str) -> Any:
-    """A field whose option has another name on a command line than the field has here."""
-    return field(default=default, metadata={"option": option})
+class CommandOption(NamedTuple):
+    """How a field is written on a command line."""
+
+    flag: str
+    """Empty for the words without one."""
+    group: str
+    help: str
+    metavar: str | None
+    """None of a flag without a value."""
+    parse: Callable[[str], object]
+
+
+def _option(
+    default: Any,
+    group: str,
+    help: str,  # noqa: A002 - argparse's word
+    metavar: str | None = None,
+    *,
+    flag: str | None = None,
+    parse: Callable[[str], object] = str,
+) -> Any:
+    metadata = {"flag": flag, "group": group, "help": help, "metavar": metavar, "parse": parse}
+    return field(default=default, metadata=metadata)
+
+
+def _parse_budget(text: str) -> float:
+    return parse_seconds(text, option="--budget")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What was said; what was not is None, or what is usual."""
+    """What was requested; None, or the default, where nothing was."""
 
-    workloads: tuple[str, ...] = ()
-    """None means all of them."""
-    recipe: str | None = None
-    topology: str | None = None
-    sweep: str | None = None
-    """Topologies to run one after the other, joined by commas."""
-    precision: str | None = None
-    platform: str | None = None
-    data: str | None = None
-    steps: int | None = None
-    seconds: float | None = None
-    epochs: int | None = None
-    items: int | None = None
-    budget_s: float | None = _option(None, "--budget")
-    """What all runs together may take, data making and start-up included."""
-    settings: tuple[str, ...] = _option((), "--set")
-    """Fields of the recipe, each as `key=value`."""
-    seed: int | None = None
-    init_from: str | None = None
-    skip_bad: int = 0
-    max_restarts: int = 0
-    profile: int = 0
-    hang_timeout_s: float | None = _option(None, "--hang-timeout")
-    repeat: int = 1
-    group: str | None = None
-    """What its runs have in common; without one, repeats and sweeps choose one themselves."""
-    tags: tuple[str, ...] = _option((), "--tag")
-    """By which the runs are found later, each as `key=value`."""
-    note: str | None = None
-    store: str | None = None
-    resume: str | None = None
-    hosts: str | None = None
-    port: int | None = None
-    trust: bool = False
-    """Follow what a file in the working folder, or a record, says of programs."""
-    join_timeout_s: float | None = _option(None, "--join-timeout")
-    strict: bool = False
-    quiet: bool = False
+    workloads: tuple[str, ...] = _option(
+        (), PLAN, "what to train: a name, or a .py file that defines WORKLOAD (default: all of ours)", flag=""
+    )
+    recipe: str | None = _option(None, PLAN, "reference, fill, quick or smoke (default: quick)", "NAME")
+    topology: str | None = _option(None, PLAN, "nodes x devices per node (default: 1x1)", "NxM")
+    sweep: str | None = _option(
+        None,
+        SWEEP,
+        "one workload at several topologies, like 1x1,1x2,1x4; asked for again, it goes on where it was",
+        "NxM,...",
+    )
+    precision: str | None = _option(None, PLAN, f"one of {', '.join(PRECISIONS)} (default: fp32)", "P")
+    platform: str | None = _option(None, PLAN, "a platform's name, or a .toml file (default: auto)", "NAME")
+    data: str | None = _option(None, PLAN, "the real data set (default: a synthetic one, made once and kept)", "DIR")
+    steps: int | None = _option(None, PLAN, "stop after N steps", "N", parse=int)
+    seconds: float | None = _option(None, PLAN, "stop after S seconds of training", "S", parse=float)
+    epochs: int | None = _option(None, PLAN, "stop after N epochs", "N", parse=int)
+    items: int | None = _option(None, PLAN, "stop after N images, mel frames or what else is counted", "N", parse=int)
+    budget_s: float | None = _option(
+        None,
+        PLAN,
+        "time all runs share, data making and start-up included: 90s, 3m, 1h (default: 3m without a workload)",
+        "TIME",
+        flag="--budget",
+        parse=_parse_budget,
+    )
+    settings: tuple[str, ...] = _option((), PLAN, "change one field of the recipe", "key=value", flag="--set")
+    seed: int | None = _option(None, PLAN, "the seed of weights, order and augmentation", "N", parse=int)
+    init_from: str | None = _option(None, PLAN, "begin with the weights in FILE instead of random ones", "FILE")
+    skip_bad: int = _option(0, PLAN, "leave out up to N unreadable data files (default: 0)", "N", parse=int)
+    max_restarts: int = _option(
+        0, PLAN, "start failed ranks again up to K times, from their last checkpoint (default: 0)", "K", parse=int
+    )
+    profile: int = _option(0, PLAN, "after the steps that count, profile N more", "N", parse=int)
+    hang_timeout_s: float | None = _option(
+        None,
+        PLAN,
+        "seconds without progress that end the run (default: from the steps; at least 30 while it starts)",
+        "S",
+        flag="--hang-timeout",
+        parse=float,
+    )
+    repeat: int = _option(1, RECORD, "run K times and report the spread", "K", parse=int)
+    group: str | None = _option(
+        None, LOCAL, "what these runs have in common (default: of repeats and sweeps, made up)", "NAME"
+    )
+    tags: tuple[str, ...] = _option(
+        (), RECORD, "kept on the record, to find the run by; may be given several times", "key=value", flag="--tag"
+    )
+    note: str | None = _option(None, RECORD, "kept on the record, for people", "TEXT")
+    store: str | None = _option(
+        None, RECORD, "where records are kept (default: $TRAINMARK_STORE or the user's data folder)", "DIR"
+    )
+    resume: str | None = _option(None, LOCAL, "go on with an earlier run from its last checkpoint", "RUN")
+    hosts: str | None = _option(None, LOCAL, "the nodes of a topology such as 2x8, reached by ssh", "A,B")
+    port: int | None = _option(None, LOCAL, "where the first of several nodes listens for the others", "N", parse=int)
+    trust: bool = _option(False, LOCAL, "follow what trainmark.toml in this folder says of ssh and programs")
+    join_timeout_s: float | None = _option(
+        None, RECORD, "seconds the nodes wait for each other (default: 60)", "S", flag="--join-timeout", parse=float
+    )
+    strict: bool = _option(
+        False, RECORD, "exit 5 if the target is missed, the result too noisy, or the precision another"
+    )
+    quiet: bool = _option(False, RECORD, "no progress, only the result")
 
     def __post_init__(self) -> None:
         for name, least in (("repeat", 1), ("skip_bad", 0), ("max_restarts", 0), ("profile", 0)):
@@ -78,7 +135,7 @@ class RunOptions:
         if self.group and not _GROUP.fullmatch(self.group):
             raise UsageError(f"--group {self.group!r} is not a name of letters, digits and '-'; try week-47")
         for each in fields(self):
-            self._check_value(_option_of(each), getattr(self, each.name))
+            self._check_value(option_of(each).flag, getattr(self, each.name))
         parse_tags(self.tags)
         check_note(self.note or "")
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
@@ -134,7 +191,7 @@ class RunOptions:
             value = getattr(self, each.name)
             if each.name == "workloads" or value == each.default:
                 continue
-            option = _option_of(each)
+            option = option_of(each).flag
             if value is True:
                 yield (option,)
                 continue
@@ -143,11 +200,63 @@ class RunOptions:
                 yield (f"{option}={text}",) if text.startswith("-") else (option, text)
 
 
-def _option_of(each: Field[Any]) -> str:
-    return str(each.metadata.get("option") or f"--{each.name.replace('_', '-')}")
+def option_of(each: Field[Any]) -> CommandOption:
+    """How a field of RunOptions is written on a command line."""
+    written = dict(each.metadata)
+    if written["flag"] is None:
+        written["flag"] = f"--{each.name.replace('_', '-')}"
+    return CommandOption(**written)
 
 
 def settings_of(values: Mapping[str, object]) -> tuple[str, ...]:
     """A recipe's fields as a program has them, as `key=value`."""
     words = {True: "yes", False: "no"}
     return tuple(f"{name}={words[value] if isinstance(value, bool) else value}" for name, value in values.items())
+
+
+class PlanKeywords(TypedDict, total=False):
+    """What Python calls the options of a plan; a test holds names and types equal to those of RunOptions."""
+
+    recipe: str | None
+    topology: str | None
+    precision: str | None
+    platform: str | None
+    data: Place | None
+    steps: int | None
+    seconds: float | None
+    epochs: int | None
+    items: int | None
+    set: Mapping[str, object] | None
+    seed: int | None
+    init_from: Place | None
+
+
+class RunKeywords(PlanKeywords, total=False):
+    """What Python calls the options of one run."""
+
+    budget_s: float | None
+    skip_bad: int
+    max_restarts: int
+    profile: int
+    hang_timeout_s: float | None
+    group: str | None
+    tags: Mapping[str, str] | None
+    note: str | None
+    store: Place | None
+    resume: str | None
+    hosts: str | None
+    port: int | None
+    trust: bool
+    join_timeout_s: float | None
+    strict: bool
+    quiet: bool
+
+
+def from_keywords(workloads: tuple[str, ...], given: Mapping[str, Any], known: type) -> RunOptions:
+    """Options as a program has them: paths, and mappings for settings and tags."""
+    if unknown := [name for name in given if name not in known.__annotations__]:
+        raise TypeError(f"{unknown[0]!r} is no option here; known: {', '.join(known.__annotations__)}")
+    said = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in given.items()}
+    said["settings"] = settings_of(said.pop("set", None) or {})
+    said["tags"] = tag_words(said.get("tags") or {})
+    return RunOptions(workloads=workloads, **said)

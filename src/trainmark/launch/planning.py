@@ -6,18 +6,25 @@ import math
 from dataclasses import fields, replace
 from pathlib import Path
 
-from trainmark import datasets, workloads
-from trainmark.datasets import synthetic
-from trainmark.launch import preflight
+from trainmark import data as datasets, workloads
+from trainmark.data import synthetic
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
-from trainmark.spec import site
-from trainmark.spec.errors import NotReadyError, UsageError, nearest
-from trainmark.spec.plan import NO_FOLDER, DataChoice, Plan
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import AnyRecipe, Limits, deviations, from_values, kind_of, to_values, with_settings
-from trainmark.spec.topology import Topology
-from trainmark.store.store import Store, default_folder
+from trainmark.record import site
+from trainmark.record.errors import NotReadyError, UsageError, nearest
+from trainmark.record.plan import NO_FOLDER, DataChoice, Plan, Topology
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import (
+    AnyRecipe,
+    Limits,
+    Recipe,
+    deviations,
+    from_values,
+    kind_of,
+    to_values,
+    with_settings,
+)
+from trainmark.record.store import Store, default_folder
 
 
 def plans(options: RunOptions) -> list[Plan]:
@@ -71,7 +78,7 @@ def decide(name: str, options: RunOptions) -> Plan:
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
     recipe = _with_weights_of_runs(recipe, options)
-    preflight.check_tensor_parallel(recipe, topology)
+    check_tensor_parallel(recipe, topology)
     data = options.data or _site_data(workload.data_set, recipe_name)
     if data:
         folder = str(Path(data).expanduser().absolute())
@@ -100,9 +107,29 @@ def decide(name: str, options: RunOptions) -> Plan:
         init_from=init_from,
         init_sha256=init_sha256,
     )
-    if plan.init_from:
-        preflight.initial_weights(plan)
+    check_initial_weights(plan)
     return plan
+
+
+def check_initial_weights(plan: Plan) -> None:
+    """A file that cannot be loaded, or does not fit the network, is found here and not after the data was opened."""
+    from trainmark.train import meta_model, setup
+    from trainmark.workloads import weights
+
+    if plan.init_from and (given := setup.initial_weights(plan)) is not None:
+        weights.check_fit(meta_model.model(plan), given, str(plan.init_from), to_begin=True)
+
+
+def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
+    """UsageError where devices cannot compute blocks together as a recipe says."""
+    tensor = recipe.tensor_parallel
+    if tensor > 1 and recipe.parallel == "ddp":
+        raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
+    if topology.devices_per_node % tensor:
+        raise UsageError(
+            f"tensor_parallel={tensor} does not divide the devices a node has, {topology.devices_per_node} in "
+            f"{topology}; set a divisor of them"
+        )
 
 
 def resume_plan(plan: Plan, run_folder: Path, options: RunOptions) -> Plan:

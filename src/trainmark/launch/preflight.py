@@ -2,25 +2,129 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
-from trainmark import workloads
+import psutil
+
+from trainmark import data as datasets, workloads
+from trainmark.data import synthetic
 from trainmark.platforms import files, scaled_products
+from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Platform
-from trainmark.spec import cores
-from trainmark.spec.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import NO_FOLDER, Plan
-from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import Recipe, from_values
-from trainmark.spec.topology import Topology
+from trainmark.record import cores
+from trainmark.record.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
+from trainmark.record.duration import shown
+from trainmark.record.errors import NotReadyError
+from trainmark.record.plan import NO_FOLDER, Plan, Topology
+from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.recipe import from_values
+from trainmark.record.workload_facts import derive
+from trainmark.train import meta_model
+
+BYTES_A_WEIGHT = 12
+"""A weight, its gradient and what the plainest optimizer keeps of it, in float32; all else a step holds is more."""
+SURE = 3
+"""Times a step must exceed its share: samples may be smaller than those of the real set, and the machine was watched
+for a moment only."""
+MEASURE_S = 0.1
 
 
-def machine(plan: Plan, store: Path) -> None:
-    """Raises NotReadyError with the first thing that is missing, and what would help."""
+def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str | None:
+    """Why a plan cannot be run here within its share of the time, in a sentence; None where it may well be.
+
+    `flops_per_s` is what the device reaches; where nothing is said, a CPU is measured.
+    """
+    if plan.workload_source is not None:
+        return None  # of what comes from outside too little is known
+    device = Platform(files.load(plan.platform)).open(0)
+    title = workloads.title(plan.workload)
+    need = BYTES_A_WEIGHT * meta_model.weights_of(meta_model.model(plan)) / shards(plan)
+    there = psutil.virtual_memory().available if device.is_cpu else device.memory_capacity_bytes()
+    if there is not None and need > there:
+        return (
+            f"{title} was left out: its weights, gradients and optimizer alone take {need / 2**30:.3g} GiB, and "
+            f"{there / 2**30:.3g} GiB are free here."
+        )
+    if not device.is_cpu:
+        return None
+    rate = flops_per_s or _measured_rate(plan.platform, plan.precision)
+    step_s = step_flops(plan, most=SURE * share_s * rate) / rate
+    if step_s <= SURE * share_s:
+        return None
+    return (
+        f"{title} was left out: one step takes about {shown(step_s)} here, and its share of the time is "
+        f"{shown(share_s)}; a longer --budget has room for it."
+    )
+
+
+def shards(plan: Plan) -> int:
+    """Over how many devices a network is spread."""
+    topology = Topology.parse(plan.topology)
+    ways = {"fsdp": topology.devices, "hsdp": topology.devices_per_node}
+    return ways.get(str(plan.recipe.get("parallel", "")), 1)
+
+
+def too_large(plan: Plan, capacity_bytes: float | None = None) -> str | None:
+    """Why a network cannot be trained on the devices of a plan, and what would fit; None where it may.
+
+    `capacity_bytes` is what a device has; where nothing is said, it is asked, and the ranks of a CPU share one memory.
+    """
+    weights = meta_model.weights_of(meta_model.model(plan))
+    topology = Topology.parse(plan.topology)
+    if capacity_bytes is None:
+        device = Platform(files.load(plan.platform)).open(0)
+        found = device.memory_capacity_bytes()
+        if found is None:
+            return None
+        capacity_bytes = found / (topology.devices_per_node if device.is_cpu else 1)
+    need = BYTES_A_WEIGHT * weights / shards(plan)
+    if need <= capacity_bytes:
+        return None
+    fits = [
+        f"shard it over {math.ceil(BYTES_A_WEIGHT * weights / capacity_bytes)} devices or more (--set parallel=fsdp)"
+    ]
+    layers = int(plan.recipe.get("layers", 0))
+    while layers > 1:
+        layers //= 2
+        smaller = replace(plan, recipe={**plan.recipe, "layers": layers})
+        if BYTES_A_WEIGHT * meta_model.weights_of(meta_model.model(smaller)) / shards(plan) <= capacity_bytes:
+            fits.append(f"give it fewer layers (--set layers={layers})")
+            break
+    return (
+        f"{workloads.title(plan.workload)} on {topology} does not fit: weights, gradients and optimizer alone take "
+        f"{need / 2**30:.3g} GiB a device, and one has {capacity_bytes / 2**30:.3g}; {', or '.join(fits)}"
+    )
+
+
+@cache
+def _measured_rate(platform: str, precision: str) -> float:
+    """Once for all plans."""
+    device = Platform(files.load(platform)).open(0)
+    return matmul_flops(device, matmul_type(device, Precision.parse(precision)), budget_s=MEASURE_S)
+
+
+def step_flops(plan: Plan, *, most: float) -> float:
+    """What one step of a rank computes; a guess that is high, as it is of the published network, if it is below `most`,
+    as counting takes a second or two. Nothing where it is not known how many items a sample has."""
+    workload = workloads.of_plan(plan)
+    recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+    facts = derive(workload)
+    items = (facts.items_per_sample or 0.0) * recipe.step_batch_per_device
+    if facts.flops_per_item is not None and facts.flops_per_item * items <= most:
+        return facts.flops_per_item * items
+    return workload.flops_per_item(recipe) * items
+
+
+def get_ready(plan: Plan, store: Path, say: Callable[[str], None]) -> None:
+    """Makes the synthetic data where it is missing; NotReadyError with the first thing that the machine lacks."""
+    if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
+        synthetic.ensure(plan.data.name, Path(plan.data.folder), say)
     for result in checks(plan, store):
         if result.verdict == "failed":
             raise NotReadyError(str(result))
@@ -36,7 +140,6 @@ def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
     yield memory(plan)
     yield data_folder(plan)
     yield disk(plan, store)
-    yield initial_weights(plan)
 
 
 def others_sentence(share: float | None) -> str | None:
@@ -51,10 +154,10 @@ def others_sentence(share: float | None) -> str | None:
 
 def devices(plan: Plan, platform: Platform) -> CheckResult:
     wanted, there = Topology.parse(plan.topology).devices_per_node, platform.device_count
-    if platform.is_cpu and wanted > cores.MOST_RANKS_A_CORE * there:
+    if platform.is_cpu and wanted > cores.MAX_RANKS_A_CORE * there:
         return failed(
             f"topology {plan.topology} asks for {wanted} ranks on {there} usable cores, and more than "
-            f"{cores.MOST_RANKS_A_CORE} a core would only take turns; try --topology 1x{there}"
+            f"{cores.MAX_RANKS_A_CORE} a core would only take turns; try --topology 1x{there}"
         )
     if there >= (1 if platform.is_cpu else wanted):
         return ok(f"{there} devices are visible")
@@ -106,10 +209,8 @@ def compiler(plan: Plan, platform: Platform) -> CheckResult:
 
 def memory(plan: Plan) -> CheckResult:
     """What is certain beforehand: activations come on top, and only a step tells how many."""
-    from trainmark.launch import room
-
-    too_large = room.too_large(plan)
-    return failed(too_large) if too_large else ok("weights, gradients and optimizer fit the devices")
+    reason = too_large(plan)
+    return failed(reason) if reason else ok("weights, gradients and optimizer fit the devices")
 
 
 def data_folder(plan: Plan) -> CheckResult:
@@ -136,28 +237,6 @@ def disk(plan: Plan, store: Path) -> CheckResult:
             "free some, choose another with --store DIR, or --set checkpoint_every=never"
         )
     return ok(f"{store} has room for checkpoints and logs")
-
-
-def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
-    """UsageError where devices cannot compute blocks together as a recipe says."""
-    tensor = getattr(recipe, "tensor_parallel", 1)
-    if tensor > 1 and recipe.parallel == "ddp":
-        raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
-    if topology.devices_per_node % tensor:
-        raise UsageError(
-            f"tensor_parallel={tensor} does not divide the devices a node has, {topology.devices_per_node} in "
-            f"{topology}; set a divisor of them"
-        )
-
-
-def initial_weights(plan: Plan) -> CheckResult:
-    """A file that cannot be loaded, or does not fit the network, is found here and not after the data was opened."""
-    from trainmark.train import meta_model, setup
-    from trainmark.workloads import weights
-
-    if (given := setup.initial_weights(plan)) is not None:
-        weights.check_fit(meta_model.model(plan), given, str(plan.init_from), to_begin=True)
-    return ok("the model begins as the plan says")
 
 
 def checkpoint_bytes(plan: Plan) -> int:

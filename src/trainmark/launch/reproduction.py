@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainmark import datasets
-from trainmark.datasets import synthetic
+from trainmark import data as datasets
+from trainmark.data import synthetic
+from trainmark.launch import planning
 from trainmark.platforms import files
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import NO_FOLDER, Plan
-from trainmark.spec.record import Record
-from trainmark.spec.topology import Topology
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import NO_FOLDER, Plan, Topology
+from trainmark.record.record import Record
 
 
 def plan_again(
@@ -43,6 +43,7 @@ def plan_again(
             f"run {record.run_id} trained a workload from {plan.workload_source}, and reproducing it runs that file; "
             "say --trust if you know what it holds"
         )
+    planning.check_initial_weights(plan)
     return with_data_here(plan, data)
 
 

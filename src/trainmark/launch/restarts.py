@@ -7,7 +7,7 @@ import time
 from trainmark.launch.coordinator import Coordinator, Heartbeat
 from trainmark.launch.workers import WorkerProcesses
 
-NEWS_LIMIT_S = 3.0
+NEWS_TIMEOUT_S = 3.0
 """How long a launcher whose ranks only lost others waits to hear what happened there."""
 POLL_S = 0.05
 
@@ -20,12 +20,12 @@ class Restarts:
     ) -> None:
         self._workers = workers
         self._coordinator, self._heartbeat = coordinator, heartbeat
-        self._over = not workers.plan.max_restarts
+        self._stopped = not workers.plan.max_restarts
 
-    def due(self, *, ended: bool) -> bool:
+    def is_due(self, *, ended: bool) -> bool:
         """Whether to start the ranks again now; `ended` is whether all of them here have ended."""
         workers = self._workers
-        if self._over:
+        if self._stopped:
             return False
         if self._coordinator is None or self._heartbeat is None:
             return workers.failed and workers.may_restart
@@ -35,13 +35,14 @@ class Restarts:
             return False
         useful = workers.failed and workers.may_restart
         if useful and not workers.deaths and all(failed.consequence for _, failed in workers.failures):
-            self._await_news(self._heartbeat)
+            self._wait_for_news(self._heartbeat)
         # whoever comes first decides for all: ranks cannot be started again once others have ended well
-        self._over = self._coordinator.decide_fate(workers.restarts, "again" if useful else "over") == "over"
-        return not self._over
+        decision = self._coordinator.decide_restart(workers.restarts, "restart" if useful else "stop")
+        self._stopped = decision == "stop"
+        return not self._stopped
 
-    def _await_news(self, heartbeat: Heartbeat) -> None:
+    def _wait_for_news(self, heartbeat: Heartbeat) -> None:
         """Another launcher knows better whether trying again could help."""
-        deadline_s = time.monotonic() + NEWS_LIMIT_S
+        deadline_s = time.monotonic() + NEWS_TIMEOUT_S
         while heartbeat.restarts == self._workers.restarts and not heartbeat.fault and time.monotonic() < deadline_s:
             time.sleep(POLL_S)

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from trainmark.datasets.die_with_parent import end_with_parent
 from trainmark.launch.process_tree import ProcessTree, busy_s, cores
 from trainmark.platforms import files, proc, sensors
 from trainmark.platforms.reading import FIELDS, Reader
-from trainmark.spec.errors import TrainmarkError
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
+from trainmark.record.cores import end_with_parent
+from trainmark.record.errors import TrainmarkError
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
 from trainmark.train.ranks import PARENT, host_name
 
 EVERY_S = 0.5

@@ -10,37 +10,22 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainmark import datasets, workloads
-from trainmark.datasets import synthetic
-from trainmark.launch import (
-    cluster_env,
-    early_worker,
-    fill,
-    launcher,
-    lifeline_stdin,
-    planning,
-    preflight,
-    rank_environment,
-    room,
-    settlement,
-    ssh_run,
-    sweep,
-)
-from trainmark.launch.coordinator import JOIN_LIMIT_S, Coordinator
+from trainmark import workloads
+from trainmark.launch import cluster_env, fill, launcher, planning, preflight, signals, ssh_run, sweep
+from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
 from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
+from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
-from trainmark.spec import site
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError
-from trainmark.spec.labels import parse_tags
-from trainmark.spec.plan import Plan
-from trainmark.spec.record import Record
-from trainmark.spec.run_folder import read_plan
-from trainmark.spec.topology import Topology
-from trainmark.store import gather
-from trainmark.store.store import Store, default_folder
+from trainmark.record import site
+from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError, of_exit_code
+from trainmark.record.index import parse_tags
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.record import Record
+from trainmark.record.run_folder import read_plan
+from trainmark.record.store import Store, default_folder
 
 PAGE_S = 5.0
 """Of a budget, what is kept for the table and the page."""
@@ -67,13 +52,18 @@ class Result:
 
     records: tuple[Record, ...] = ()
     """Of all runs that left one, each of them in the store by now; the last may be of one that failed."""
-    exit_code: int = 0
+    error: TrainmarkError | None = None
+    """Why it ended early, or why its last result must not be used."""
     complaints: tuple[str, ...] = ()
     """What went wrong, in sentences."""
     left_out: tuple[str, ...] = ()
     """What was not run because the machine or the time has no room for it, in sentences."""
     leads: bool = True
     """False on the other launchers of a job, which have nothing to tell."""
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.exit_code if self.error else 0
 
 
 def run(
@@ -119,7 +109,7 @@ def _run_sweep(options: RunOptions, own_command: Sequence[str] | None, say: Say,
         hosts = leg.options.hosts
         result = session.run_on_hosts(hosts) if hosts else session.run_here([leg.plan], own_command)
         records += result.records
-        if result.exit_code:
+        if result.error:
             return replace(result, records=tuple(records))
     return Result(records=tuple(records))
 
@@ -150,21 +140,21 @@ class _Session:
         self._coordinator: Coordinator | None = None
         self._store = store_of(options)
         self._store.check_writable()
-        for name, value in rank_environment.QUIET.items():
+        for name, value in QUIET.items():
             os.environ.setdefault(name, value)
 
     def run_here(self, decided: list[Plan], own_command: Sequence[str] | None) -> Result:
         """On this machine, together with the other launchers of its job if there are any."""
         topology = Topology.parse(decided[0].topology)
         here = cluster_env.find(topology, os.environ, self._options.port or self._site.network.port)
-        if own_command is None and (here.kind == "slurm-batch" or here.launchers > 1):
+        if own_command is None and (here.is_batch or here.launchers > 1):
             raise UsageError(
                 f"topology {topology} is shared by several processes of this job, and a script can be only one of "
                 "them; start 'trainmark run' in the job instead, and read what it leaves with trainmark.load('last')"
             )
-        if here.kind == "slurm-batch":
-            cluster_env.start_by_srun(topology, list(own_command or ()))
-        secret = lifeline_stdin.end_with_stdin() if lifeline_stdin.is_wanted() else None
+        if here.is_batch:
+            cluster_env.start_tasks(here, topology, list(own_command or ()))
+        secret = signals.end_with_stdin() if signals.is_wanted() else None
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:
             decided = self._fitting(decided)
@@ -173,12 +163,11 @@ class _Session:
             return replace(result, left_out=tuple(self._left_out))
         if not self._options.resume:
             fill.refuse_several_launchers(decided, self._options)
-        wait_s = self._options.join_timeout_s
         self._coordinator = Coordinator(
             here,
             secret=secret,
             interface=self._site.network.interface,
-            join_limit_s=JOIN_LIMIT_S if wait_s is None else wait_s,
+            join_timeout_s=self._options.join_timeout_s,
         )
         try:
             self._get_ready_together(decided, self._coordinator)
@@ -196,13 +185,10 @@ class _Session:
             for number in range(self._done, self._options.repeat):
                 if self._options.repeat > 1:
                     self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                share_s = self._share_s(left)
-                if share_s is not None:  # it counts from when the run's worker was started
-                    share_s += early_worker.waited_s()
-                result = self._run_once(planning.with_share(plan, share_s), found, group)
+                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, group)
                 left -= 1
                 records += result.records
-                if result.exit_code:
+                if result.error:
                     return replace(result, records=tuple(records))
         return Result(records=tuple(records))
 
@@ -226,12 +212,9 @@ class _Session:
             folder = self._store.folder
             record, code = ssh_run.run_on_hosts(hosts, argv, topology, known, folder, quiet=options.quiet)
             if record:
-                if not self._store.path(record.run_id).exists():  # the first host may share this store
-                    record = gather.with_series(record, self._store.runs / record.run_id)
-                    self._store.add(record)
-                records.append(record)
+                records.append(ssh_run.keep_record(record, self._store))
             if code:
-                return Result(records=tuple(records), exit_code=code)
+                return Result(records=tuple(records), error=of_exit_code(code, ""))
         return Result(records=tuple(records))
 
     def _group(self) -> str | None:
@@ -247,9 +230,7 @@ class _Session:
     def get_ready(self, decided: Iterable[Plan]) -> None:
         """Makes the synthetic data where it is missing, and looks the machine over before the first run starts."""
         for plan in decided:
-            if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
-                synthetic.ensure(plan.data.name, Path(plan.data.folder), self._talk)
-            preflight.machine(plan, self._store.folder)
+            preflight.get_ready(plan, self._store.folder, self._talk)
         if self._quiet or self._say is _silence:
             return
         time.sleep(max(0.0, SHORTEST_LOOK_S - (time.monotonic() - self._began_s)))
@@ -263,7 +244,7 @@ class _Session:
         try:
             self.get_ready(decided)
         except TrainmarkError as error:
-            settlement.refuse(coordinator, error)
+            coordinator.refuse_run(error)
             raise
 
     def _share_s(self, runs_left: int) -> float | None:
@@ -278,7 +259,7 @@ class _Session:
         share_s = self._share_s(len(decided) * self._options.repeat)
         if share_s is None:
             return decided
-        lacks = [(plan, room.lacking(plan, share_s)) for plan in decided]
+        lacks = [(plan, preflight.lacking(plan, share_s)) for plan in decided]
         self._left_out = [sentence for _, sentence in lacks if sentence]
         if fitting := [plan for plan, sentence in lacks if not sentence]:
             for sentence in self._left_out:
@@ -310,18 +291,19 @@ class _Session:
                 fill=found.facts() if found else None,
             )
         if outcome.record is None:
-            return Result(exit_code=outcome.exit_code, complaints=(outcome.sentence,) if outcome.sentence else ())
+            return Result(error=outcome.error, complaints=(outcome.sentence,) if outcome.sentence else ())
         complaints: tuple[str, ...] = ()
-        code = outcome.exit_code
-        if code:
-            complaints = (outcome.sentence, f"what was measured is kept in {outcome.folder}")
+        error = outcome.error
+        if error:
+            complaints = (str(error), f"what was measured is kept in {outcome.folder}")
         elif self._options.strict and (complaints := not_strictly_valid(outcome.record)):
-            code = 5
+            error = InvalidResultError("; ".join(complaints))
+        result = Result(records=(outcome.record,), error=error, complaints=complaints)
         if coordinator:
-            coordinator.finish(code)
-        if lifeline_stdin.is_wanted():
+            coordinator.finish(result.exit_code)
+        if signals.is_wanted():
             self._say(f"{ssh_run.FOLDER}{outcome.folder}")
-        return Result(records=(outcome.record,), exit_code=code, complaints=complaints)
+        return result
 
     def _talk(self, sentence: str) -> None:
         if not self._quiet:

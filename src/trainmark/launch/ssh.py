@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, AnyStr
 
-from trainmark.datasets.unpack import ArchiveLimits, Destination, members
-from trainmark.launch import lifeline_stdin
+from trainmark.launch import signals
 from trainmark.launch.cluster_env import PORT
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.site import Remote, Site
-from trainmark.spec.topology import Topology
-from trainmark.spec.whole_files import whole_folder
+from trainmark.record.archives import ArchiveLimits, Destination, tar_members
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import Topology
+from trainmark.record.site import Remote, Site
+from trainmark.record.whole_files import whole_folder
 
 ARRIVED = "trainmark arrived"
 """The first line of every remote side: ssh has let us in and the folder is there."""
@@ -112,7 +112,7 @@ def remote_command(argv: Sequence[str], node: int, topology: Topology, leader_ad
         "PET_NPROC_PER_NODE": topology.devices_per_node,
         "PET_MASTER_ADDR": leader_address,
         "PET_MASTER_PORT": site.network.port or PORT,
-        lifeline_stdin.VARIABLE: 1,
+        signals.VARIABLE: 1,
     }
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
     spoken = shlex.join(["-m", "trainmark", *_argv_over_there(argv), "--json"])
@@ -178,7 +178,7 @@ def fetch(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -
             _output_of(ssh_command(target, remote, command)) as source,
             Destination(unfinished) as destination,
         ):
-            for member in members(source, f"the copy from host {target.host}", FETCH_LIMITS):
+            for member in tar_members(source, f"the copy from host {target.host}", FETCH_LIMITS):
                 name = PurePosixPath(member.name)
                 if name.parts[0] != run_id or len(name.parts) < 2:
                     raise NotReadyError(f"{member} is not of this run")

@@ -22,10 +22,12 @@ from typing import IO, Any
 from trainmark.launch import secret, ssh
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.ssh import Host
-from trainmark.spec.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
-from trainmark.spec.record import Record
-from trainmark.spec.site import Remote, Site
-from trainmark.spec.topology import Topology
+from trainmark.record import gather
+from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError, of_exit_code
+from trainmark.record.plan import Topology
+from trainmark.record.record import Record
+from trainmark.record.site import Remote, Site
+from trainmark.record.store import Store
 
 FOLDER = "trainmark: run folder "
 """Begins the line on stderr by which the first host says where its run folder is."""
@@ -55,6 +57,23 @@ class Answer:
     """The first host's run folder, if it told one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RemoteCommand:
+    """`trainmark WORDS`, to be started on each node of a run."""
+
+    argv: Sequence[str]
+    topology: Topology
+    leader_address: str
+    secret: str
+    site: Site
+
+    def start(self, target: Host, node: int = 0, *, show: bool = False) -> RemoteNode:
+        line = ssh.remote_command(self.argv, node, self.topology, self.leader_address, self.site)
+        side = RemoteNode(target.host, ssh.ssh_command(target, self.site.remote, line), leads=node == 0, show=show)
+        side.tell(self.secret)
+        return side
+
+
 def run_on_hosts(
     hosts: str, argv: Sequence[str], topology: Topology, site: Site, store: Path, *, quiet: bool
 ) -> tuple[Record | None, int]:
@@ -77,6 +96,14 @@ def record_of(document: Mapping[str, Any], host: str) -> Record:
         raise WorkloadError(f"host {host} sent a record that cannot be read: {error}") from error
 
 
+def keep_record(record: Record, store: Store) -> Record:
+    """Adds it to the store, unless the host shares that."""
+    if not store.path(record.run_id).exists():
+        record = gather.with_series(record, store.runs / record.run_id)
+        store.add(record)
+    return record
+
+
 def ask_hosts(
     hosts: str, argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
 ) -> tuple[dict[str, Any] | None, int]:
@@ -86,18 +113,13 @@ def ask_hosts(
 
 
 def _ask(targets: Sequence[Host], argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool) -> Answer:
-    leader_address = ssh.look_up(targets, site.remote)
-    run_secret = secret.make()
-    commands = [
-        ssh.ssh_command(target, site.remote, ssh.remote_command(argv, node, topology, leader_address, site))
-        for node, target in enumerate(targets)
-    ]
+    address = ssh.look_up(targets, site.remote)
+    command = RemoteCommand(argv=argv, topology=topology, leader_address=address, secret=secret.make(), site=site)
     with catching_signals() as signals, contextlib.ExitStack() as started:
         sides: list[RemoteNode] = []
-        for node, (target, command) in enumerate(zip(targets, commands, strict=True)):
-            sides.append(RemoteNode(target.host, command, leads=node == 0, show=node == 0 and not quiet))
+        for node, target in enumerate(targets):
+            sides.append(command.start(target, node, show=node == 0 and not quiet))
             started.callback(sides[-1].kill)
-            sides[-1].tell(run_secret)
         failed = _attend(sides, signals)
     leader = sides[0]
     code = leader.process.returncode
@@ -257,9 +279,7 @@ def error_of(side: RemoteNode, remote: Remote) -> TrainmarkError:
         return WorkloadError(f"host {side.host} was lost: its process was killed or the connection broke{because}")
     if code <= 0:
         return WorkloadError(f"host {side.host} ended without a record{because}")
-    error = TrainmarkError(f"host {side.host} ended with exit code {code}{because}")
-    error.exit_code = code
-    return error
+    return of_exit_code(code, f"host {side.host} ended with exit code {code}{because}")
 
 
 def fetch_or_say_why(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import trainmark
 from trainmark.launch import fill, planning
+from trainmark.launch.launcher import revision
 from trainmark.launch.options import RunOptions
-from trainmark.spec.errors import UsageError
-from trainmark.spec.plan import Plan
-from trainmark.spec.revision import revision
-from trainmark.spec.topology import Topology
-from trainmark.store.store import Store, StoreRow
+from trainmark.record.errors import UsageError
+from trainmark.record.index import StoreRow
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.store import Store
 from trainmark.train.ranks import host_name
 
 _ASKED = 6

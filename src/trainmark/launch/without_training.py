@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from trainmark.launch import cluster_env, signals
 from trainmark.launch.coordinator import Coordinator
 from trainmark.launch.launcher import Outcome, execute, new_folder
-from trainmark.launch.settlement import settle
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerTask
-from trainmark.spec import endings
-from trainmark.spec.links import AllReduce, PairLink
-from trainmark.spec.plan import Plan
-from trainmark.spec.run_folder import RunFolder
+from trainmark.record import endings, site
+from trainmark.record.errors import SignalError
+from trainmark.record.links import AllReduce, PairLink
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,49 +35,70 @@ class Probed:
     """What went wrong, in words."""
 
 
+@contextmanager
+def join_launchers(
+    topology: Topology, own_command: Sequence[str], *, port: int | None = None, wait_s: float | None = None
+) -> Iterator[Coordinator | None]:
+    """Joins the other launchers of this machine's job; None where there are none.
+
+    In the batch script of a Slurm job it starts `own_command` on every node instead, and does not return.
+    """
+    network = site.load().network
+    here = cluster_env.find(topology, os.environ, port or network.port)
+    if here.is_batch:
+        cluster_env.start_tasks(here, topology, list(own_command))
+    secret = signals.end_with_stdin() if signals.is_wanted() else None
+    if here.launchers == 1:
+        yield None
+        return
+    together = Coordinator(here, secret=secret, interface=network.interface, join_timeout_s=wait_s)
+    try:
+        yield together
+    finally:
+        together.leave()
+
+
 def probe_links(
-    plan: Plan,
-    store: Path,
-    *,
-    pair_rounds: int | None = None,
-    coordinator: Coordinator | None = None,
-    interface: str | None = None,
+    plan: Plan, store: Path, *, pair_rounds: int | None = None, together: Coordinator | None = None
 ) -> Probed:
     """Starts the ranks of a plan only to measure the links: among all of them, or so many rounds of pairs of nodes."""
-    settled = settle(plan, store, coordinator, partial(new_folder, plan, store / "probes"))
-    with catching_signals() as signals:
-        task: WorkerTask = "probe" if pair_rounds is None else "pairs"
-        outcome = execute(
-            plan, settled, lambda ranks: None, coordinator, interface, signals, task=task, pair_rounds=pair_rounds
-        )
+    task: WorkerTask = "probe" if pair_rounds is None else "pairs"
+    outcome = _start_ranks(plan, store / "probes", task, together, lambda folder: None, pair_rounds)
     probed = Probed(exit_code=outcome.exit_code, sentence=outcome.sentence)
-    if coordinator and not coordinator.env.leads:
+    if together and not together.env.leads:
         return probed
-    folder = RunFolder(settled.folder, only_ranks=[0])
+    folder = RunFolder(outcome.folder, only_ranks=[0])
     folder.update()
     first = folder.ranks[0]
     return replace(probed, results=first.link, pairs=tuple(first.pairs), hosts=first.pair_hosts)
 
 
 def verify_steps(
-    plan: Plan,
-    store: Path,
-    *,
-    watch: Callable[[Path], None],
-    coordinator: Coordinator | None = None,
-    interface: str | None = None,
+    plan: Plan, store: Path, *, watch: Callable[[Path], None], together: Coordinator | None = None
 ) -> Outcome:
     """Starts the ranks of a plan to compute its first steps again and again; what they found lies in the folder.
 
-    `watch` is told which folder whenever something new is in it.
+    `watch` is called with the folder whenever something new is in it.
     """
-    settled = settle(plan, store, coordinator, partial(new_folder, plan, store / "verify"))
+    return _start_ranks(plan, store / "verify", "verify", together, watch)
+
+
+def _start_ranks(
+    plan: Plan,
+    place: Path,
+    task: WorkerTask,
+    together: Coordinator | None,
+    watch: Callable[[Path], None],
+    pair_rounds: int | None = None,
+) -> Outcome:
+    make_folder = partial(new_folder, plan, place)
+    folder = together.begin_run(plan, place.parent, make_folder) if together else make_folder("")
+    interface = site.load().network.interface
     with catching_signals() as signals:
         outcome = execute(
-            plan, settled, lambda ranks: watch(settled.folder), coordinator, interface, signals, task="verify"
+            plan, folder, lambda ranks: watch(folder), together, interface, signals, task=task, pair_rounds=pair_rounds
         )
-        if signals and not outcome.exit_code:
-            return replace(
-                outcome, exit_code=128 + signals[0], sentence=endings.ended_by(signal.Signals(signals[0]).name)
-            )
+        if signals and not outcome.error:
+            error = SignalError(endings.ended_by(signal.Signals(signals[0]).name), signals[0])
+            return replace(outcome, error=error)
         return outcome

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import psutil
 
-from trainmark.launch import early_worker, rank_environment
+from trainmark.launch import network, secret
 from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.launch.coordinator import Coordinator, plan_file
 from trainmark.platforms import files
-from trainmark.spec import endings
-from trainmark.spec.events import Failed
-from trainmark.spec.plan import Plan
-from trainmark.spec.rank_log import RECENT_STEPS, RankLog
-from trainmark.spec.run_folder import RunFolder
-from trainmark.train.ranks import CONNECTION, PARENT
+from trainmark.record import cores, endings
+from trainmark.record.events import Failed
+from trainmark.record.plan import Plan
+from trainmark.record.rank_log import RECENT_STEPS, RankLog
+from trainmark.record.run_folder import RunFolder
+from trainmark.train.ranks import LAUNCHED, PARENT, RENDEZVOUS, RESTART
 
 INIT_LIMIT_S = 600.0
 """Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
-LEAST_INIT_LIMIT_S = 30.0
+MIN_INIT_LIMIT_S = 30.0
 """The same where the user allows less silence: torch alone takes seconds to load."""
 TRAIN_LIMIT_S = 60.0
 TRAIN_LIMIT_MEDIANS = 20
@@ -39,6 +40,13 @@ STACKS_WAIT_S = 1.0
 SAMPLER_LIMIT_S = 2.0
 """What the sampler gets to write its last line."""
 
+
+OTHERS_VARIABLES = re.compile(
+    rf"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|{secret.VARIABLE}"
+)
+"""What another launcher told this process is not meant for the workers we start, nor is the launchers' secret."""
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""torch warns of every host without a reverse name."""
 
 WorkerTask = Literal["train", "trial", "probe", "pairs", "verify"]
 """What a worker is started for, as `train/worker.py` knows it."""
@@ -53,24 +61,12 @@ class Death:
     rank: int
     code: int
     """Its exit code, or minus the signal that killed it."""
+    at_ns: int = field(default=0, compare=False)
+    """When it was noticed, on the clock by which ranks say when they failed."""
 
     @property
     def how(self) -> str:
         return f"was killed by {_signal_name(-self.code)}" if self.code < 0 else f"exited with {self.code}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """What ranks are started with, for the first time and after a fault."""
-
-    plan_file: Path
-    launched_ns: int
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Which network the collectives are to use, unless the user has said so."""
-    connect: Callable[[], socket.socket] | None = None
-    """Opens a rank's connection to where it meets the others; a rank alone needs none."""
-    prefix: str = ""
-    """What the keys of the ranks begin with there."""
 
 
 class WorkerProcesses:
@@ -84,8 +80,15 @@ class WorkerProcesses:
         *,
         task: WorkerTask = "train",
         pair_rounds: int | None = None,
+        interface: str | None = None,
+        coordinator: Coordinator | None = None,
     ) -> None:
+        """`interface` is the network that the site names for collectives; ranks of several launchers meet at the
+        coordinator, others at a file in the folder."""
         self.plan = plan
+        self._network = network.collective_variables(env, interface) if env.world > 1 else {}
+        self._coordinator = coordinator
+        self._launched_ns = 0
         self._task = task
         self._words = [] if pair_rounds is None else ["--rounds", str(pair_rounds)]
         self.env = env
@@ -105,11 +108,11 @@ class WorkerProcesses:
         self._end_noticed = threading.Event()
         self._sampler: subprocess.Popen[bytes] | None = None
 
-    def start(self, launch: Launch) -> None:
-        self._launch = launch
+    def start(self) -> None:
+        self._launched_ns = time.perf_counter_ns()
         self._start_ranks()
         if self.env.first_local_rank == 0 and self._task in SAMPLED:
-            self._start_sampler(self._launch.launched_ns)
+            self._start_sampler()
 
     def restart(self) -> None:
         """Ends what is left of all ranks and starts them again; they go on from their newest checkpoint."""
@@ -141,7 +144,7 @@ class WorkerProcesses:
         """How long nothing may be heard before this is a hang."""
         asked_s = self.plan.hang_timeout_s
         if any(not self._spoke(log) or log.phase in ("startup", "init", "sample") for log in self.ranks):
-            return INIT_LIMIT_S if asked_s is None else max(asked_s, LEAST_INIT_LIMIT_S)
+            return INIT_LIMIT_S if asked_s is None else max(asked_s, MIN_INIT_LIMIT_S)
         if asked_s is not None:
             return asked_s
         recent = [step for log in self.ranks for step in log.compute_ns[-100:]]
@@ -195,6 +198,8 @@ class WorkerProcesses:
         """Leaves no process behind."""
         self._end_sampler()
         self._end_ranks()
+        for file in self.folder.glob("rendezvous[0-9]*"):
+            file.unlink(missing_ok=True)
         self.read()
 
     def last_lines(self, rank: int, count: int = 20) -> str:
@@ -213,17 +218,17 @@ class WorkerProcesses:
         """Whether the rank's last words are those of the process that was started last."""
         return log.pid is not None and log.restart == self.restarts
 
-    def _start_sampler(self, launched_ns: int) -> None:
+    def _start_sampler(self) -> None:
         """One a machine; where it cannot be started the run goes on, and its record says that nothing was sampled."""
         # launchers that are ranks have siblings here, which are no strangers: what started them all is above all
         above = self.env.is_rank and self.env.local_ranks > 1
         words = [str(self.folder / f"telemetry{self.env.launcher}.jsonl"), self.plan.platform]
-        words += [str(self.env.local_ranks), f"--first-rank={self.env.first_rank}", f"--launched-ns={launched_ns}"]
-        words += [f"--tree={os.getppid() if above else os.getpid()}"]
+        words += [str(self.env.local_ranks), f"--first-rank={self.env.first_rank}"]
+        words += [f"--launched-ns={self._launched_ns}", f"--tree={os.getppid() if above else os.getpid()}"]
         try:
             self._sampler = subprocess.Popen(
                 [sys.executable, "-m", "trainmark.launch.sampler", *words],
-                env={**rank_environment.meant_for_children(), PARENT: str(os.getpid())},
+                env={**inherited_variables(), PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -245,26 +250,17 @@ class WorkerProcesses:
 
     def _start_ranks(self) -> None:
         self._processes, self._ended, self._ended_when_read = {}, [], []
-        words = [str(self.folder), str(self._launch.plan_file), self._task, *self._words]
+        words = [str(self.folder), str(self.folder / plan_file(self.env)), self._task, *self._words]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
-            with self.log.open("ab") as log, ExitStack() as handed_over:
-                environment = self._environment(local)
-                connections: list[int] = []
-                if self._launch.connect:
-                    connections.append(handed_over.enter_context(self._launch.connect()).fileno())
-                    environment[CONNECTION] = f"{connections[0]}:{self._launch.prefix}{self.restarts}/"
-                if early := early_worker.taken(environment, words):
-                    self._launch = replace(self._launch, launched_ns=early.launched_ns)
-                    self._processes[rank] = early.process
-                    continue
+            with self.log.open("ab") as log, self._rendezvous() as (place, open_files):
                 self._processes[rank] = subprocess.Popen(
                     [sys.executable, "-m", "trainmark.train.worker", *words],
-                    env=environment,
+                    env={**self._environment(local), **place},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    pass_fds=connections,
+                    pass_fds=open_files,
                     # a terminal's Ctrl-C reaches the launcher only, which passes it on when it is time
                     start_new_session=True,
                 )
@@ -273,8 +269,22 @@ class WorkerProcesses:
             watch = threading.Thread(target=self._note_end, args=(rank, process, self._ended), daemon=True)
             watch.start()
 
+    @contextmanager
+    def _rendezvous(self) -> Iterator[tuple[dict[str, str], list[int]]]:
+        """The variable that tells a rank where it finds the others, and the open files that it inherits for it."""
+        if self.env.world == 1:
+            yield {}, []
+        elif self._coordinator is None:
+            file = self.folder / f"rendezvous{self.restarts}"
+            file.touch(mode=0o600)
+            yield {RENDEZVOUS: f"file:{file}"}, []
+        else:
+            with self._coordinator.connect() as connection:
+                number, prefix = connection.fileno(), f"{self._coordinator.rank_prefix}{self.restarts}/"
+                yield {RENDEZVOUS: f"connection:{number}:{prefix}"}, [number]
+
     def _note_end(self, rank: int, process: subprocess.Popen[bytes], ended: list[Death]) -> None:
-        ended.append(Death(rank=rank, code=process.wait()))
+        ended.append(Death(rank=rank, code=process.wait(), at_ns=time.perf_counter_ns()))
         self._end_noticed.set()
 
     def _end_ranks(self) -> None:
@@ -291,15 +301,31 @@ class WorkerProcesses:
             process.wait()
 
     def _environment(self, local: int) -> dict[str, str]:
-        file = files.load(self.plan.platform)
-        settings: dict[str, str] = {}
-        if self.plan.recipe["host_settings"] == "tuned":
-            settings |= file.host_settings
-        if self._task == "verify":
-            settings |= file.deterministic_settings
-        if self.env.world > 1:
-            settings |= self._launch.variables
-        return rank_environment.of_rank(self.env, local, self._launch.launched_ns, settings, restarts=self.restarts)
+        """The variables of a rank: where it stands, and settings for its libraries unless the user has set them."""
+        file, env = files.load(self.plan.platform), self.env
+        variables = {
+            **QUIET,
+            **(file.host_settings if self.plan.recipe["host_settings"] == "tuned" else {}),
+            **(file.deterministic_settings if self._task == "verify" else {}),
+            **self._network,
+            **inherited_variables(),
+            "RANK": str(env.first_rank + local),
+            "WORLD_SIZE": str(env.world),
+            "LOCAL_RANK": str(env.first_local_rank + local),
+            "LOCAL_WORLD_SIZE": str(env.local_ranks),
+            RESTART: str(self.restarts),
+            LAUNCHED: str(self._launched_ns),
+            PARENT: str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if env.local_ranks > 1:
+            variables["OMP_NUM_THREADS"] = str(cores.threads(env.local_ranks))
+        return variables
+
+
+def inherited_variables() -> dict[str, str]:
+    """What this process was told itself, without what was meant for it alone."""
+    return {name: value for name, value in os.environ.items() if not OTHERS_VARIABLES.fullmatch(name)}
 
 
 def _signal_name(number: int) -> str:

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from trainmark.platforms.sensor_table import Sensors
-from trainmark.spec import tables
-from trainmark.spec.errors import UsageError, nearest
-from trainmark.spec.precision import FAMILIES, PRECISIONS
+from trainmark.record import tables
+from trainmark.record.errors import UsageError, nearest
+from trainmark.record.precision import FAMILIES, PRECISIONS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -11,7 +11,7 @@ from trainmark.platforms.reading import Reader, Reading, missing
 SYSTEM = Path("/sys")
 HEAT = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 """Drivers of the kernel that know how warm the processor is."""
-_MOST_CORES_ASKED = 4
+_MAX_CORES_ASKED = 4
 
 
 class Counter:
@@ -50,7 +50,7 @@ class HostReader(Reader):
         ]
         cores = sorted(cpus.glob("cpu[0-9]*"), key=lambda path: int(path.name[3:]))
         clocks = [file for core in cores if (file := core / "cpufreq" / "scaling_cur_freq").exists()]
-        self._clocks = clocks[:: max(1, -(-len(clocks) // _MOST_CORES_ASKED))]
+        self._clocks = clocks[:: max(1, -(-len(clocks) // _MAX_CORES_ASKED))]
         first = {_text(core / "topology" / "physical_package_id"): core for core in reversed(cores)}
         throttles = [core / "thermal_throttle" / "package_throttle_count" for core in first.values()]
         self._throttles = [file for file in throttles if file.exists()]

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from trainmark.platforms.platform import Device
 from trainmark.platforms.scaled_products import multiplied
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 
 BUDGET_S = 0.4
 SIDE = 1024
 """Large enough for a CPU to reach its best, and still some 30 ms on a core."""
-LEAST_REPEATS, MOST_REPEATS = 4, 1000
+MIN_REPEATS, MAX_REPEATS = 4, 1000
 
 Work = Callable[[], object]
 Now = Callable[[], float]
@@ -52,13 +52,13 @@ def repeat(
     *,
     budget_s: float,
     times: int = 1,
-    least: int = LEAST_REPEATS,
+    least: int = MIN_REPEATS,
     now_s: Now = time.perf_counter,
 ) -> list[float]:
     """Seconds of each repeat of a work done `times` over, until the budget is spent."""
     taken: list[float] = []
     ends = now_s() + budget_s
-    while len(taken) < least or (now_s() < ends and len(taken) < MOST_REPEATS):
+    while len(taken) < least or (now_s() < ends and len(taken) < MAX_REPEATS):
         taken.append(seconds(device, work, times, now_s))
     return taken
 

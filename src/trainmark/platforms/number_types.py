@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.platforms import scaled_products
-from trainmark.spec.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW, Precision
+from trainmark.record.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW, Precision
 
 if TYPE_CHECKING:
     from trainmark.platforms.platform import Device

@@ -9,6 +9,8 @@ import re
 import resource
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -20,13 +22,75 @@ import torch
 from trainmark.platforms import device_errors, scaled_products
 from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
-from trainmark.platforms.timestamps import EventMarks, HostMarks, Marks
-from trainmark.spec import cores
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.precision import Precision
+from trainmark.record import cores
+from trainmark.record.errors import NotReadyError
+from trainmark.record.precision import Precision
+
+
+class Marks(Protocol):
+    """How one kind of device takes and compares marks. A mark is reached when all work launched before it is done."""
+
+    def mark(self) -> Any: ...
+
+    def reached(self, mark: Any) -> bool: ...
+
+    def wait_for(self, mark: Any) -> None: ...
+
+    def between_ns(self, earlier: Any, later: Any) -> int:
+        """Both marks must have been reached."""
+
+
+class HostMarks:
+    """For devices whose work is done when the call returns: a mark is a reading of the monotonic clock."""
+
+    mark = staticmethod(time.perf_counter_ns)
+
+    def reached(self, mark: int) -> bool:
+        return True
+
+    def wait_for(self, mark: int) -> None:
+        pass
+
+    def between_ns(self, earlier: int, later: int) -> int:
+        return later - earlier
+
+
+class DeviceEvent(Protocol):
+    """The part of torch.Event that is used here; a device of ours that torch does not know brings its own."""
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, later: Any, /) -> float:
+        """In milliseconds."""
+
+
+class EventMarks:
+    """For devices with a queue: a mark is an event in that queue, so that taking it costs the device nothing."""
+
+    def __init__(self, new_event: Callable[[], DeviceEvent]) -> None:
+        self._new_event = new_event
+
+    def mark(self) -> DeviceEvent:
+        event = self._new_event()
+        event.record()
+        return event
+
+    def reached(self, mark: DeviceEvent) -> bool:
+        return bool(mark.query())
+
+    def wait_for(self, mark: DeviceEvent) -> None:
+        mark.synchronize()
+
+    def between_ns(self, earlier: DeviceEvent, later: DeviceEvent) -> int:
+        return 0 if earlier is later else round(earlier.elapsed_time(later) * 1e6)
+
 
 DRIVER_ANSWERS_S = 10.0
-LEAST_TORCH = "2.6"
+MIN_TORCH = "2.6"
 """The first with torch.accelerator."""
 
 
@@ -232,7 +296,7 @@ class Device:
 
 def _refuse_old_torch(file: PlatformFile) -> None:
     """All device work goes through torch.accelerator; some backends are younger still."""
-    least = file.least_torch or LEAST_TORCH
+    least = file.least_torch or MIN_TORCH
     if not hasattr(torch, "accelerator") or _release(torch.__version__) < _release(least):
         raise NotReadyError(
             f"platform {file.name} needs torch {least} or newer, this is torch {torch.__version__}; "

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainmark.spec.errors import UsageError
-from trainmark.spec.precision import E4M3, E5M2
+from trainmark.record.errors import UsageError
+from trainmark.record.precision import E4M3, E5M2
 
 MULTIPLE = 16
 """What every side of a product must be a multiple of: units for eight bits take so many numbers at once. Rows that are

@@ -12,10 +12,10 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from trainmark.spec.errors import nearest
+from trainmark.record.errors import nearest
 
 TIMEOUT_S = 5.0
-MOST_TIMEOUT_S = 30.0
+MAX_TIMEOUT_S = 30.0
 POWERCAP = "/sys/class/powercap"
 
 Source = str | int
@@ -144,7 +144,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
         Meta(min_length=1, description='a list of words, such as ["tool", "--query"]'),
     ]
     fields: Fields
-    timeout_s: Annotated[float, Meta(gt=0, le=MOST_TIMEOUT_S, description=f"a number up to {MOST_TIMEOUT_S:g}")] = (
+    timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S, description=f"a number up to {MAX_TIMEOUT_S:g}")] = (
         TIMEOUT_S
     )
     units: Mapping[str, str] = {}

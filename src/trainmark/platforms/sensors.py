@@ -31,7 +31,7 @@ from trainmark.platforms.sensor_table import (
 STRIKES = 3
 """A program that failed so many times in a row is not run again."""
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """No tool says so much of its devices: beyond this it has lost its way."""
 
 NOT_DECLARED = "no program of the platform file gives it"
@@ -233,6 +233,6 @@ def _listen(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[list[b
                 if not piece:
                     selector.unregister(key.fd)
                 written[key.data] += piece
-            if max(map(len, written)) > MOST_BYTES:
-                return written, f"wrote more than {MOST_BYTES >> 20} MiB"
+            if max(map(len, written)) > MAX_BYTES:
+                return written, f"wrote more than {MAX_BYTES >> 20} MiB"
     return written, ""

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from trainmark.spec import tables
-from trainmark.spec.errors import UsageError
+from trainmark.record import tables
+from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:  # the sampler, which only wants readings, must not have to load torch
-    from trainmark.platforms.platform import OwnDevices
     from trainmark.platforms.reading import Reading
 
 if sys.version_info >= (3, 11):
@@ -177,12 +176,6 @@ def energy_j(power: float | tuple[float, ...], until_s: float) -> float:
     rounds, rest_s = divmod(until_s, len(power_w))
     whole_s = int(rest_s)
     return rounds * sum(power_w) + sum(power_w[:whole_s]) + (rest_s - whole_s) * power_w[whole_s]
-
-
-def devices() -> OwnDevices:
-    from trainmark.platforms.standin_device import StandInDevices
-
-    return StandInDevices(scripts())
 
 
 def _now(values: float | tuple[float, ...] | None, now_s: float) -> float | None:

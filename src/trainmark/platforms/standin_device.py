@@ -23,10 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainmark.platforms.cpu_emulation import RoundedFactors, WideArithmetic
-from trainmark.platforms.platform import Device, Platform
-from trainmark.platforms.standin import Flip, Script
-from trainmark.platforms.timestamps import EventMarks
-from trainmark.spec.precision import Precision
+from trainmark.platforms.platform import Device, EventMarks, Platform
+from trainmark.platforms.standin import Flip, Script, scripts
+from trainmark.record.precision import Precision
 
 NAME = "Stand-in (not a device)"
 _IDLE_S = 1.0
@@ -40,6 +39,11 @@ class StandInDevices:
 
     def open(self, platform: Platform, index: int) -> Device:
         return StandInDevice(platform, index, self._scripts[index])
+
+
+def devices() -> StandInDevices:
+    """What the platform file opens."""
+    return StandInDevices(scripts())
 
 
 class StandInDevice(Device):

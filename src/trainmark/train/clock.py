@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from trainmark.platforms.timestamps import HostMarks, Marks
+from trainmark.platforms.platform import HostMarks, Marks
 
-MOST_STEPS_IN_FLIGHT = 4
+MAX_STEPS_IN_FLIGHT = 4
 """How far the host may run ahead of the device: enough to hide the host, little enough to bound memory."""
 
 Batch = TypeVar("Batch")
@@ -138,8 +138,8 @@ class Clock:
         self._queue.append((self._wait_from, self._ready, end, self._exchanges, items))
         self._wait_from, self._exchanges = end, ()
         self.steps += 1
-        if self._runs_ahead and len(self._queue) > MOST_STEPS_IN_FLIGHT:
-            self._marks.wait_for(self._queue[-MOST_STEPS_IN_FLIGHT - 1][2])
+        if self._runs_ahead and len(self._queue) > MAX_STEPS_IN_FLIGHT:
+            self._marks.wait_for(self._queue[-MAX_STEPS_IN_FLIGHT - 1][2])
 
     def own_work_done(self) -> None:
         """Called after work of the harness's own between two steps, so that it is not charged to the next data wait."""

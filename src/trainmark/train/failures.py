@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trainmark.platforms import device_errors
-from trainmark.spec.errors import NO_PROCESSES, NotReadyError, TrainmarkError, WorkloadError, lacks_processes
-from trainmark.spec.events import Failed
+from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, WorkloadError, lacks_processes
+from trainmark.record.events import Failed
 
 if TYPE_CHECKING:
     from trainmark.platforms.platform import Device

@@ -12,17 +12,17 @@ import torch
 from torch import distributed
 
 from trainmark.platforms.platform import Device
-from trainmark.spec.links import COLLECTIVES, AllReduce, Collective, LinkLevel, fitted
+from trainmark.record.links import COLLECTIVES, AllReduce, Collective, LinkLevel, fitted
 from trainmark.train.collectives import Collectives
 from trainmark.train.link_probe import exchange_s
 
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 SIZE_S = 0.025
 """For one size, if that is enough for the fewest repeats."""
-MOST_S = 0.4
+MAX_S = 0.4
 """For all sizes of a collective, as far as that can be told before; two are measured whatever they take."""
-LEAST_REPEATS = 3
-MOST_REPEATS = 15
+MIN_REPEATS = 3
+MAX_REPEATS = 15
 # newer torch has other names for them, and warns of the old ones
 _gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
 _scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
@@ -108,8 +108,8 @@ def _times(collective: Collective, group: _Group, device: Device, collectives: C
     times: list[tuple[int, float]] = []
     began_s, spent_s = time.perf_counter(), 0.0
     for size_bytes in SIZES_BYTES:
-        next_s = times[-1][1] * size_bytes / times[-1][0] * (1 + LEAST_REPEATS) if times else 0.0
-        if len(times) > 1 and spent_s + next_s > MOST_S:
+        next_s = times[-1][1] * size_bytes / times[-1][0] * (1 + MIN_REPEATS) if times else 0.0
+        if len(times) > 1 and spent_s + next_s > MAX_S:
             break
         # a whole number of float32 for each rank
         size = max(1, size_bytes // 4 // group.ranks) * group.ranks
@@ -123,7 +123,7 @@ def _times(collective: Collective, group: _Group, device: Device, collectives: C
         warm_s, failed = collectives.largest(warm_s, failed)
         if failed:
             return []
-        repeats = min(max(int(SIZE_S / max(warm_s, 1e-9)), LEAST_REPEATS), MOST_REPEATS)
+        repeats = min(max(int(SIZE_S / max(warm_s, 1e-9)), MIN_REPEATS), MAX_REPEATS)
         own = [exchange_s(call, device, collectives) for _ in range(repeats)]
         *taken, spent_s = collectives.largest(*own, time.perf_counter() - began_s)
         times.append((4 * size, median(taken)))

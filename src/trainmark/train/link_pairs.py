@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from torch import distributed
 
 from trainmark.platforms.platform import Device
-from trainmark.spec import endings, events
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.links import AllReduce, PairLink, best_pairs, cables
-from trainmark.spec.plan import Plan
-from trainmark.spec.topology import Topology
-from trainmark.spec.tournament import Pairs, disjoint, rounds
+from trainmark.record import endings, events
+from trainmark.record.event_files import EventWriter
+from trainmark.record.links import AllReduce, PairLink, best_pairs, cables
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.tournament import Pairs, disjoint, rounds
 from trainmark.train import link_probe, setup
 from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.ranks import Ranks, host_name

@@ -15,9 +15,9 @@ import torch
 from torch import distributed
 
 from trainmark.platforms.platform import Device
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.links import AllReduce, size
-from trainmark.spec.precision import PRECISIONS
+from trainmark.record.errors import NotReadyError
+from trainmark.record.links import AllReduce, size
+from trainmark.record.precision import PRECISIONS
 from trainmark.train.collectives import Collectives
 
 SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
@@ -25,8 +25,8 @@ SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
 BUDGET_S = 2.0
 COPIED = 1024
 """Numbers of which it is checked that they arrive as they are."""
-LEAST_REPEATS = 3
-MOST_REPEATS = 50
+MIN_REPEATS = 3
+MAX_REPEATS = 50
 
 
 def probe(
@@ -61,7 +61,7 @@ def measure(
         to_go = len(sizes_bytes) - place
         # less than an equal share, for the larger messages to come take longer
         share_s = (budget_s - spent_s) * 2 / (to_go * (to_go + 1))
-        repeats = min(max(int(share_s / warm_s), LEAST_REPEATS), MOST_REPEATS)
+        repeats = min(max(int(share_s / warm_s), MIN_REPEATS), MAX_REPEATS)
         if results and spent_s + repeats * warm_s > budget_s:
             break
         times_s = collectives.largest(*[_all_reduce_s(message, device, collectives, group) for _ in range(repeats)])

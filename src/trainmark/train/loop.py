@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from trainmark.platforms.platform import Device
-from trainmark.spec import endings
-from trainmark.spec.errors import WorkloadError
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import Evaluated, StretchTimed
-from trainmark.spec.precision import PRECISIONS, Precision
-from trainmark.spec.recipe import Recipe
-from trainmark.spec.record import Evaluation
+from trainmark.record import endings
+from trainmark.record.errors import WorkloadError
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import Evaluated, StretchTimed
+from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.recipe import Recipe
+from trainmark.record.record import Evaluation
 from trainmark.train import monitor, transfers
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives

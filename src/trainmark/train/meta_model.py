@@ -10,8 +10,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from trainmark import workloads
-from trainmark.spec.plan import Plan
-from trainmark.spec.recipe import Recipe, from_values
+from trainmark.record.plan import Plan
+from trainmark.record.recipe import Recipe, from_values
 from trainmark.workloads.workload import Workload
 
 DRAWS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}

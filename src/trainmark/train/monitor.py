@@ -9,16 +9,16 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from trainmark.spec import endings, statistics
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import Alive, Steps
+from trainmark.record import endings, statistics
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import Alive, Steps
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule
-from trainmark.train.transfers import MOST_KEPT, Losses
+from trainmark.train.transfers import MAX_KEPT, Losses
 
 LOOK_EVERY_S = 0.5
-FEWEST_STEPS_FOR_INTERVAL = 12
+MIN_STEPS_FOR_INTERVAL = 12
 
 STEPS, ITEMS, SETTLED, SECONDS, BUDGET, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 9)
 """Reasons to stop before the recipe does; where ranks differ, the largest wins."""
@@ -68,7 +68,7 @@ class Monitor:
         self._said_alive = ("", -math.inf)
         self._compute_s: list[float] = []
         self._items: list[int] = []
-        self._settled_look = FEWEST_STEPS_FOR_INTERVAL
+        self._settled_look = MIN_STEPS_FOR_INTERVAL
         self.wish = 0
         """Set by a signal handler: INTERRUPTED or TERMINATED."""
         self.bad_step: int | None = None
@@ -124,7 +124,7 @@ class Monitor:
         self._looked_at_s, self._looked_at_step = now, self._step
         reason, rate = self._collectives.largest(self._local_reason(now, 1 / rate), rate)
         # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
-        stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MOST_KEPT // 4)
+        stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MAX_KEPT // 4)
         self._next_look = self._step + stride
         if self._last_step is not None:
             self._next_look = min(self._next_look, max(self._last_step, self._step + 1))

@@ -15,10 +15,9 @@ from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmark.platforms.platform import Device
-from trainmark.platforms.timestamps import Marks
-from trainmark.spec.errors import UsageError
-from trainmark.spec.machine import ExchangeShape
+from trainmark.platforms.platform import Device, Marks
+from trainmark.record.errors import UsageError
+from trainmark.record.machine import ExchangeShape
 from trainmark.workloads.pieces import Piece
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)

@@ -1,55 +1,56 @@
-"""Watches which types a run's first step asks its device to multiply, and tries what the device makes of them."""
+"""Records in which types a run's first step multiplies, as requested and as the device computes."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmark.platforms.number_types import computed_types
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import PrecisionSeen
-from trainmark.spec.precision import ran, scaled_share
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import PrecisionSeen
+from trainmark.record.precision import ran, scaled_share
 from trainmark.train.stepper import Stepper
+from trainmark.train.walker import Walker, name_of, tensors_of
 
 _MATMUL = re.compile(r"(^|_)((b?add)?b?(mm|mv)|matmul|linear|v?dot|attention|rnn|lstm|gru)(_|$)")
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(\dd)?(_|$)")
-_NO_PRODUCT = re.compile(r"reorder|flatten|pack|thnn_fused")
-"""Operations on weights, and the part of a recurrence that comes after its products."""
+_NO_MATMUL = re.compile(r"reorder|flatten|pack|thnn_fused")
+"""Operations on weights, and the part of a recurrence that comes after its matmuls."""
 
 
 class Proof:
-    """What a run's arithmetic was: asked of the device in its first step, computed by it in products of known result.
+    """What a run's arithmetic was: requested of the device in its first step, computed by it in known matmuls.
 
-    Types of factors show what was asked. What the device makes of them inside only numbers can show, so a few products
-    that come out differently in each type are made on it before the first step, with the run's settings.
+    Types of factors show what was requested. What the device makes of them inside only numbers can show, so a few
+    matmuls that come out differently in each type run on it before the first step, with the run's settings.
 
-    Only rank 0 watches: all ranks follow one plan with one torch, which is compared before they start. Operations are
-    seen where torch hands them to a device, below autocast; autograd takes a dispatch mode along to its threads, so
-    the way back is seen on every device.
+    Only rank 0 watches: all ranks follow one plan with one torch, which is compared before they start.
     """
 
     def __init__(self, stepper: Stepper, events: EventWriter) -> None:
         self._stepper = stepper
         self._events = events
         self._seen: PrecisionSeen | None = None
-        self.inside = computed_types(stepper.device, stepper.precision)
+        self._inside = computed_types(stepper.device, stepper.precision)
+        emulated = stepper.device.widens(stepper.precision)
+        self._emulated: torch.dtype | None = getattr(torch, stepper.precision.unscaled) if emulated else None
+        self._computed: dict[str, Counter[str]] = {"matmul": Counter(), "convolution": Counter()}
+        self._multiplications: dict[str, Counter[str]] = {"matmul": Counter(), "convolution": Counter()}
+        self._autocast: str | None = None
         self._updates = 0
         self._found_bad: Tensor | None = None
         """On the device: how many of the updates found a gradient that is not finite, and changed nothing."""
         if stepper.scaler.is_enabled():
             stepper.optimizer.register_step_post_hook(self._count_update)
-        stepper.watch = _Watch(self, stepper)
-
-    def note(self, seen: PrecisionSeen) -> None:
-        self._seen = seen
-        self._events.write(seen)
+        stepper.watch = self._watch_step()
 
     def conclude(self, steps: int) -> None:
         """Written once more after the last of this worker's steps, when asking the device costs no step anything."""
@@ -66,52 +67,34 @@ class Proof:
         if found is not None:
             self._found_bad = found.clone() if self._found_bad is None else self._found_bad.add_(found)
 
-
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts products by the type of their factors. It computes nothing but what it is asked to hand on."""
-
-    def __init__(self, proof: Proof, stepper: Stepper) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._proof = proof
-        self._stepper = stepper
-        precision = stepper.precision
-        emulated = stepper.device.widens(precision)
-        self._emulated: torch.dtype | None = getattr(torch, precision.unscaled) if emulated else None
-        self._count: dict[str, dict[str, int]] = {"matmul": {}, "convolution": {}}
-        self._multiplications: dict[str, dict[str, int]] = {"matmul": {}, "convolution": {}}
-        self._autocast: str | None = None
-        self._scale: float | None = None
-
-    def __enter__(self) -> _Watch:
+    @contextmanager
+    def _watch_step(self) -> Iterator[None]:
         scaler = self._stepper.scaler
         # before its first step a scaler knows its scale without asking the device
-        self._scale = float(scaler.get_scale()) if scaler.is_enabled() else None
-        self._hook = self._stepper.bare_model.register_forward_pre_hook(self._note_autocast)
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
+        scale = float(scaler.get_scale()) if scaler.is_enabled() else None
+        hook = self._stepper.bare_model.register_forward_pre_hook(self._note_autocast)
+        try:
+            with Walker(self._visit):
+                yield
+        finally:
+            hook.remove()
+            self._stepper.watch = None
+        self._seen = self._describe(scale)
+        self._events.write(self._seen)
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        self._hook.remove()
-        self._stepper.watch = None
-        if kind is None:
-            self._proof.note(self._seen())
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = operation(*args, **(kwargs or {}))
-        name = operation.__name__.partition(".")[0]
-        if (kind := kind_of_product(name)) is not None:
+    def _visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = operator(*args, **kwargs)
+        name = name_of(operator)
+        if (kind := kind_of_matmul(name)) is not None:
             tensors = list(_floating(args[1:] if _adds(name) else args))
             if len(tensors) > 1:
-                used = str(self._type(tensors)).removeprefix("torch.")
-                _add(self._count[kind], used, 1)
-                _add(self._multiplications[kind], used, multiplications(name, kind, tensors, result))
+                used = _name(self._type(tensors))
+                self._computed[kind][used] += 1
+                self._multiplications[kind][used] += multiplications(name, kind, tensors, result)
         return result
 
     def _type(self, tensors: list[Tensor]) -> torch.dtype:
-        """The type of a product: its factors' own, or the narrower one an emulation has rounded them to."""
+        """The type of a matmul: its factors' own, or the narrower one an emulation has rounded them to."""
         factors, emulated = tensors[:2], self._emulated
         narrowest = min((factor.dtype for factor in factors), key=lambda dtype: dtype.itemsize)
         if emulated is None or narrowest.itemsize < emulated.itemsize:
@@ -122,10 +105,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = self._stepper.device.torch.type
         self._autocast = _name(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
 
-    def _seen(self) -> PrecisionSeen:
-        weights: dict[str, int] = {}
+    def _describe(self, scale: float | None) -> PrecisionSeen:
+        weights: Counter[str] = Counter()
         for parameter in self._stepper.bare_model.parameters():
-            _add(weights, _name(self._stepper.parallel.type_of(parameter)), parameter.numel())
+            weights[_name(self._stepper.parallel.type_of(parameter))] += parameter.numel()
         tf32 = {
             "matmul": torch.get_float32_matmul_precision() != "highest",
             "convolution": bool(torch.backends.cudnn.allow_tf32),
@@ -133,23 +116,23 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         precision = self._stepper.precision
         return PrecisionSeen(
             asked=precision.name,
-            ran=ran(self._multiplications, weights, tf32, self._autocast, self._proof.inside),
-            computed=self._count,
+            ran=ran(self._multiplications, weights, tf32, self._autocast, self._inside),
+            computed=self._computed,
             multiplications=self._multiplications,
-            inside=self._proof.inside,
+            inside=self._inside,
             weights=weights,
             tf32=tf32,
             autocast=self._autocast,
-            loss_scale=self._scale,
+            loss_scale=scale,
             scaled_share=scaled_share(self._multiplications) if precision.scaled else None,
         )
 
 
 @cache
-def kind_of_product(name: str) -> str | None:
+def kind_of_matmul(name: str) -> str | None:
     """`matmul`, `convolution` or None, by the name of an operation: devices have their own for the same work."""
     plain = name.lower().rstrip("_")
-    if _NO_PRODUCT.search(plain):
+    if _NO_MATMUL.search(plain):
         return None
     if _CONVOLUTION.search(plain):
         return "convolution"
@@ -157,7 +140,7 @@ def kind_of_product(name: str) -> str | None:
 
 
 def multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) -> int:
-    """How many numbers a product multiplied, near enough to weigh it against others."""
+    """How many numbers a matmul multiplied, near enough to weigh it against others."""
     left, right = tensors[:2]
     back = "backward" in name
     if kind == "convolution":
@@ -171,16 +154,12 @@ def multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) ->
 
 
 def _adds(name: str) -> bool:
-    """True for operations whose first tensor is only added to the product."""
+    """True for operations whose first tensor is only added to the result."""
     return name.lstrip("_").startswith(("add", "badd"))
 
 
 def _floating(values: Any) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _floating(value)
-        elif isinstance(value, Tensor) and value.is_floating_point():
-            yield value
+    return (tensor for tensor in tensors_of(values) if tensor.is_floating_point())
 
 
 def _holds_only(tensor: Tensor, narrow: torch.dtype) -> bool:
@@ -196,7 +175,3 @@ def _holds_only(tensor: Tensor, narrow: torch.dtype) -> bool:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _add(counts: dict[str, int], name: str, count: int) -> None:
-    counts[name] = counts.get(name, 0) + count

@@ -7,10 +7,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-CONNECTION = "TRAINMARK_COORDINATOR"
-"""Tells a rank which of its open files leads to where ranks meet, and what its keys begin with: `NUMBER:PREFIX`."""
-EARLY = "--early"
-"""What a worker is called with that is to wait for its words, which come as a line of JSON; a workload may follow."""
+RENDEZVOUS = "TRAINMARK_RENDEZVOUS"
+"""Tells a rank where it finds the others: `file:PATH`, or `connection:NUMBER:PREFIX` of an open file and its keys."""
 LAUNCHED = "TRAINMARK_LAUNCHED_NS"
 """When the launcher started a rank, on the machine's monotonic clock."""
 PARENT = "TRAINMARK_PARENT"

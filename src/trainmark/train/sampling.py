@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 import torch
 
-from trainmark import workloads
-from trainmark.datasets import audio
+from trainmark import features, workloads
+from trainmark.data import audio
 from trainmark.platforms.platform import Device
-from trainmark.spec.artifact import Artifact
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import Plan
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import from_values
-from trainmark.spec.record import Record
-from trainmark.spec.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
-from trainmark.spec.whole_files import write_named
-from trainmark.spec.workload_facts import ShowFacts, WorkloadFacts, derive
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.machine import Artifact
+from trainmark.record.plan import Plan
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import from_values
+from trainmark.record.record import Record
+from trainmark.record.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
+from trainmark.record.whole_files import write_named
+from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive
 from trainmark.train import checkpoint
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -201,18 +201,17 @@ def write(
     trained: Trained, asked: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
 ) -> SampleDocument:
     """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
-    from trainmark.workloads.scoring import speech  # late: scipy takes longer to import than a step to be made
-
-    wanted = getattr(trained.recipe, "score_clips", 0) if asked.score is None else asked.score
-    scorer = speech.installed() if wanted else speech.NOBODY
-    if not (scorer.opinion or scorer.transcript):  # then no clip is made that nobody would hear
+    wanted = trained.recipe.score_clips if asked.score is None else asked.score
+    speech = features.load("scoring.sample_scorer") if wanted else None
+    scorer = speech.installed() if speech else None
+    if not (scorer and (scorer.opinion or scorer.transcript)):  # then no clip is made that nobody would hear
         asked = replace(asked, score=False)
     began = time.perf_counter()
     sample: Sample = trained.workload.sample(trained, asked)
     seconds = time.perf_counter() - began
     for _, path in _files_of(sample, place):
         check(path)
-    scores = speech.score(sample.clips, scorer) if wanted else None
+    scores = speech.score(sample.clips, scorer) if speech else None
     has_sound = any(isinstance(part, SoundPart) and part.samples.any() for part in sample.parts)
     document = SampleDocument(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -227,7 +226,7 @@ def write(
         files=_write_parts(sample, place),
         facts=dict(sample.facts),
         scores=scores,
-        doubts=(*sample.doubts, *speech.doubts(scores)),
+        doubts=(*sample.doubts, *(speech.doubts(scores) if speech else ())),
     )
     write_named(place.with_name(f"{place.name}.json"), document.dumps())
     return document

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from trainmark.spec import endings
-from trainmark.spec.errors import UsageError
-from trainmark.spec.recipe import Limits, Recipe, Span
-from trainmark.spec.record import Evaluation
+from trainmark.record import endings
+from trainmark.record.errors import UsageError
+from trainmark.record.recipe import Limits, Recipe, Span
+from trainmark.record.record import Evaluation
 
 
 @dataclass(kw_only=True)

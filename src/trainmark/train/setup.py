@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform as host_platform
 import sys
 import time
 from collections.abc import Mapping
@@ -11,22 +13,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy
+import psutil
 import torch
 from torch import Tensor, distributed, nn
 
+import trainmark
 from trainmark import workloads
 from trainmark.platforms import files
-from trainmark.platforms.platform import Device, Platform
-from trainmark.spec import cores
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import DeviceOpening, LinksMeasured, Resumed, Saved
-from trainmark.spec.plan import Plan
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import Recipe, from_values
-from trainmark.spec.record import Evaluation
-from trainmark.spec.topology import Topology
-from trainmark.train import checkpoint, environment, link_levels, link_probe, loop, rank_store, step_check
+from trainmark.platforms.platform import Device, Platform, cpu_name
+from trainmark.record import cores
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import DeviceOpening, EnvironmentSeen, LinksMeasured, Resumed, Saved
+from trainmark.record.machine import CpuInfo, DeviceInfo, PlatformInfo
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import Recipe, from_values
+from trainmark.record.record import Evaluation
+from trainmark.train import checkpoint, link_levels, link_probe, loop, rendezvous_store, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.global_batch_norm import over_all_ranks
@@ -38,7 +43,87 @@ from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import losses_on
 from trainmark.workloads import pieces, weights
-from trainmark.workloads.workload import Share, Workload
+from trainmark.workloads.tensor_group import DrawnInParts
+from trainmark.workloads.workload import HearsMels, Share, Workload
+
+VARIABLES = (
+    "GLIBC_TUNABLES", "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT",
+    "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD", "MALLOC_CONF", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
+"""Settings known to change speed, beside those the platform file names. Any other variable may hold a
+secret and is not looked at."""
+
+MODEL_FILE = Path("/sys/class/dmi/id/product_name")
+
+
+def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
+    file = device.platform.file
+    variables = (*VARIABLES, *file.speed_variables, *filter(None, [file.visible_devices]))
+    return EnvironmentSeen(
+        trainmark=trainmark.__version__,
+        python=host_platform.python_version(),
+        torch=str(torch.__version__),  # a kind of text of its own, which only looks like one
+        numpy=numpy.__version__,
+        os=f"{host_platform.system()} {host_platform.release()}",
+        distribution=_distribution(),
+        machine=_model(),
+        container=container(),
+        libc=" ".join(host_platform.libc_ver()),
+        device=DeviceInfo(
+            type=file.device_type,
+            name=device.name(),
+            count_visible=device.platform.device_count,
+            memory_bytes=device.memory_capacity_bytes(),
+            driver=device.platform.driver_version(),
+            stand_in=device.is_stand_in,
+        ),
+        platform=PlatformInfo(
+            name=file.name,
+            sha256=file.sha256,
+            content=file.text if file.is_own else None,
+            plugin=file.plugin,
+            plugin_version=device.platform.plugin_version(),
+        ),
+        cpu=CpuInfo(
+            name=cpu_name(),
+            logical_cores=psutil.cpu_count(),
+            usable_cores=cores.usable(),
+            capability=torch.backends.cpu.get_cpu_capability(),
+            memory_bytes=psutil.virtual_memory().total,
+        ),
+        threads=torch.get_num_threads(),
+        variables={name: os.environ[name] for name in variables if name in os.environ},
+        optimised_python=sys.flags.optimize,
+        emulated_precision=emulated_precision,
+    )
+
+
+def _distribution() -> str:
+    try:
+        return host_platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""
+
+
+def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str:
+    """By the marks that runtimes leave inside; their versions are known only outside."""
+    if "KUBERNETES_SERVICE_HOST" in variables:
+        return "kubernetes"
+    marks = {"docker": ".dockerenv", "podman": "run/.containerenv"}
+    return next((name for name, mark in marks.items() if (root / mark).exists()), "none")
+
+
+def _model() -> str:
+    """As the firmware says it; a virtual machine says so."""
+    try:
+        return MODEL_FILE.read_text(encoding="utf-8", errors="replace").strip()[:80]
+    except OSError:
+        return ""
+
 
 LINK_BUDGET_S = 1.0
 """What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""
@@ -54,7 +139,7 @@ def build_job(
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
 
     # the data's helper processes are forked before any device is open or any thread has started
-    tensor = getattr(recipe, "tensor_parallel", 1)
+    tensor = recipe.tensor_parallel
     share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks, tensor=tensor)
     data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
     schedule = Schedule(
@@ -87,7 +172,7 @@ def build_job(
         position=position,
     )
 
-    heard = dict(getattr(workload, "heard", {}))  # in what units its network takes its data, if that must be known
+    heard = dict(workload.heard) if isinstance(workload, HearsMels) else {}
     made_by = {"workload": plan.workload, "recipe": dict(plan.recipe), "heard": heard}
 
     def save(at: Position) -> None:
@@ -104,7 +189,7 @@ def build_job(
         events.write(Saved(step=at.step, phases_ns=clock.phases_ns, size_bytes=size_bytes))
 
     if ranks.rank == 0:
-        events.write(environment.collect(device, emulated_precision=device.emulates(stepper.precision)))
+        events.write(collect(device, emulated_precision=device.emulates(stepper.precision)))
     job = loop.Job(
         workload=workload,
         recipe=recipe,
@@ -136,8 +221,9 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
 def join(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
         return SingleRank()
+    store = rendezvous_store.open_store(ranks.world)
     distributed.init_process_group(
-        device.platform.file.collectives, store=rank_store.inherited(), rank=ranks.rank, world_size=ranks.world
+        device.platform.file.collectives, store=store, rank=ranks.rank, world_size=ranks.world
     )
     return RankGroup()
 
@@ -207,7 +293,7 @@ def sharded_stepper(
         model = workload.build(recipe)
     if initial is not None:
         weights.check_fit(model, initial, "the file of --init-from")
-    elif not hasattr(model, "initialise"):
+    elif not isinstance(model, DrawnInParts):
         raise UsageError(
             f"{workload.name} cannot draw its weights part by part, so it is not sharded; leave out parallel"
         )
@@ -227,7 +313,7 @@ def sharded_stepper(
         clock,
         local_ranks=local_ranks,
         by_node=by_node,
-        tensor=getattr(recipe, "tensor_parallel", 1),
+        tensor=recipe.tensor_parallel,
         compiled=recipe.compiled,
     )
     return _stepper(workload, recipe, precision, device, model, parallel)

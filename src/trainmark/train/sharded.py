@@ -15,8 +15,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainmark.platforms.platform import Device
-from trainmark.spec.errors import UsageError
-from trainmark.spec.precision import Precision
+from trainmark.record.errors import UsageError
+from trainmark.record.precision import Precision
 from trainmark.train import tensor_parallel
 from trainmark.train.parallel import ExchangeTally, ExchangeTimer, OneDevice
 from trainmark.workloads.pieces import Piece, Region, Stored, changed, everything

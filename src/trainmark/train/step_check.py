@@ -9,9 +9,9 @@ what that changes is what rounding can do to this network.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,24 +20,24 @@ from msgspec.structs import asdict
 from torch import Tensor, nn
 
 from trainmark.platforms import files
+from trainmark.platforms.device_errors import first_line
 from trainmark.platforms.platform import Device, Platform
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.events import Alive, StepCompared
-from trainmark.spec.machine import StepCheck
-from trainmark.spec.precision import FLOOR, PRECISIONS, ROUNDINGS, Precision, rounding
-from trainmark.spec.recipe import Recipe
+from trainmark.record.event_files import EventWriter
+from trainmark.record.events import Alive, StepCompared
+from trainmark.record.machine import StepCheck
+from trainmark.record.precision import FLOOR, PRECISIONS, Precision, judge, relative, rounding
+from trainmark.record.recipe import Recipe
 from trainmark.train import loop, meta_model
-from trainmark.train.nothing_drawn import NothingDrawn
-from trainmark.train.rounded_results import Rounded
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import move_to_device
+from trainmark.train.walker import Rounding, Walker, fixed_random
 from trainmark.workloads.workload import DataSource, Workload
 
 SAMPLES = 2
 """Of the first batch, at least."""
-MOST_WEIGHTS = 500_000_000
+MAX_WEIGHTS = 500_000_000
 """Larger networks are not compared: their step would take a CPU minutes."""
-MOST_NUMBERS = 1 << 20
+MAX_NUMBERS = 1 << 20
 """Of each tensor, evenly spread."""
 LOSS_SCALE = 1024.0
 """Small enough not to overflow at once, as the first of a scaler's usually does."""
@@ -61,8 +61,8 @@ def write_down(
     """Writes an event of how the rank's device compares with the CPU; on a CPU there is nothing to compare."""
     if device.is_cpu:
         return
-    if (weights := meta_model.weights_of(meta_model.network(workload, recipe))) > MOST_WEIGHTS:
-        reason = f"the network has {weights:,} weights, more than {MOST_WEIGHTS:,}"
+    if (weights := meta_model.weights_of(meta_model.network(workload, recipe))) > MAX_WEIGHTS:
+        reason = f"the network has {weights:,} weights, more than {MAX_WEIGHTS:,}"
         events.write(StepCompared(rank=rank, unavailable=reason))
         return
     evaluation = loop.evaluation_precision(recipe, precision)
@@ -86,38 +86,35 @@ def check(
 
     `evaluation` is the precision it is scored in.
     """
-    parts = _Parts.of_first_batches(data)
-    if parts is None:
+    train = _few_samples(data.train(0, 0))
+    if train is None:
         return StepCheck(unavailable="the first batch has no sample on this rank")
-    trial = _Trial(workload, build, parts, evaluation)
-    host = Platform(files.load("cpu")).open(0)
+    trial = _Trial(workload, build, train, _few_samples(data.evaluation()), evaluation)
+    host, fp32 = Platform(files.load("cpu")).open(0), PRECISIONS["fp32"]
     try:
-        reference = trial.begin(host, PRECISIONS["fp32"])
-        wanted = trial.make(reference)
+        wanted, gradients = trial.make(host, fp32)
         alive()
-        gradients = reference.gradients
-        del reference
-        sensitive = trial.make(trial.begin(host, PRECISIONS["fp32"]), gradients, rounded=Rounded(precision))
+        sensitive, _ = trial.make(host, fp32, gradients, Rounding(precision))
         alive()
     except Exception as error:  # a workload's own code, on a device it may not have been written for
-        return StepCheck(unavailable=f"the CPU cannot make the step: {type(error).__name__}: {_first_line(error)}")
+        return StepCheck(unavailable=f"the CPU cannot make the step: {type(error).__name__}: {first_line(error)}")
     try:
-        found = trial.make(trial.begin(device, precision), gradients)
+        found, _ = trial.make(device, precision, gradients)
     except Exception as error:
         if not device.is_out_of_memory(error):
             raise
         return StepCheck(unavailable="the device has no room for the network and two samples")
     finally:
         gc.collect()  # the run is to find the memory as it was
-    return compare(found, wanted, sensitive, precision, samples=parts.train.count)
+    return compare(found, wanted, sensitive, precision, samples=train.count)
 
 
 def move_weights(stepper: Stepper) -> None:
     """Moves every weight a little, everywhere alike: behind one that begins as zero, no other would have a gradient."""
-    lot = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in stepper.bare_model.parameters():
-            weight.copy_(weight.float().cpu() + 0.02 * torch.randn(weight.shape, generator=lot))
+            weight.copy_(weight.float().cpu() + 0.02 * torch.randn(weight.shape, generator=generator))
     stepper.take_over_weights()
 
 
@@ -126,108 +123,77 @@ def compare(
 ) -> StepCheck:
     """Each quantity of the device beside the CPU's; `sensitive` is the CPU's with rounded weights."""
     floor = max(FLOOR, 4 * rounding(precision))
-    differing: list[tuple[str, float, float]] = []
-    compared = 0
-    for name, want in wanted.items():
-        if name not in found or name not in sensitive or not bool(want.isfinite().all()):
-            continue
-        compared += 1
-        allowed = max(floor, ROUNDINGS * _difference(sensitive[name], want))
-        difference = _difference(found[name], want)
-        if not difference <= allowed:
-            differing.append((name, difference, allowed))
+    compared = [
+        judge(name, relative_difference(found[name], want), relative_difference(sensitive[name], want), floor)
+        for name, want in wanted.items()
+        if name in found and name in sensitive and bool(want.isfinite().all())
+    ]
+    differing = [each for each in compared if not each.is_explained]
     if not differing:
-        return StepCheck(samples=samples, quantities=compared)
-    name, difference, allowed = differing[0]
+        return StepCheck(samples=samples, quantities=len(compared))
+    first = differing[0]
     return StepCheck(
         samples=samples,
-        quantities=compared,
+        quantities=len(compared),
         differing=len(differing),
-        first=name,
-        difference=min(difference, 1e9) if difference == difference else None,
-        allowed=min(allowed, 1e9),
+        first=first.name,
+        difference=None if math.isnan(first.difference) else min(first.difference, 1e9),
+        allowed=min(first.allowed, 1e9),
     )
 
 
-def _difference(one: Tensor, other: Tensor) -> float:
+def relative_difference(one: Tensor, other: Tensor) -> float:
     """The length of the difference, as a share of the other's length; not a number where one is not."""
     if one.shape != other.shape:
-        return float("inf")
-    size = float(other.norm())
-    apart = float((one - other).norm())
-    return apart / size if size else (0.0 if apart == 0 else float("inf"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """A few samples to train on, and a few to evaluate, in memory of their own."""
-
-    train: Any
-    evaluation: Any
-
-    @classmethod
-    def of_first_batches(cls, data: DataSource) -> _Parts | None:
-        train = _few_samples(data.train(0, 0))
-        return None if train is None else cls(train=train, evaluation=_few_samples(data.evaluation()))
+        return math.inf
+    return relative(float((one - other).norm()), float(other.norm()))
 
 
 def _few_samples(batches: Iterable[Any]) -> Any:
     iterator = iter(batches)
     batch = next(iterator, None)
     part = batch.parts(max(1, batch.count // SAMPLES))[0] if batch is not None and batch.count else None
-    own = move_to_device(part, _OwnMemory())
+    own = move_to_device(part, OwnMemory())
     if close := getattr(iterator, "close", None):
         close()
     return own
 
 
-class _OwnMemory:
+class OwnMemory:
     """Takes tensors as a device does, and leaves them where they are: a loader's memory is its own again soon."""
 
     def take(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
 
 
-@dataclass(kw_only=True)
-class _Begun:
-    """A network that has made no step yet."""
-
-    stepper: Stepper
-    gradients: dict[str, Tensor] | None = None
-
-    @property
-    def model(self) -> nn.Module:
-        return self.stepper.bare_model
-
-
 class _Trial:
     """One step and one evaluation, made alike wherever it is made."""
 
-    def __init__(self, workload: Workload, build: Build, parts: _Parts, evaluation: Precision) -> None:
-        self._workload, self._build, self._parts = workload, build, parts
-        self._evaluation = evaluation
+    def __init__(self, workload: Workload, build: Build, train: Any, evaluation: Any, scored_in: Precision) -> None:
+        self._workload, self._build, self._train, self._evaluation = workload, build, train, evaluation
+        self._scored_in = scored_in
 
-    def begin(self, device: Device, precision: Precision) -> _Begun:
+    def make(
+        self,
+        device: Device,
+        precision: Precision,
+        gradients: dict[str, Tensor] | None = None,
+        rounding: Rounding | None = None,
+    ) -> tuple[Quantities, dict[str, Tensor]]:
+        """All that is compared, and the gradients. The update uses the `gradients` given, so that it stands alone."""
         stepper = self._build(precision, device, 1)
         move_weights(stepper)
         if precision.scales_loss:
             stepper.scaler = torch.amp.GradScaler(device.torch.type, init_scale=LOSS_SCALE)
-        return _Begun(stepper=stepper)
-
-    def make(
-        self, begun: _Begun, gradients: dict[str, Tensor] | None = None, rounded: Rounded | None = None
-    ) -> Quantities:
-        """All that is compared. The update is made with the `gradients` given, so that it stands for itself."""
-        stepper, model = begun.stepper, begun.model
-        device = stepper.device
+        model = stepper.bare_model
         found: Quantities = {}
         model.train()
-        if rounded is not None:
+        if rounding is not None:
             with torch.no_grad():
                 for weight in model.parameters():
-                    rounded.round_(weight.data)
-        batch = self._parts.train if device.is_cpu else move_to_device(self._parts.train, device)
-        with _watching_layers(model, found), stepper.arithmetic, rounded or nullcontext(), NothingDrawn():
+                    rounding.round_(weight.data)
+        batch = self._train if device.is_cpu else move_to_device(self._train, device)
+        with _record_layers(model, found), stepper.arithmetic, _walk(rounding), fixed_random():
             loss = stepper.gradients(batch, batch)
         device.synchronize()
         scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
@@ -240,10 +206,9 @@ class _Trial:
             if weight.grad is not None:
                 own[name] = weight.grad.detach().float().cpu() / scale
                 found[f"gradient of {name}"] = _sample(own[name])
-        begun.gradients = own
-        found.update(self._evaluate(stepper, rounded))
+        found.update(self._evaluate(stepper, rounding))
         found.update(self._update(stepper, gradients or own))
-        return found
+        return found, own
 
     def _update(self, stepper: Stepper, gradients: dict[str, Tensor]) -> Quantities:
         """What the optimizer changes, by the same gradients everywhere."""
@@ -263,22 +228,26 @@ class _Trial:
         }
 
     @torch.no_grad()
-    def _evaluate(self, stepper: Stepper, rounded: Rounded | None) -> Quantities:
-        if self._parts.evaluation is None:
+    def _evaluate(self, stepper: Stepper, rounding: Rounding | None) -> Quantities:
+        if self._evaluation is None:
             return {}
         device, model = stepper.device, stepper.bare_model
-        precision = PRECISIONS["fp32"] if device.is_cpu else self._evaluation
-        batch = self._parts.evaluation if device.is_cpu else move_to_device(self._parts.evaluation, device)
+        precision = PRECISIONS["fp32"] if device.is_cpu else self._scored_in
+        batch = self._evaluation if device.is_cpu else move_to_device(self._evaluation, device)
         model.eval()
-        with device.arithmetic(precision), device.autocast(precision), rounded or nullcontext(), NothingDrawn():
+        with device.arithmetic(precision), device.autocast(precision), _walk(rounding), fixed_random():
             scores = self._workload.score(model, batch)
         device.synchronize()
         # what is counted may change by a whole sample where two scores are nearly equal
         return {f"evaluation's {name}": _sample(value) for name, value in scores.items() if value.is_floating_point()}
 
 
+def _walk(rounding: Rounding | None) -> AbstractContextManager[Any]:
+    return Walker(rounding.visit) if rounding else nullcontext()
+
+
 @contextmanager
-def _watching_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
+def _record_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
     """Keeps what each layer gives when it is first called."""
 
     def keep(name: str) -> Callable[..., None]:
@@ -302,8 +271,4 @@ def _watching_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
 def _sample(tensor: Tensor) -> Tensor:
     """Numbers of a tensor, evenly spread, on the host and in memory of their own."""
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // MOST_NUMBERS)].float().cpu().clone()
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+    return flat[:: max(1, flat.numel() // MAX_NUMBERS)].float().cpu().clone()

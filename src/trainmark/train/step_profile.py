@@ -15,15 +15,15 @@ from typing import Any
 from torch import profiler
 from torch._C._autograd import DeviceType
 
-from trainmark.spec import endings
-from trainmark.spec.events import Profiled
-from trainmark.spec.machine import OperatorUse
+from trainmark.record import endings
+from trainmark.record.events import Profiled
+from trainmark.record.machine import OperatorUse
 from trainmark.train import transfers
 from trainmark.train.loop import Job
 from trainmark.train.schedule import Position
 
 TRACE = "trace.json.gz"
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Operators that are written down one by one."""
 
 
@@ -98,7 +98,7 @@ def summed_up(watch: profiler.profile, steps: int, seconds: float, trace: str) -
         if each.device_type == DeviceType.CPU and each.key.startswith(OPERATORS)
     ]
     uses.sort(key=lambda use: (-use.seconds, use.name))
-    named, rest = uses[:MOST_NAMED], uses[MOST_NAMED:]
+    named, rest = uses[:MAX_NAMED], uses[MAX_NAMED:]
     busy = on_device or on_host
     return Profiled(
         steps=steps,

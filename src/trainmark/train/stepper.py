@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,10 +11,50 @@ from torch import Tensor, nn
 
 from trainmark.platforms import scaled_products
 from trainmark.platforms.platform import Device
-from trainmark.spec.precision import Precision
+from trainmark.record.precision import Precision
 from trainmark.train.parallel import OneDevice, Parallel, with_masters
-from trainmark.train.weight_average import WeightAverage
-from trainmark.workloads import linear
+from trainmark.workloads import cpu_ops
+
+
+class WeightAverage:
+    """Float32 copies of what the optimizer updates, which follow it step by step."""
+
+    def __init__(self, named: Sequence[tuple[str, Tensor]], decay: float) -> None:
+        self._names = [name for name, _ in named]
+        self._weights = [weight.detach() for _, weight in named]
+        self._averages = [weight.clone() for weight in self._weights]
+        self._decay, self._steps = decay, 0
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """After a step."""
+        decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
+        torch._foreach_lerp_(self._averages, self._weights, 1 - decay)
+        self._steps += 1
+
+    @contextmanager
+    def put_into(self, model: torch.nn.Module) -> Iterator[None]:
+        """Meanwhile the model computes with the averages; afterwards it has its own weights again, to the last bit."""
+        parameters = dict(model.named_parameters())
+        held: list[Tensor] = [parameters[name] for name in self._names]
+        own = [weight.detach().clone() for weight in held]
+        try:
+            with torch.no_grad():
+                torch._foreach_copy_(held, self._averages)
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(held, own)
+
+    def state(self) -> dict[str, Any]:
+        """The averages by the names of the weights, as those who read weights look for them, and how many steps."""
+        return {"average": dict(zip(self._names, self._averages, strict=True)), "averaged_steps": self._steps}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for name, average in zip(self._names, self._averages, strict=True):
+                average.copy_(state["average"][name])
+        self._steps = state["averaged_steps"]
 
 
 class Stepper:
@@ -43,7 +83,7 @@ class Stepper:
         if precision.scaled:
             scaled_products.take_over(model)
         elif device.torch.type == "cpu":
-            linear.take_over(model)
+            cpu_ops.replace_linears(model)
         self.model = self.parallel.wrap(model)
         self._loss = loss
         self._world = self.parallel.world

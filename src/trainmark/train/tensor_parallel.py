@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from trainmark.spec.errors import UsageError
+from trainmark.record.errors import UsageError
 from trainmark.train.parallel import Exchange
 from trainmark.workloads.tensor_group import own
 

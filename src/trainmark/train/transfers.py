@@ -10,7 +10,7 @@ import torch
 
 from trainmark.platforms.platform import Device
 
-MOST_KEPT = 4096
+MAX_KEPT = 4096
 """Steps that may lie between a loss's noting and its reading."""
 
 
@@ -74,13 +74,13 @@ class QueuedLosses:
         self._noted = self._taken = 0
 
     def note(self, loss: torch.Tensor) -> None:
-        self._slots[self._noted % MOST_KEPT].copy_(loss, non_blocking=True)
+        self._slots[self._noted % MAX_KEPT].copy_(loss, non_blocking=True)
         self._noted += 1
 
     def take(self, count: int) -> list[float]:
         first, self._taken = self._taken, self._taken + count
-        return [float(self._slots[step % MOST_KEPT]) for step in range(first, self._taken)]
+        return [float(self._slots[step % MAX_KEPT]) for step in range(first, self._taken)]
 
 
 def losses_on(device: Device) -> Losses:
-    return HostLosses() if device.is_cpu else QueuedLosses(device.host_buffer(MOST_KEPT))
+    return HostLosses() if device.is_cpu else QueuedLosses(device.host_buffer(MAX_KEPT))

@@ -18,13 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from trainmark.datasets.die_with_parent import end_with_parent
-from trainmark.spec import endings, events
-from trainmark.spec.errors import InvalidResultError, TrainmarkError
-from trainmark.spec.event_files import EventWriter
-from trainmark.spec.plan import Plan
+from trainmark.record import endings, events
+from trainmark.record.cores import end_with_parent
+from trainmark.record.errors import InvalidResultError, TrainmarkError
+from trainmark.record.event_files import EventWriter
+from trainmark.record.plan import Plan
 from trainmark.train import failures
-from trainmark.train.orders import early_words
 from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, host_name
 
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
@@ -40,10 +39,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
     parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
-    parser.add_argument("task", choices=TASKS, help="what to do by it")
+    parser.add_argument("task", help="what to do by it: one of ours, or a feature's")
     parser.add_argument("--rounds", type=int, help="of the task pairs: how many are measured")
     end_with_parent(int(os.environ.get(PARENT, "0")) or None)
-    args = parser.parse_args(early_words(sys.argv[1:]))
+    args = parser.parse_args()
     folder: Path = args.folder
     ranks = Ranks.from_environment()
     log = os.open(folder / f"rank{ranks.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -52,7 +51,7 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        task = TASKS[args.task] if args.rounds is None else partial(probe_pairs, count=args.rounds)
+        task = find_task(args.task) if args.rounds is None else partial(probe_pairs, count=args.rounds)
         return _reporting_failure(task, folder, args.plan, ranks)
 
 
@@ -147,21 +146,23 @@ def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, cou
     link_pairs.work(plan, ranks, log, count=count)
 
 
-def verify_steps(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
-    """Computes the same steps again and again, and trains nothing."""
-    from trainmark.train import verify
-
-    verify.work(plan, folder, ranks, log)
-
-
 TASKS: dict[str, Task] = {
     "train": work,
     "trial": partial(work, compare=False),
     "probe": probe_links,
     "pairs": probe_pairs,
-    "verify": verify_steps,
 }
 """A trial is a try of a batch, which compares nothing with the CPU first."""
+
+
+def find_task(name: str) -> Task:
+    """What a rank is to do: train, probe, or what a feature offers by that name."""
+    if name in TASKS:
+        return TASKS[name]
+    from trainmark import features
+
+    task: Task = next(task.work for task in features.offers("worker_task") if name == task.NAME)
+    return task
 
 
 def _startup_ns() -> int:

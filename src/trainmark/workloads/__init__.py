@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.spec.errors import UsageError, nearest
+from trainmark.record.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from trainmark.spec.plan import Plan, WorkloadSource
-    from trainmark.spec.record import Record
-    from trainmark.spec.workload_facts import QualityFacts, WorkloadFacts
+    from trainmark.record.plan import Plan, WorkloadSource
+    from trainmark.record.record import Record
+    from trainmark.record.workload_facts import QualityFacts, WorkloadFacts
     from trainmark.workloads.workload import Workload
 
 

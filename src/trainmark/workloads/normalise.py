@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from trainmark.workloads.on_cpu import on_cpu
+from trainmark.workloads.cpu_ops import on_cpu
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -48,7 +48,7 @@ def normalise(
     # few large operations: where cores are shared with the decoding processes, every parallel region waits for its
     # slowest thread
     if out.dtype == torch.float32:
-        # one thread waits for nobody, and finds a picture still in its cache the second time
+        # one thread waits for nobody, and finds an image still in its cache the second time
         alone = on_cpu(images) and torch.get_num_threads() == 1
         for source, target in zip(pixels, floats, strict=True) if alone else ((pixels, floats),):
             target.copy_(source)

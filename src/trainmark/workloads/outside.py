@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.plan import WorkloadSource
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import WorkloadSource
 
 if TYPE_CHECKING:
     from trainmark.workloads.workload import Workload

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.precision import Precision
-from trainmark.spec.recipe import with_settings
-from trainmark.spec.sample import NetworkUsed, SampleSettings
+from trainmark.record.errors import NotReadyError
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import with_settings
+from trainmark.record.sample import NetworkUsed, SampleSettings
 
 Settings = TypeVar("Settings", bound=SampleSettings)
 
@@ -84,4 +84,4 @@ class VocoderWorkload(Protocol):
     """A workload whose networks make sound of log mel spectrograms."""
 
     def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
-        """Of mels (bands, frames) as datasets/mel.py makes them; NotReadyError of a network that learnt from others."""
+        """Of mels (bands, frames) as data/mel.py makes them; NotReadyError of a network that learnt from others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -22,6 +22,13 @@ class TensorGroup(Protocol):
 
     def rows(self, count: int) -> slice:
         """Which of so many rows are this device's, where each takes some of them."""
+
+
+@runtime_checkable
+class DrawnInParts(Protocol):
+    """A network whose weights can be drawn part by part, so that no rank ever holds all of them."""
+
+    def initialise(self, place: Any) -> None: ...
 
 
 class Alone:

@@ -2,32 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.datasets import order, pictures
-from trainmark.datasets.counter_rng import Draws
-from trainmark.datasets.imagenet import counts
-from trainmark.datasets.imagenet.counts import Counts
-from trainmark.datasets.input_pool import ImageBatch, InputPool
-from trainmark.datasets.sample_pool import default_workers
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.learning import CHANCE, CLASSES
-from trainmark.spec.recipe import Limits, Recipe, knob
-from trainmark.spec.sample import Sample
-from trainmark.workloads import vision_facts, vision_sample
-from trainmark.workloads.mixing import DRAWS, Mixing, mixed
+from trainmark.data import distributed_sampler, image_sets
+from trainmark.data.counter_rng import Draws
+from trainmark.data.crops import eval_crop
+from trainmark.data.imagenet import make, verify
+from trainmark.data.imagenet.verify import Counts
+from trainmark.data.input_pool import ImageBatch, InputPool
+from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels
+from trainmark.data.sample_pool import default_workers
+from trainmark.record.errors import NotReadyError
+from trainmark.record.learning import CHANCE, CLASSES
+from trainmark.record.recipe import Limits, Recipe, knob
+from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
+from trainmark.workloads import vision_facts
 from trainmark.workloads.normalise import normalise
-from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import Share, optimizer_kwargs
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamingSettings(SampleSettings):
+    """The seed chooses the validation image where none is given."""
+
+    top: int = knob(5, least=1, most=1000)
+    """How many classes are named."""
+
+
+def sample(trained: Trained, asked: SampleRequest) -> Sample:
+    """The likeliest classes of an image, and the part of it that the network saw."""
+    settings, recipe = asked.settings(NamingSettings), trained.recipe
+    titles = _titles(asked.data, recipe.classes)
+    truth: int | None = None
+    read: Callable[[], bytes]
+    if asked.given is None:
+        val = image_sets.open_split(asked.data_folder, "val")
+        number = int(np.random.default_rng(settings.seed).integers(len(val)))
+        path, truth = Path(val.path(number)), int(val.labels[number])
+        read = partial(val.read, number)
+    else:
+        path = Path(asked.given)
+        read = path.read_bytes
+    pixels = _seen(path, read, recipe.image_px, recipe.eval_resize_px, turn_by_exif=recipe.exif == "turn")
+    images = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2).to(trained.device.torch)
+    scores = trained.model(normalise(images, next(trained.model.parameters()).dtype)).float()[0]
+    shares, classes = (found.cpu().tolist() for found in scores.softmax(0).topk(min(settings.top, len(scores))))
+    lines = [f"{100 * share:5.1f} %  {titles[number]}" for share, number in zip(shares, classes, strict=True)]
+    right = "" if truth is None else f"; it is: {titles[truth]}"
+    png = io.BytesIO()
+    Image.fromarray(pixels).save(png, "PNG", optimize=True)
+    found = [
+        {"class": number, "name": titles[number], "probability": share}
+        for share, number in zip(shares, classes, strict=True)
+    ]
+    return Sample(
+        parts=(
+            TextPart(text="\n".join(lines), caption=f"what the network takes {path.name} for{right}"),
+            ImagePart(png=png.getvalue(), caption=f"what it saw of {path.name}"),
+        ),
+        shown=str(path),
+        facts={"classes": found, "truth": None if truth is None else titles[truth]},
+    )
+
+
+def _titles(folder: Path | None, classes: int) -> list[str]:
+    """Of all classes the network can name; by their numbers where the data is not there to say more."""
+    found: list[str] = []
+    if folder is not None:
+        found = make.class_titles(folder, image_sets.class_names(folder))
+    return [*found, *(f"class {number}" for number in range(len(found), classes))]
+
+
+def _seen(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, turn_by_exif: bool) -> Pixels:
+    """The pixels (size, size, 3) by which an image is judged in evaluation."""
+    pixels = np.empty((size, size, 3), np.uint8)
+    try:
+        choose = partial(eval_crop, size=size, resize_to=resize_to)
+        JpegDecoder(turn_by_exif=turn_by_exif).decode(read(), choose, pixels)
+    except BadImage as error:
+        raise NotReadyError(f"{path} is no picture that can be read: {error}; give a JPEG or a PNG file") from error
+    except OSError as error:
+        raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
+    return pixels
+
+
+DRAWS = 4
+"""Random numbers that mixing one batch takes: which way, how much, and where across and down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """How far a recipe goes from one sure class an image; each batch takes one of the ways whose alpha is not 0."""
+
+    classes: int
+    mixup_alpha: float
+    cutmix_alpha: float
+    label_smoothing: float
+
+    @property
+    def mixes(self) -> bool:
+        return self.mixup_alpha > 0 or self.cutmix_alpha > 0
+
+    @property
+    def softens(self) -> bool:
+        """True where an image may be in part of another class than its own."""
+        return self.mixes or self.label_smoothing > 0
+
+
+def mixed(
+    images: Tensor, labels: Tensor, classes: int, draws: Sequence[float], mixup_alpha: float, cutmix_alpha: float
+) -> tuple[Tensor, Tensor]:
+    """The images, changed in place, and how much of every class is in each: (images, classes) in float32."""
+    which, measure, across, down = draws
+    if cutmix_alpha and (not mixup_alpha or which >= 0.5):
+        kept = paste(images, kept_share(cutmix_alpha, measure), across, down)
+    else:
+        kept = blend(images, kept_share(mixup_alpha, measure))
+    return images, soft_targets(labels, classes, kept)
+
+
+def kept_share(alpha: float, draw: float) -> float:
+    """How much of an image stays its own, by the law Beta(alpha, alpha)."""
+    # decided on the host: a share drawn on the device would have to be waited for, because the box depends on it
+    return float(np.random.default_rng(int(draw * 2**53)).beta(alpha, alpha))
+
+
+def blend(images: Tensor, kept: float) -> float:
+    """Mixup: every pixel becomes a mean of both images'; returns the share that is kept."""
+    images.lerp_(_before(images), 1 - kept)
+    return kept
+
+
+def paste(images: Tensor, kept: float, across: float, down: float) -> float:
+    """Cutmix: a box is taken from the image before; returns the share that is kept, less of it cut off at an edge."""
+    height, width = images.shape[-2:]
+    left, right = _span(width, kept, across)
+    top, bottom = _span(height, kept, down)
+    images[..., top:bottom, left:right] = _before(images[..., top:bottom, left:right])
+    return 1 - (right - left) * (bottom - top) / (width * height)
+
+
+def soft_targets(labels: Tensor, classes: int, kept: float) -> Tensor:
+    targets = torch.zeros(len(labels), classes, device=labels.device)
+    targets.scatter_(1, labels[:, None], kept)
+    others = torch.full((len(labels), 1), 1 - kept, device=labels.device)
+    return targets.scatter_add_(1, _before(labels)[:, None], others)
+
+
+def _span(length: int, kept: float, centre: float) -> tuple[int, int]:
+    """One side of the box: as long as the square root of its area says, around a pixel, within the image."""
+    middle, half = int(centre * length), int(0.5 * math.sqrt(1 - kept) * length)
+    return max(0, middle - half), min(length, middle + half)
+
+
+def _before(tensor: Tensor) -> Tensor:
+    """A copy rolled by one. `roll` would not keep channels_last on every device."""
+    return torch.cat((tensor[-1:], tensor[:-1]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,22 +182,22 @@ class VisionRecipe(Recipe):
     eval_resize_px: int = knob(256, least=32)
     """The shorter side is brought to this before the centre is cut out."""
     crop_area_least: float = knob(0.08, least=0.01)
-    """The smallest share of a picture that a random training crop may take."""
+    """The smallest share of an image that a random training crop may take."""
     exif: str = knob("ignore", words=("ignore", "turn"))
-    """What becomes of a camera's note on how it was held: nothing, as in the published runs, which see a few pictures
-    lying on their side, or the picture is turned upright."""
+    """What becomes of a camera's note on how it was held: nothing, as in the published runs, which see a few images
+    lying on their side, or the image is turned upright."""
     classes: int = knob(1000, least=2)
     whole_set: bool = knob(True)
     """Refuse a data set that is not whole, by its manifest or by the counts of ImageNet-1k."""
     random_augment_ops: int = knob(0, least=0)
-    """Random operations on the colours or the geometry of each training picture."""
+    """Random operations on the colours or the geometry of each training image."""
     random_augment_magnitude: int = knob(9, least=0, most=30)
     """How strong they are."""
     mixup_alpha: float = knob(0.0, least=0)
-    """Blends each training picture with another, by a share drawn from Beta(alpha, alpha); 0: never. Where cutmix is
+    """Blends each training image with another, by a share drawn from Beta(alpha, alpha); 0: never. Where cutmix is
     not 0 either, a batch takes one of the two with equal chance."""
     cutmix_alpha: float = knob(0.0, least=0)
-    """Pastes a box of another picture into each training picture, of an area drawn likewise; 0: never."""
+    """Pastes a box of another image into each training image, of an area drawn likewise; 0: never."""
     label_smoothing: float = knob(0.0, least=0, most=1)
     """The part of each training target that is spread over all classes."""
     repeated_views: int = knob(1, least=1)
@@ -62,7 +206,7 @@ class VisionRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftBatch(ImageBatch):
-    """Pictures whose classes are to be mixed or smoothed in training."""
+    """Images whose classes are to be mixed or smoothed in training."""
 
     mixing: Mixing
 
@@ -95,10 +239,10 @@ class ImageData:
     def __init__(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share = recipe, share
         check_classes(recipe, folder)
-        self._train = pictures.open_split(folder, "train")
-        self._val = pictures.open_split(folder, "val")
+        self._train = image_sets.open_split(folder, "train")
+        self._val = image_sets.open_split(folder, "val")
         found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
-        wanted = counts.expected(folder, self._train.classes)
+        wanted = verify.expected_counts(folder, self._train.classes)
         if recipe.whole_set and wanted not in (None, found):
             raise NotReadyError(
                 f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify imagenet` says more, "
@@ -106,14 +250,14 @@ class ImageData:
             )
         self._mixing = mixing_of(recipe)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
         # an evaluation batch larger than a rank's part of the set would only hold memory
         self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
         self._pool = InputPool(
             {"train": self._train, "val": self._val},
             workers=default_workers(share.local_ranks) if recipe.input_workers < 0 else recipe.input_workers,
-            batch_capacity=max(order.largest_share(len(self._train), **self._batching), self._eval_batch),
+            batch_capacity=max(distributed_sampler.largest_share(len(self._train), **self._batching), self._eval_batch),
             image_px=recipe.image_px,
             eval_resize_px=recipe.eval_resize_px,
             crop_area_least=recipe.crop_area_least,
@@ -139,7 +283,7 @@ class ImageData:
 
     def train(self, epoch: int, start_step: int) -> Iterator[ImageBatch]:
         seed = self._recipe.seed
-        shares = order.rank_batches(
+        shares = distributed_sampler.rank_batches(
             len(self._train),
             batch_per_device=self._recipe.step_batch_per_device,
             world=self._share.world,
@@ -155,7 +299,7 @@ class ImageData:
         return self._softened(batches, epoch, start_step) if self._mixing.softens else batches
 
     def evaluation(self) -> Iterator[ImageBatch]:
-        shares = order.rank_share(
+        shares = distributed_sampler.rank_share(
             len(self._val), batch_per_device=self._eval_batch, world=self._share.world, rank=self._share.rank
         )
         return self._pool.batches("val", shares, transform="eval")
@@ -181,7 +325,7 @@ def mixing_of(recipe: VisionRecipe) -> Mixing:
 
 def check_classes(recipe: VisionRecipe, folder: Path) -> None:
     """Raises NotReadyError where validation has classes that training has not, or there are more than the network's."""
-    classes = len(pictures.class_names(folder))
+    classes = len(image_sets.class_names(folder))
     if classes > recipe.classes:
         raise NotReadyError(
             f"{folder} has {classes} classes, the recipe's network {recipe.classes}; try --set classes={classes}"
@@ -214,7 +358,7 @@ class ImageClassifier:
         return SoftBatch.of(batch, draws, mixing) if mixing.softens else batch
 
     def scaled_learning_rate(self, recipe: VisionRecipe, batch_per_device: int) -> float:
-        """Linear, as the published rows: 0.1 for 32 pictures a device, 0.8 for 256."""
+        """Linear, as the published rows: 0.1 for 32 images a device, 0.8 for 256."""
         return recipe.learning_rate * batch_per_device / recipe.batch_per_device
 
     def items(self, batch: ImageBatch) -> int:
@@ -258,7 +402,7 @@ class ImageClassifier:
         }
 
     def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return vision_sample.sample(trained, asked)
+        return sample(trained, asked)
 
     def scores(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         """Class scores in float32, whatever the network computes in."""

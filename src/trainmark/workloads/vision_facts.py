@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmark.spec.workload_facts import QualityFacts, ShowFacts
+from trainmark.record.workload_facts import QualityFacts, ShowFacts
 
 ITEM = "images"
 DATA_SET = "imagenet"

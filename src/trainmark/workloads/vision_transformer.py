@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.linear import linear
+from trainmark.workloads.cpu_ops import linear
 
 
 class Norm(nn.LayerNorm):
@@ -96,12 +96,12 @@ class TransformerEncoder(nn.Module):
         self.ln = Norm(hidden)
 
     def forward(self, x: Tensor, places: Tensor | None = None) -> Tensor:
-        """`places` are other positions than the learnt ones, for pictures of another size."""
+        """`places` are other positions than the learnt ones, for images of another size."""
         return self.ln(self.layers(x + (self.pos_embedding if places is None else places)))  # type: ignore[no-any-return]
 
 
 class PatchEncoder(nn.Module):
-    """Pictures to tokens, for any network. A subclass adds its head, then calls `draw_patches`."""
+    """Images to tokens, for any network. A subclass adds its head, then calls `draw_patches`."""
 
     def __init__(
         self, *, image_px: int, patch_px: int, layers: int, heads: int, hidden: int, mlp: int, drop_path: float = 0.0

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.whole_files import sha256
-from trainmark.workloads import pieces, safetensors
+from trainmark.record.errors import NotReadyError
+from trainmark.record.whole_files import sha256
+from trainmark.workloads import pieces
 
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
 """What is made of an argparse.Namespace, in which torchvision's training script keeps its words beside the weights: an
 object that holds values, of the kinds allowed anyway, and does nothing."""
 _AVERAGES = ("average", "ema", "shadow", "ema_state_dict")
 """What files call the average of weights over the steps of training; the first is our name for it."""
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Names given of each kind of misfit; the rest is counted."""
 
 
@@ -29,7 +29,7 @@ def weights_file(path: Path, asked: str = "--init-from") -> Path:
     folder, or the newest in a folder of them. Where there is none, an error begins with the word that `asked`."""
     if path.is_file():
         return path
-    for name in (safetensors.INDEX, safetensors.ALONE):
+    for name in (pieces.INDEX, pieces.ALONE):
         if (path / name).is_file():
             return path / name
     for found in [path, *reversed(checkpoints(path))] if path.is_dir() else []:
@@ -41,7 +41,7 @@ def weights_file(path: Path, asked: str = "--init-from") -> Path:
 
 def weights_sha256(file: Path) -> str:
     """Of what a file holds, or of all that an index or the manifest of a checkpoint names."""
-    parts = safetensors.files(file) if file.name == safetensors.INDEX else _pieces_beside(file)
+    parts = pieces.files(file) if file.name == pieces.INDEX else _pieces_beside(file)
     if not parts:
         return sha256(file)
     hashes = [sha256(file), *(sha256(part) for part in parts)]
@@ -61,8 +61,8 @@ def read_document(path: Path) -> Any:
     """All that a file of weights holds, or the one in a checkpoint's folder; no code in it is run. Of a checkpoint in
     pieces it is all but the optimizer's."""
     path = weights_file(path)
-    if path.name.endswith((".safetensors", safetensors.INDEX)):
-        return safetensors.read(path)
+    if path.name.endswith((".safetensors", pieces.INDEX)):
+        return pieces.read(path)
     try:
         with torch.serialization.safe_globals([_NAMESPACE]):
             document = torch.load(path, map_location="cpu", weights_only=True)
@@ -185,4 +185,4 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")

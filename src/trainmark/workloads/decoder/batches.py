@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainmark.datasets import order
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.text.token_files import Index, TokenStream, Windows, known_of, read_index
-from trainmark.spec.errors import NotReadyError
+from trainmark.data import distributed_sampler
+from trainmark.data.prefetch import prefetch
+from trainmark.data.text.token_files import Index, TokenStream, Windows, known_of, read_index
+from trainmark.record.errors import NotReadyError
 from trainmark.workloads.decoder.recipes import DecoderRecipe
-from trainmark.workloads.plain import PlainBatch
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import PlainBatch, Share
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,7 +81,7 @@ class TextData:
         return {**known_of(self._index), "train_samples": float(self._train.count)}
 
     def train(self, epoch: int, start_step: int) -> Iterator[TextBatch]:
-        shares = order.rank_batches(
+        shares = distributed_sampler.rank_batches(
             self._used,
             batch_per_device=self._recipe.step_batch_per_device * self._share.tensor,
             world=self._groups,
@@ -92,11 +91,11 @@ class TextData:
             shuffle=self._recipe.data_order == "shuffled",
             start_step=start_step,
         )
-        return ahead(replace(self._read(self._train, share), shared_by=self._share.tensor) for share in shares)
+        return prefetch(replace(self._read(self._train, share), shared_by=self._share.tensor) for share in shares)
 
     def evaluation(self) -> Iterator[TextBatch]:
         wanted = self._recipe.eval_tokens // self._recipe.context or self._val.count
-        return ahead(self._to_score(min(self._val.count, wanted)))
+        return prefetch(self._to_score(min(self._val.count, wanted)))
 
     def close(self) -> None:
         pass
@@ -106,15 +105,17 @@ class TextData:
         with the most: those beyond its own count nothing, and of ranks that compute the same the first counts."""
         batch = self._recipe.eval_batch_per_device * self._share.tensor
         left = math.ceil(math.ceil(count / self._groups) / batch)
-        for share in order.rank_share(count, batch_per_device=batch, world=self._groups, rank=self._group):
+        for share in distributed_sampler.rank_share(
+            count, batch_per_device=batch, world=self._groups, rank=self._group
+        ):
             left -= 1
             found = self._read(self._val, share)
             yield replace(found, count=0) if self._place else found
         for _ in range(left):
-            empty = order.BatchShare(indices=np.zeros(1, np.int64), global_count=0)
+            empty = distributed_sampler.BatchShare(indices=np.zeros(1, np.int64), global_count=0)
             yield replace(self._read(self._val, empty), count=0)
 
-    def _read(self, windows: Windows, share: order.BatchShare) -> TextBatch:
+    def _read(self, windows: Windows, share: distributed_sampler.BatchShare) -> TextBatch:
         tokens = np.stack([windows.read(int(number)) for number in share.indices])
         return TextBatch(
             tokens=torch.from_numpy(tokens),

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainmark.datasets.text import vocabulary
-from trainmark.datasets.text.token_files import TokenStream, read_index
-from trainmark.datasets.text.vocabulary import Vocabulary
-from trainmark.spec.errors import NotReadyError, UsageError
-from trainmark.spec.recipe import knob
-from trainmark.spec.sample import Sample, SampleSettings, TextPart
+from trainmark.data.text import vocabulary
+from trainmark.data.text.token_files import TokenStream, read_index
+from trainmark.data.text.vocabulary import Vocabulary
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.recipe import knob
+from trainmark.record.sample import Sample, SampleSettings, TextPart
 from trainmark.workloads.decoder.model import TextDecoder
 from trainmark.workloads.sampling import SampleRequest, Trained
 

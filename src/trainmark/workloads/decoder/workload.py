@@ -9,17 +9,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.sample import Sample
-from trainmark.spec.target import Target
-from trainmark.spec.workload_facts import WorkloadFacts
-from trainmark.workloads.decoder import batches, continuation, flops
+from trainmark.record.numbers import Target
+from trainmark.record.recipe import Limits, Recipe
+from trainmark.record.sample import Sample
+from trainmark.record.workload_facts import WorkloadFacts
+from trainmark.workloads.decoder import batches, continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData
 from trainmark.workloads.decoder.model import TextDecoder
 from trainmark.workloads.decoder.recipes import DecoderRecipe, check_shape
-from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
-from trainmark.workloads.workload import Progress, Share
+from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class LanguageModel:
@@ -96,11 +95,11 @@ class LanguageModel:
         return batch.count * (batch.tokens.shape[1] - 1) // batch.shared_by
 
     def flops_per_item(self, recipe: DecoderRecipe) -> float:
-        return flops.per_token(recipe).attention
+        return recipes.per_token(recipe).attention
 
     def flops_otherwise(self, recipe: DecoderRecipe) -> dict[str, float]:
         """As other tables count them, so that each can be compared with its like."""
-        counted = flops.per_token(recipe)
+        counted = recipes.per_token(recipe)
         return {"6 x parameters": counted.parameters, "causal attention": counted.causal}
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Tensor:

@@ -1,6 +1,6 @@
 """What the GPT of 124 M parameters is to those who never train it."""
 
-from trainmark.spec.workload_facts import ReferenceFacts, WorkloadFacts
+from trainmark.record.workload_facts import ReferenceFacts, WorkloadFacts
 from trainmark.workloads.decoder.common_facts import DATA_SET, ITEM, QUALITIES, SHOWS, TASK
 
 PUBLISHED = ReferenceFacts(

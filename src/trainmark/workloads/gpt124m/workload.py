@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trainmark.spec.recipe import Recipe
+from trainmark.record.recipe import Recipe
 from trainmark.workloads.decoder.recipes import DecoderRecipe
 from trainmark.workloads.decoder.workload import LanguageModel
 from trainmark.workloads.gpt124m.facts import FACTS, PUBLISHED

@@ -1,7 +1,6 @@
 """What Llama 3.1 8B is to those who never train it."""
 
-from trainmark.spec.loss_bands import BandPoint, LossBand
-from trainmark.spec.workload_facts import ReferenceFacts, WorkloadFacts
+from trainmark.record.workload_facts import BandPoint, LossBand, ReferenceFacts, WorkloadFacts
 from trainmark.workloads.decoder.common_facts import DATA_SET, ITEM, QUALITIES, SHOWS, TASK
 
 PUBLISHED = ReferenceFacts(

@@ -1,7 +1,7 @@
 """What ResNet-50 is to those who never train it."""
 
-from trainmark.spec.recipe import RECIPES
-from trainmark.spec.workload_facts import ReferenceFacts, WorkloadFacts
+from trainmark.record.recipe import RECIPES
+from trainmark.record.workload_facts import ReferenceFacts, WorkloadFacts
 from trainmark.workloads import vision_facts
 
 PUBLISHED = ReferenceFacts(

@@ -1,4 +1,4 @@
-"""Crops with their masks for training, and whole pictures with theirs for evaluation, read ahead of the trainer."""
+"""Crops with their masks for training, and whole images with theirs for evaluation, read ahead of the trainer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainmark.datasets import order
-from trainmark.datasets.ade20k import layouts, photometric, reader, views
-from trainmark.datasets.ade20k.layouts import SceneCounts
-from trainmark.datasets.ade20k.reader import SceneSet
-from trainmark.datasets.ade20k.views import SceneReader, ViewSettings
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.counter_rng import Draws
-from trainmark.datasets.jpeg import BadImage
-from trainmark.datasets.sample_pool import Row, SamplePool, WantedSample, default_workers
-from trainmark.spec.errors import NotReadyError, WorkloadError
-from trainmark.spec.learning import CHANCE, CLASSES
+from trainmark.data import distributed_sampler
+from trainmark.data.ade20k import layouts, photometric, reader, views
+from trainmark.data.ade20k.layouts import SceneCounts
+from trainmark.data.ade20k.reader import SceneSet
+from trainmark.data.ade20k.views import SceneReader, ViewSettings
+from trainmark.data.counter_rng import Draws
+from trainmark.data.jpeg import BadImage
+from trainmark.data.prefetch import prefetch
+from trainmark.data.sample_pool import Row, SamplePool, WantedSample, default_workers
+from trainmark.record.errors import NotReadyError, WorkloadError
+from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
 from trainmark.workloads.segmenter.facts import FACTS
 from trainmark.workloads.segmenter.recipes import SegmenterRecipe
@@ -35,7 +35,7 @@ class HowSeen:
 
     size: int
     stride: int
-    """Of the windows that slide over a picture."""
+    """Of the windows that slide over an image."""
     patch_px: int
     classes: int
     centring: Centring
@@ -55,14 +55,14 @@ class HowSeen:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CropBatch:
-    """What a step trains on. Pictures and masks lie in a slot of the pool that is used again."""
+    """What a step trains on. Images and masks lie in a slot of the pool that is used again."""
 
     images: Tensor
     """uint8, (count, 3, size, size), channels_last."""
     labels: Tensor
     """uint8, (count, size, size): classes, and 255 where a pixel is not judged."""
     extents: tuple[tuple[int, int], ...]
-    """Rows and columns of each that are a picture's; what lies beyond is padding."""
+    """Rows and columns of each that are an image's; what lies beyond is padding."""
     how: HowSeen
     count: int
     global_count: int
@@ -84,12 +84,12 @@ class CropBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SceneBatch:
-    """Whole pictures, each of a size of its own, that are scored one by one."""
+    """Whole images, each of a size of its own, that are scored one by one."""
 
     images: tuple[Tensor, ...]
     """uint8, each (3, height, width), brought to the size that the network sees."""
     labels: tuple[Tensor, ...]
-    """uint8, each (height, width) of the picture as it is stored."""
+    """uint8, each (height, width) of the image as it is stored."""
     how: HowSeen
     count: int
     global_count: int
@@ -137,7 +137,7 @@ class _Crops:
 
 
 class SceneData:
-    """A folder of pictures with masks, open for one rank."""
+    """A folder of images with masks, open for one rank."""
 
     def __init__(self, recipe: SegmenterRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share, self._skip_bad = recipe, share, skip_bad
@@ -145,7 +145,7 @@ class SceneData:
         self.how = HowSeen.of(recipe)
         self._train, self.val = (reader.open_split(folder, split) for split in layouts.SPLITS)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
         self._reader = SceneReader()
         self._counts = np.zeros(len(self.val.names), np.int64)
@@ -162,7 +162,7 @@ class SceneData:
             {"train": self._train},
             _Crops(scenes=self._train, settings=settings, reader=SceneReader(), how=self.how),
             workers=default_workers(share.local_ranks) if recipe.input_workers < 0 else recipe.input_workers,
-            batch_capacity=order.largest_share(len(self._train), **self._batching),
+            batch_capacity=distributed_sampler.largest_share(len(self._train), **self._batching),
             skip_bad=skip_bad,
         )
 
@@ -172,14 +172,14 @@ class SceneData:
 
     @property
     def facts(self) -> dict[str, float]:
-        """With what guessing the commonest class would give, of the pictures that were evaluated here."""
+        """With what guessing the commonest class would give, of the images that were evaluated here."""
         counted: dict[str, float] = {"train_samples": len(self._train), "val_samples": len(self.val)}
         chance = one_class_miou(self._counts.tolist())
         return {**counted, CLASSES: len(self.val.names), **({CHANCE: round(chance, 3)} if chance else {})}
 
     def train(self, epoch: int, start_step: int) -> Iterator[CropBatch]:
         seed = self._recipe.seed
-        shares = order.rank_batches(
+        shares = distributed_sampler.rank_batches(
             len(self._train),
             batch_per_device=self._recipe.step_batch_per_device,
             world=self._share.world,
@@ -193,18 +193,18 @@ class SceneData:
         return self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
 
     def evaluation(self) -> Iterator[SceneBatch]:
-        """Each picture once over all ranks."""
-        shares = order.rank_share(
+        """Each image once over all ranks."""
+        shares = distributed_sampler.rank_share(
             len(self.val),
             batch_per_device=self._recipe.eval_batch_per_device,
             world=self._share.world,
             rank=self._share.rank,
         )
         self._counts[:] = 0
-        return ahead(self._scenes(share.indices.tolist(), share.global_count) for share in shares)
+        return prefetch(self._scenes(share.indices.tolist(), share.global_count) for share in shares)
 
     def scene(self, index: int) -> tuple[Tensor, Tensor]:
-        """A validation picture as the network sees it, and its classes."""
+        """A validation image as the network sees it, and its classes."""
         pixels, labels = self._reader.read(self.val, index)
         seen = fitted_image(pixels, self._recipe.image_px)
         return seen, torch.from_numpy(labels)
@@ -239,7 +239,7 @@ class SceneData:
 
 
 def fitted_image(pixels: npt.NDArray[np.uint8], size: int) -> Tensor:
-    """A stored picture (height, width, 3) as (3, height, width) of the size that the network sees."""
+    """A stored image (height, width, 3) as (3, height, width) of the size that the network sees."""
     width, height = views.fitted(pixels.shape[1], pixels.shape[0], size)
     seen = views.resized(pixels, width, height)
     # what was not resized still lies in a buffer that is used again

@@ -1,6 +1,6 @@
 """What Segmenter is to those who never train it."""
 
-from trainmark.spec.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
+from trainmark.record.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 PUBLISHED = ReferenceFacts(
     batch_per_device=1,

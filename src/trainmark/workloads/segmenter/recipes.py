@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainmark.spec.recipe import Recipe, knob
+from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads.segmenter.facts import PUBLISHED
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmenterRecipe(Recipe):
     image_px: int = knob(512, least=32)
-    """Side of a training crop, and of the windows that evaluation slides over a picture."""
+    """Side of a training crop, and of the windows that evaluation slides over an image."""
     window_stride: int = knob(480, least=1)
     """Pixels from one window to the next; where they overlap, scores are averaged."""
     least_scale: float = knob(0.5, least=0.1, most=10)
     most_scale: float = knob(2.0, least=0.1, most=10)
-    """A training picture's shorter side is brought to `image_px` times a random number between these two."""
+    """A training image's shorter side is brought to `image_px` times a random number between these two."""
     photometric: bool = knob(True)
-    """Change brightness, contrast, saturation and hue of training pictures at random."""
+    """Change brightness, contrast, saturation and hue of training images at random."""
     pixels: str = knob("imagenet", words=("imagenet", "half"))
     """How pixels are centred, which follows the weights a run begins with: by ImageNet's mean and deviation, or by a
     half and a half."""

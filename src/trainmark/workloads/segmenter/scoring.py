@@ -1,4 +1,4 @@
-"""Classes of a whole picture's pixels by sliding a window over it, and the counts by which they are judged."""
+"""Classes of a whole image's pixels by sliding a window over it, and the counts by which they are judged."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.datasets.ade20k.layouts import IGNORED
-from trainmark.datasets.ade20k.views import windows
+from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.data.ade20k.views import windows
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.segmenter.batches import HowSeen, one_class_miou
 from trainmark.workloads.segmenter.model import upsampled
 
 SUMS = ("right", "taken", "judged", "ceiling_right", "ceiling_taken")
 """Pixels of each class: of it and taken for it, taken for it, of it; and the first two as they could be at best."""
-_MOST_VALUES = 64 << 20
-"""Scores of pixels that are held at once; a large picture's are looked at some classes at a time."""
+_MAX_VALUES = 64 << 20
+"""Scores of pixels that are held at once; a large image's are looked at some classes at a time."""
 
 
 def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: HowSeen) -> Tensor:
-    """The class of each pixel (height, width) of a picture that the network sees as `image` (3, height, width)."""
+    """The class of each pixel (height, width) of an image that the network sees as `image` (3, height, width)."""
     weight = next(model.parameters())
     pixels = normalise(image.to(weight.device)[None], weight.dtype, centring=how.centring)[0]
     return best_class(slide(model, pixels, how.size, how.stride, how.classes), size)
 
 
 def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride: int, classes: int) -> Tensor:
-    """Scores (classes, height, width) of a picture (3, height, width) from windows, averaged where these overlap."""
+    """Scores (classes, height, width) of an image (3, height, width) from windows, averaged where these overlap."""
     height, width = image.shape[1:]
     places = [(top, left) for top in windows(height, size, stride) for left in windows(width, size, stride)]
     crops = torch.stack([image[:, top : top + size, left : left + size] for top, left in places])
@@ -47,7 +47,7 @@ def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride:
 def best_class(scores: Tensor, size: tuple[int, int]) -> Tensor:
     """The class (height, width) with the most score at each pixel, once scores (classes, rows, columns) are brought to
     that size; the first of equals."""
-    step = max(1, _MOST_VALUES // (size[0] * size[1]))
+    step = max(1, _MAX_VALUES // (size[0] * size[1]))
     best, found = None, scores.new_zeros(size, dtype=torch.long)
     for first in range(0, len(scores), step):
         values, places = upsampled(scores[None, first : first + step], size)[0].max(0)
@@ -62,7 +62,7 @@ def best_class(scores: Tensor, size: tuple[int, int]) -> Tensor:
 def ceiling(labels: Tensor, seen: tuple[int, int], patch_px: int) -> Tensor:
     """The classes that interpolation would give if every patch knew what share of it each class covers.
 
-    `seen` is the height and width at which the network sees the picture.
+    `seen` is the height and width at which the network sees the image.
     """
     present = torch.bincount(labels.flatten(), minlength=IGNORED)[:IGNORED].nonzero()[:, 0]
     if not len(present):
@@ -90,7 +90,7 @@ def count(found: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, 
 
 
 def qualities(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The numbers reported, in percent, from sums over all pictures of all ranks."""
+    """The numbers reported, in percent, from sums over all images of all ranks."""
     right, judged = sums["right"], sums["judged"]
     of_each = [found / there for found, there in zip(right, judged, strict=True) if there]
     return {

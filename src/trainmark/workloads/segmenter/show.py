@@ -1,4 +1,4 @@
-"""Draws pictures beside their masks, true and predicted, with the names of the classes on them."""
+"""Draws images beside their masks, true and predicted, with the names of the classes on them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from trainmark.datasets.ade20k import layouts, reader
-from trainmark.datasets.ade20k.layouts import IGNORED
-from trainmark.datasets.ade20k.reader import SceneSet
-from trainmark.datasets.ade20k.views import SceneReader
-from trainmark.datasets.jpeg import BadImage, JpegDecoder
-from trainmark.spec.errors import NotReadyError
-from trainmark.spec.recipe import knob
-from trainmark.spec.sample import ImagePart, Sample, SampleSettings
+from trainmark.data.ade20k import layouts, reader
+from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.data.ade20k.reader import SceneSet
+from trainmark.data.ade20k.views import SceneReader
+from trainmark.data.jpeg import BadImage, JpegDecoder
+from trainmark.record.errors import NotReadyError
+from trainmark.record.recipe import knob
+from trainmark.record.sample import ImagePart, Sample, SampleSettings
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring
 from trainmark.workloads.segmenter.batches import HowSeen, fitted_image
@@ -30,7 +30,7 @@ WIDTH_PX, HIGHEST_PX = 300, 360
 _GAP_PX, _HEAD_PX, _LINE_PX, _MARGIN_PX = 10, 24, 20, 14
 _PAPER, _INK, _UNJUDGED = (255, 255, 255), (40, 44, 52), (236, 236, 236)
 _NAMED_SHARE = 0.02
-"""A class is named on a mask where a region of it has so much of the picture."""
+"""A class is named on a mask where a region of it has so much of the image."""
 _COLOURS = 255
 """Of the whole drawing: a palette keeps it small enough for a page."""
 
@@ -40,7 +40,7 @@ Classes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class SceneSettings(SampleSettings):
-    """The seed chooses validation pictures where none is given."""
+    """The seed chooses validation images where none is given."""
 
     scenes: int = knob(3, least=1, most=12)
     """How many of them are shown."""
@@ -62,7 +62,7 @@ class ShownScene:
 
 
 def sample(trained: Trained, asked: SampleRequest) -> Sample:
-    """A picture that was given, or some of the validation set; with the truth where the run's data has it."""
+    """An image that was given, or some of the validation set; with the truth where the run's data has it."""
     settings, recipe = asked.settings(SceneSettings), trained.recipe
     names, known = _known(asked.data)
     names += tuple(f"class {number}" for number in range(len(names), recipe.classes))
@@ -83,7 +83,7 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
 
 
 def _known(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
-    """The names of the classes, and of each picture that has a mask where that is; nothing without data."""
+    """The names of the classes, and of each image that has a mask where that is; nothing without data."""
     if folder is None:
         return (), {}
     splits = [reader.open_split(folder, split) for split in layouts.SPLITS]
@@ -92,7 +92,7 @@ def _known(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[Scene
 
 
 def _scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
-    """What the network takes a picture for, and the truth if the picture is one of the set's."""
+    """What the network takes an image for, and the truth if the image is one of the set's."""
     how, scene_reader = HowSeen.of(trained.recipe), SceneReader()
     truth: Classes | None = None
     try:
@@ -121,7 +121,7 @@ def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any
 
 
 def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
-    """One row a scene - picture, truth where it is known, prediction - and below them the colours of the classes."""
+    """One row a scene - image, truth where it is known, prediction - and below them the colours of the classes."""
     rows = [_panels(scene, names) for scene in scenes]
     columns = max(len(row) for row in rows)
     width = 2 * _MARGIN_PX + columns * WIDTH_PX + (columns - 1) * _GAP_PX

@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.datasets.ade20k.layouts import IGNORED
-from trainmark.spec.errors import UsageError
-from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.sample import Sample
+from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.record.errors import UsageError
+from trainmark.record.recipe import Limits, Recipe
+from trainmark.record.sample import Sample
 from trainmark.workloads.normalise import normalise
-from trainmark.workloads.plain import optimizer_kwargs
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
 from trainmark.workloads.segmenter.batches import CropBatch, HowSeen, SceneBatch, SceneData, check_folder
@@ -25,7 +24,7 @@ from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
 from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE, SegmenterRecipe
 from trainmark.workloads.vision import sgd
-from trainmark.workloads.workload import Progress, Share
+from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class SegmenterOnScenes:
@@ -133,7 +132,7 @@ class SegmenterOnScenes:
         return pixel_loss(model(images), labels, batch.how.judged_mean)
 
     def score(self, model: nn.Module, batch: SceneBatch) -> dict[str, Tensor]:
-        """One picture after the other, so that what it gets does not depend on which others a rank has."""
+        """One image after the other, so that what it gets does not depend on which others a rank has."""
         how = batch.how
         sums = dict.fromkeys(
             self.sums, torch.zeros(how.classes, dtype=torch.long, device=next(model.parameters()).device)

@@ -13,14 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainmark.datasets import audio, mel, order, synthetic
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.audio import BadAudioError
-from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.ljspeech.analysed import analysed
-from trainmark.datasets.ljspeech.reader import Clip
-from trainmark.datasets.mel_cache import MelCache
-from trainmark.spec.errors import NotReadyError, UsageError
+from trainmark.data import audio, distributed_sampler, mel, synthetic
+from trainmark.data.audio import BadAudioError
+from trainmark.data.ljspeech import reader
+from trainmark.data.ljspeech.reader import Clip, analysed
+from trainmark.data.mel_cache import MelCache
+from trainmark.data.prefetch import prefetch
+from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.workloads.tacotron2 import text
 from trainmark.workloads.tacotron2.recipes import Tacotron2Recipe
 from trainmark.workloads.workload import Share
@@ -157,7 +156,7 @@ class SpeechData:
         self._train = every.up_to(recipe.longest_frames)
         self._left_out = len(every) - len(self._train)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = order.steps_per_epoch(len(self._train), **self._batching)
+        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = float(self._train.frames.sum() / self.steps_per_epoch)
         self._frames = self._padded_frames = 0
 
@@ -173,7 +172,7 @@ class SpeechData:
 
     def train(self, epoch: int, start_step: int) -> Iterator[SpeechBatch]:
         recipe = self._recipe
-        shares = order.rank_batches(
+        shares = distributed_sampler.rank_batches(
             len(self._train),
             **self._batching,
             rank=self._share.rank,
@@ -184,7 +183,9 @@ class SpeechData:
             lengths=self._train.frames if recipe.bucket_batches else None,
             bucket_batches=recipe.bucket_batches,
         )
-        for batch in ahead(self._train.batch(s.indices.tolist(), s.indices.tolist(), s.global_count) for s in shares):
+        for batch in prefetch(
+            self._train.batch(s.indices.tolist(), s.indices.tolist(), s.global_count) for s in shares
+        ):
             self._frames += batch.real_frames
             self._padded_frames += batch.mels.shape[0] * batch.count
             yield batch
@@ -196,7 +197,7 @@ class SpeechData:
         rank, world = self._share.rank, self._share.world
         batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
         mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
-        return ahead(self.val.batch(part, whole, len(whole)) for part, whole in mine if part)
+        return prefetch(self.val.batch(part, whole, len(whole)) for part, whole in mine if part)
 
     def close(self) -> None:
         pass

@@ -1,6 +1,6 @@
 """What Tacotron2 is to those who never train it."""
 
-from trainmark.spec.workload_facts import ListeningTest, QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
+from trainmark.record.workload_facts import ListeningTest, QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 CLIP_FRAMES = 566
 """Mel frames of a clip of LJSpeech, on average."""

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from trainmark.workloads.on_cpu import on_cpu
-from trainmark.workloads.tacotron2 import attention_quality, dropout
-from trainmark.workloads.tacotron2.fused import Fused
+from trainmark.workloads.cpu_ops import on_cpu
+from trainmark.workloads.tacotron2 import attention_quality, matmuls
+from trainmark.workloads.tacotron2.matmuls import Fused
 from trainmark.workloads.tacotron2.teacher_forcing import Weights, teacher_forced
 
 
@@ -133,7 +133,7 @@ class TextEncoder(nn.Module):
         """(clips, width, symbols) to (clips, symbols, width)."""
         x = embedded
         for layer in self.convolutions:
-            x = dropout.drop(F.relu(layer(x)), 0.5, self.training)
+            x = matmuls.drop(F.relu(layer(x)), 0.5, self.training)
         if min(lengths) == x.shape[2] and not on_cpu(x):  # nothing is padding; a CPU's kernels round otherwise unpacked
             return self.lstm(x.transpose(1, 2))[0]  # type: ignore[no-any-return]
         # lengths stay on the host: asking a device for them would make the host wait
@@ -158,7 +158,7 @@ class Prenet(nn.Module):
         x = frames
         for number, layer in enumerate(self.layers):
             x = F.relu(layer(x))
-            x = dropout.drop(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
+            x = matmuls.drop(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
         return x
 
 
@@ -240,11 +240,11 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, Tensor, DecoderState]:
         """One frame: from what the prenet made of the frame before to mel and gate of this one."""
         hidden, cell = self.attention_rnn(torch.cat((frame, state.context), 1), state.attention)
-        hidden = dropout.drop(hidden, self.hidden_dropout, self.training)
+        hidden = matmuls.drop(hidden, self.hidden_dropout, self.training)
         weights = self.attention_layer(hidden, keys, state.looked, padding)
         context = torch.bmm(weights.to(memory.dtype).unsqueeze(1), memory).squeeze(1)
         said, said_cell = self.decoder_rnn(torch.cat((hidden, context), 1), state.decoder)
-        said = dropout.drop(said, self.hidden_dropout, self.training)
+        said = matmuls.drop(said, self.hidden_dropout, self.training)
         summary = torch.cat((said, context), 1)
         after = DecoderState(
             attention=(hidden, cell),
@@ -298,8 +298,8 @@ class Postnet(nn.Module):
     def forward(self, mel: Tensor) -> Tensor:
         x = mel
         for layer in self.convolutions[:-1]:
-            x = dropout.drop(torch.tanh(layer(x)), 0.5, self.training)
-        return dropout.drop(self.convolutions[-1](x), 0.5, self.training)
+            x = matmuls.drop(torch.tanh(layer(x)), 0.5, self.training)
+        return matmuls.drop(self.convolutions[-1](x), 0.5, self.training)
 
 
 class Tacotron2(nn.Module):

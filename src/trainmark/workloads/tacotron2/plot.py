@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.datasets.mel import MEL
+from trainmark.data.mel import MEL
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -21,7 +21,7 @@ Color = tuple[int, int, int]
 
 WIDTH_PX = 1000
 SECONDS_PER_FRAME = MEL.hop / MEL.rate
-MOST_LETTERS = 64
+MAX_LETTERS = 64
 """Texts up to this long have every letter beside the alignment; longer ones have counts."""
 
 ANCHORS: tuple[Color, ...] = (
@@ -92,7 +92,7 @@ def _drawn(alignment: Values, mel: Values | None, title: str, letters: str | Non
         panels.append(_Panel(top_px=top_px, height_px=_MEL_PX, values=mel, caption=caption, scale=scale))
         top_px += _MEL_PX + 40
     alignment = _finite(alignment)
-    labelled = letters is not None and len(letters) == symbols <= MOST_LETTERS
+    labelled = letters is not None and len(letters) == symbols <= MAX_LETTERS
     attention = _Panel(
         top_px=top_px,
         height_px=max(240, symbols * _LETTER_PX) if labelled else 420,

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainmark.datasets import audio, griffin_lim
-from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.mel import MEL, frames
-from trainmark.spec.errors import UsageError, WorkloadError
-from trainmark.spec.recipe import knob
-from trainmark.spec.record import Doubt
-from trainmark.spec.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
+from trainmark.data import audio, griffin_lim
+from trainmark.data.ljspeech import reader
+from trainmark.data.mel import MEL, frames
+from trainmark.record.errors import UsageError, WorkloadError
+from trainmark.record.recipe import knob
+from trainmark.record.record import Doubt
+from trainmark.record.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
-from trainmark.workloads.scoring.clips import GRIFFIN_LIM, kinds, validation_clips
 from trainmark.workloads.tacotron2 import plot
 from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
+from trainmark.workloads.tacotron2.clips import GRIFFIN_LIM, kinds, validation_clips
 from trainmark.workloads.tacotron2.model import Spoken
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
 
@@ -286,7 +286,7 @@ def _joined(
     network_s: float,
     vocoder_s: float,
 ) -> Speech:
-    """The sentences one after the other with a short silence between them, in sound and picture alike."""
+    """The sentences one after the other with a short silence between them, in sound and image alike."""
     joined, mels, looks = [], [], []
     for number, (piece, sound) in enumerate(zip(pieces, sounds, strict=True)):
         if number:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainmark.spec.recipe import Recipe, knob
+from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads.tacotron2.facts import PUBLISHED
 
 
@@ -33,7 +33,7 @@ class Tacotron2Recipe(Recipe):
     whole_set: bool = knob(True)
     """Refuse a data set that is not whole, by its manifest or by LJSpeech's number of clips."""
     leave_sample: bool = knob(True)
-    """After training, let the network read a sentence aloud and keep the sound and a picture of its attention."""
+    """After training, let the network read a sentence aloud and keep the sound and an image of its attention."""
     score_clips: int = knob(0, least=0)
     """After training, validation sentences that are read and scored where the extra `mos` is installed."""
     encoder_width: int = knob(512, least=2)

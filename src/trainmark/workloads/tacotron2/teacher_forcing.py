@@ -16,12 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.linear import linear
-from trainmark.workloads.on_cpu import on_cpu
-from trainmark.workloads.tacotron2 import dropout
-from trainmark.workloads.tacotron2.fused import Fused
-from trainmark.workloads.tacotron2.products import Arithmetic, Product
-from trainmark.workloads.tanh import tanh
+from trainmark.workloads.cpu_ops import linear, on_cpu, tanh
+from trainmark.workloads.tacotron2 import matmuls
+from trainmark.workloads.tacotron2.matmuls import Arithmetic, Fused, Matmul
 
 
 def chunk_elements(like: Tensor) -> int:
@@ -66,7 +63,7 @@ def teacher_forced(
 
     def drawn(units: int) -> Tensor | None:
         """For all steps at once, what dropout multiplies the hidden states by."""
-        return dropout.kept((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32)) if drop else None
+        return matmuls.kept((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32)) if drop else None
 
     known = linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
     fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)
@@ -97,7 +94,7 @@ class LstmLoop(torch.autograd.Function):
     ) -> Tensor:
         steps, clips, gates = known.shape
         weight = arithmetic.take(weight)
-        recurrent = Product(weight, clips, arithmetic)
+        recurrent = Matmul(weight, clips, arithmetic)
         states = torch.empty(steps + 1, clips, gates // 4, dtype=arithmetic.held, device=known.device)
         states[0].zero_()
         cell = LSTMStep(known, kept, keep=any(ctx.needs_input_grad), fused=fused)
@@ -115,7 +112,7 @@ class LstmLoop(torch.autograd.Function):
         weight, states, *saved = ctx.saved_tensors
         arithmetic = ctx.arithmetic
         steps, clips, hidden = gradient.shape
-        recurrent = Product(weight.t(), clips, arithmetic)
+        recurrent = Matmul(weight.t(), clips, arithmetic)
         cell = CellGradient(saved, arithmetic, ctx.fused)
         arriving = gradient.float().unbind(0)
         back = torch.zeros(clips, hidden, dtype=arithmetic.held, device=gradient.device)
@@ -264,7 +261,7 @@ class AttentionLoop(torch.autograd.Function):
         steps, clips, gates = known.shape
         hidden, symbols, channels, device = gates // 4, memory.shape[1], keys.shape[2], known.device
         weight, query, seen = arithmetic.take(weight), arithmetic.take(query), arithmetic.take(memory)
-        recurrent, asking = Product(weight, clips, arithmetic), Product(2 * query, clips, arithmetic)
+        recurrent, asking = Matmul(weight, clips, arithmetic), Matmul(2 * query, clips, arithmetic)
         states = torch.empty(steps + 1, clips, weight.shape[1], dtype=arithmetic.held, device=device)
         states[0].zero_()
         keep = any(ctx.needs_input_grad)
@@ -317,7 +314,7 @@ class AttentionLoop(torch.autograd.Function):
         arithmetic = ctx.arithmetic
         steps, clips, _, channels = acted.shape
         hidden = query.shape[1]
-        recurrent, asking = Product(weight.t(), clips, arithmetic), Product(query.t(), clips, arithmetic)
+        recurrent, asking = Matmul(weight.t(), clips, arithmetic), Matmul(query.t(), clips, arithmetic)
         cell = CellGradient(saved, arithmetic, ctx.fused)
         look = LookGradient(acted, alignment, padded, location, energy, ctx.fused)
         to_query = torch.empty(steps, clips, channels, dtype=arithmetic.held, device=acted.device)
@@ -415,7 +412,7 @@ class LookGradient:
         rows = location.view(channels, -1).t() * self._factor
         self._chunk = max(1, min(steps, chunk_elements(acted) // (clips * symbols * channels)))
         self._first = steps
-        self._spreading = Product(rows, self._chunk * clips * symbols, Arithmetic(held=torch.float32))
+        self._spreading = Matmul(rows, self._chunk * clips * symbols, Arithmetic(held=torch.float32))
         self._felt = torch.empty(self._chunk, clips, symbols, channels, device=acted.device)
         # outside the bands that each symbol's window reaches, this stays zero for good
         self._matrix = torch.zeros(self._chunk, clips, symbols, 2 * length, device=acted.device)

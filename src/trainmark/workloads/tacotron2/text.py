@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 
-from trainmark.spec.errors import UsageError, nearest
+from trainmark.record.errors import UsageError, nearest
 from trainmark.workloads.tacotron2.text_cleaning import PUNCTUATION, clean_plain
 
 _VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"

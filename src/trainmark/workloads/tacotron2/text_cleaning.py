@@ -10,9 +10,8 @@ import re
 import string
 import unicodedata
 
-from trainmark.spec.errors import UsageError
-from trainmark.workloads.tacotron2.text_numbers import CURRENCY_SIGNS, spell_numbers
-from trainmark.workloads.tacotron2.text_units import spell_units
+from trainmark.record.errors import UsageError
+from trainmark.workloads.tacotron2.text_numbers import CURRENCY_SIGNS, spell_numbers, spell_units
 
 PUNCTUATION = "-!'(),.:;? "
 """What is kept besides letters, in the order of the symbol ids."""

@@ -1,28 +1,13 @@
-"""Spells out the numbers and sums of money in a lower-case text, as an English reader of its transcripts would."""
+"""Spells out the numbers, sums of money and units in a text, as an English reader of its transcripts would."""
 
 from __future__ import annotations
 
 import re
 
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-)
-_BELOW_TWENTY = _SMALL.split(" ")
-_ROUND = "twenty thirty forty fifty sixty seventy eighty ninety"
-_TENS = dict(zip(range(2, 10), _ROUND.split(" "), strict=True))
-_LARGE = "thousand million billion trillion quadrillion quintillion sextillion septillion octillion nonillion decillion"
-_SCALES = dict(enumerate(_LARGE.split(" "), start=1))
-_NAMED_DIGITS = 3 * (len(_SCALES) + 1)
-_IRREGULAR_ORDINALS = {
-    "one": "first",
-    "two": "second",
-    "three": "third",
-    "five": "fifth",
-    "eight": "eighth",
-    "nine": "ninth",
-    "twelve": "twelfth",
-}
+from num2words import num2words
+
+_MAX_NAMED_DIGITS = 36
+"""A longer number is read digit by digit."""
 _CURRENCIES = {
     "$": (("dollar", "dollars"), ("cent", "cents")),
     "£": (("pound", "pounds"), ("penny", "pence")),
@@ -80,47 +65,71 @@ def _decimal(found: re.Match[str]) -> str:
 
 def _number(digits: str) -> str:
     """A cardinal; 1001 to 2999 are read as years are, whatever they count."""
-    digits = digits.lstrip("0")
-    if len(digits) != 4 or not "1000" < digits < "3000":
+    if len(digits.lstrip("0")) != 4 or not 1000 < int(digits) < 3000:
         return _cardinal(digits)
-    if digits[1:3] == "00":
-        return _cardinal(digits) if digits[0] == "2" else f"ten oh {_cardinal(digits[3])}"
-    high, low = int(digits[:2]), int(digits[2:])
-    if low == 0:
-        return f"{_below_thousand(high)} hundred"
-    return f"{_below_thousand(high)} {'oh ' if low < 10 else ''}{_below_thousand(low)}"
+    if int(digits) < 1010:
+        return f"ten oh {_cardinal(digits[-1])}"
+    return _say(digits, "year").replace(" and ", " ").replace("oh-", "oh ")
 
 
 def _ordinal(digits: str) -> str:
-    said = _cardinal(digits, joint=" and ")
-    start = max(said.rfind(" "), said.rfind("-")) + 1
-    last = said[start:]
-    if last in _IRREGULAR_ORDINALS:
-        return said[:start] + _IRREGULAR_ORDINALS[last]
-    return said[:start] + (last[:-1] + "ieth" if last.endswith("y") else last + "th")
+    return _say(digits, "ordinal")
 
 
-def _cardinal(digits: str, *, joint: str = " ") -> str:
-    """Groups of three with their scales; `joint` stands before what is below a hundred."""
+def _cardinal(digits: str) -> str:
+    return _say(digits, "cardinal").replace(" and ", " ")
+
+
+def _say(digits: str, how: str) -> str:
     digits = digits.lstrip("0") or "0"
-    if len(digits) > _NAMED_DIGITS:
-        return " ".join(_BELOW_TWENTY[int(digit)] for digit in digits)
-    if len(digits) <= 3:
-        return _below_thousand(int(digits), joint)
-    said = []
-    for scale in range((len(digits) - 1) // 3, 0, -1):
-        if group := int(digits[-3 * scale - 3 : -3 * scale]):
-            said.append(f"{_below_thousand(group, joint)} {_SCALES[scale]}")
-    high, units = ", ".join(said), int(digits[-3:])
-    if units == 0:
-        return high
-    return high + (joint if units < 100 else ", ") + _below_thousand(units, joint)
+    if len(digits) <= _MAX_NAMED_DIGITS:
+        return str(num2words(int(digits), to=how))
+    *first, last = (str(num2words(int(digit))) for digit in digits)
+    return " ".join([*first, str(num2words(int(digits[-1]), to=how)) if how == "ordinal" else last])
 
 
-def _below_thousand(number: int, joint: str = " ") -> str:
-    if number >= 100:
-        rest = joint + _below_thousand(number % 100) if number % 100 else ""
-        return f"{_BELOW_TWENTY[number // 100]} hundred{rest}"
-    if number < 20:
-        return _BELOW_TWENTY[number]
-    return _TENS[number // 10] + (f"-{_BELOW_TWENTY[number % 10]}" if number % 10 else "")
+# Units
+
+
+# written with µ, Ω and Å, whose sound is not that of the letters they look like
+_MICRO = "µμ"  # the sign, and the Greek letter that looks the same
+_OHM = "Ω\u2126"
+_ANGSTROM = "Å\u212b"
+_PREFIXES = {**dict.fromkeys(_MICRO, "micro"), "n": "nano", "m": "milli", "k": "kilo", "M": "mega", "G": "giga"}
+_WORDS = """
+    m meter  s second  g gram  l liter  L liter  mol mole  A ampere  V volt  W watt  J joule  N newton  Pa pascal
+    C coulomb  F farad  T tesla  H henry  Hz hertz  eV electronvolt  Sv sievert  Gy gray  Bq becquerel  bar bar  M molar
+"""
+_NAMES: dict[str, str] = {
+    **dict(re.findall(r"(\w+) (\w+)", _WORDS)),
+    **dict.fromkeys(_OHM, "ohm"),
+    **dict.fromkeys(_ANGSTROM, "angstrom"),
+    **dict.fromkeys(_MICRO, "micron"),
+}
+_PLURALS = {"henry": "henries", "hertz": "hertz", "molar": "molar"}
+_POWERS = {"²": "square ", "³": "cubic "}
+
+_AFTER_MICRO = "|".join(sorted(set(_NAMES) - {*_MICRO, *_ANGSTROM}, key=len, reverse=True))
+_UNIT = re.compile(
+    rf"(?<![^\W\d_])(?:(?P<micro>[{_MICRO}])(?P<of_micro>{_AFTER_MICRO})|(?P<prefix>[nmkMG])(?P<ohm>[{_OHM}])"
+    rf"|(?P<alone>[{_MICRO}{_OHM}{_ANGSTROM}]))(?P<power>[²³]?)(?![^\W_])(?P<after>/(?=[^\W\d_])|-?)"
+)
+_ONE = re.compile(r"(?:^|[^0-9.,])1[ -]?$")
+
+
+def spell_units(text: str) -> str:
+    """The text with such units as words: one of a thing, or a thing of so many, has no plural."""
+    return _UNIT.sub(_spelt, text)
+
+
+def _spelt(found: re.Match[str]) -> str:
+    before = found.string[max(found.start() - 3, 0) : found.start()]
+    gap = "" if before[-1:] in "0123456789" else before[-1]
+    counted = before.removesuffix(gap)[-1:].isdigit()
+    if found["alone"] and not counted:
+        return found[0]  # a letter of its own
+    name = _NAMES[found["of_micro"] or found["ohm"] or found["alone"]]
+    if not _ONE.search(before) and "-" not in (gap, found["after"]):
+        name = _PLURALS.get(name, f"{name}s")
+    words = _POWERS.get(found["power"], "") + _PREFIXES.get(found["micro"] or found["prefix"], "") + name
+    return f"{' ' if counted and not gap else ''}{words}{' per ' if found['after'] == '/' else found['after']}"

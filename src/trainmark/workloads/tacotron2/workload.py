@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.datasets.ljspeech.reader import Clip
-from trainmark.datasets.mel import MEL
-from trainmark.datasets.mel_cache import MelCache
-from trainmark.spec.recipe import Limits, Recipe
-from trainmark.spec.sample import Sample
-from trainmark.workloads.plain import optimizer_kwargs
+from trainmark.data.ljspeech.reader import Clip
+from trainmark.data.mel import MEL
+from trainmark.data.mel_cache import MelCache
+from trainmark.record.recipe import Limits, Recipe
+from trainmark.record.sample import Sample
 from trainmark.workloads.sampling import SampleRequest, Trained
-from trainmark.workloads.tacotron2 import attention_quality, flops, read_aloud
+from trainmark.workloads.tacotron2 import attention_quality, read_aloud
 from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, Split, check_clips
 from trainmark.workloads.tacotron2.facts import CLIP_FRAMES, FACTS, PUBLISHED
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
-from trainmark.workloads.workload import Progress, Share
+from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class Tacotron2OnLJSpeech:
@@ -44,7 +44,7 @@ class Tacotron2OnLJSpeech:
 
     def blank_batch(self, recipe: Tacotron2Recipe, frames: int) -> SpeechBatch:
         """Clips of one length, with as many letters as those of LJSpeech on average."""
-        return blank_clips(recipe.step_batch_per_device, frames, flops.CLIP_SYMBOLS)
+        return blank_clips(recipe.step_batch_per_device, frames, CLIP_SYMBOLS)
 
     def step_lengths(self, recipe: Tacotron2Recipe) -> tuple[int, int, int]:
         """Two lengths in frames from which a step on clips of LJSpeech's mean length, the third, can be told."""
@@ -77,7 +77,7 @@ class Tacotron2OnLJSpeech:
         return batch.real_frames
 
     def flops_per_item(self, recipe: Tacotron2Recipe) -> float:
-        return flops.per_frame(sizes_of(recipe))
+        return per_frame(sizes_of(recipe))
 
     def loss(self, model: nn.Module, batch: SpeechBatch) -> Tensor:
         outputs = _outputs(model, batch)
@@ -176,3 +176,48 @@ def _outputs(model: nn.Module, batch: SpeechBatch, kept: list[Tensor] | None = N
 
 
 WORKLOAD = Tacotron2OnLJSpeech()
+
+
+CLIP_SYMBOLS = 100
+"""Of a clip of LJSpeech, on average; what the encoder does for its letters is shared out among its frames."""
+
+
+def per_frame(sizes: Sizes, *, symbols: int = CLIP_SYMBOLS, frames: int = CLIP_FRAMES) -> float:
+    """Of one mel frame, forward and backward, with its share of the encoder."""
+    return of_frame(sizes, symbols) + of_symbol(sizes) * symbols / frames
+
+
+def of_frame(sizes: Sizes, symbols: int) -> float:
+    """What grows with the frames of a clip of so many symbols: prenet, both recurrences, attention, postnet."""
+    hidden, said, width = sizes.attention_rnn, sizes.decoder_rnn, sizes.encoder
+    summary = said + width
+    attention = (
+        hidden * sizes.attention  # the query
+        + symbols * sizes.location_kernel * 2 * sizes.location_filters
+        + symbols * sizes.location_filters * sizes.attention
+        + symbols * sizes.attention  # the energies
+        + symbols * width  # the context
+    )
+    widths = [sizes.bands, *[sizes.postnet] * (sizes.postnet_layers - 1), sizes.bands]
+    products = (
+        sizes.prenet * sizes.prenet
+        + 4 * hidden * (sizes.prenet + width + hidden)
+        + attention
+        + 4 * said * (hidden + width + said)
+        + summary * (sizes.bands + 1)  # mel and gate
+        + sum(a * b * sizes.postnet_kernel for a, b in pairwise(widths))
+    )
+    # the prenet's first layer needs no gradient of its input, the frames
+    return 2 * (_TRAINED * products + (_TRAINED - 1) * sizes.bands * sizes.prenet)
+
+
+def of_symbol(sizes: Sizes) -> float:
+    """What grows with the letters alone: the encoder, and the keys attention compares with."""
+    width = sizes.encoder
+    convolutions = sizes.encoder_layers * width * width * sizes.encoder_kernel
+    recurrence = 2 * 4 * (width // 2) * (width + width // 2)
+    return 2 * _TRAINED * (convolutions + recurrence + width * sizes.attention)
+
+
+_TRAINED = 3
+"""A product is computed once forward; backward takes two of its size, one for each factor's gradient."""

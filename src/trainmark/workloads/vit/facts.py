@@ -1,6 +1,6 @@
 """What ViT-B/16 is to those who never train it."""
 
-from trainmark.spec.workload_facts import ReferenceFacts, WorkloadFacts
+from trainmark.record.workload_facts import ReferenceFacts, WorkloadFacts
 from trainmark.workloads import vision_facts
 
 PUBLISHED = ReferenceFacts(

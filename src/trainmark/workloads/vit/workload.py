@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from trainmark.spec.errors import UsageError
-from trainmark.spec.recipe import Recipe, knob
-from trainmark.workloads.plain import optimizer_kwargs
+from trainmark.record.errors import UsageError
+from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe
 from trainmark.workloads.vit.facts import FACTS, PUBLISHED
 from trainmark.workloads.vit.model import VisionTransformer
-from trainmark.workloads.workload import Progress
+from trainmark.workloads.workload import Progress, optimizer_kwargs
 
 
 @dataclass(frozen=True, kw_only=True)

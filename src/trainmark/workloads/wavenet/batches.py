@@ -6,28 +6,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from trainmark.datasets import audio, order, synthetic
-from trainmark.datasets.ahead import ahead
-from trainmark.datasets.counter_rng import Draws
-from trainmark.datasets.ljspeech import reader
-from trainmark.datasets.ljspeech.analysed import analysed
-from trainmark.datasets.ljspeech.reader import Clip
-from trainmark.datasets.mel import MEL, frames
-from trainmark.datasets.mel_cache import Mel, MelCache
-from trainmark.workloads.wavenet import linear_prediction
+from trainmark import workloads
+from trainmark.data import audio, distributed_sampler, synthetic
+from trainmark.data.counter_rng import Draws
+from trainmark.data.ljspeech import reader
+from trainmark.data.ljspeech.reader import Clip, analysed
+from trainmark.data.mel import MEL, frames
+from trainmark.data.mel_cache import Mel, MelCache
+from trainmark.data.prefetch import prefetch
+from trainmark.record.errors import NotReadyError, TrainmarkError
+from trainmark.record.recipe import from_values
+from trainmark.record.whole_files import sha256
+from trainmark.workloads import weights
+from trainmark.workloads.wavenet import logistics
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import WaveNetRecipe
-from trainmark.workloads.wavenet.taught_mels import TaughtMels
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import Share
 
-MOST_PREDICTED = 128
+MAX_PREDICTED = 128
 """Clips of each split that the linear predictor is fitted to and held against: all of LJSpeech's validation clips."""
 
 
@@ -134,7 +138,7 @@ class SoundData:
                 heard.make(clips, cache, first)
         self.training, self.val = (Sounds(clips, heard, recipe.gain) for clips in (train, val))
         self._batching: dict[str, Any] = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = order.steps_per_epoch(len(self.training), **self._batching)
+        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self.training), **self._batching)
         taken = np.minimum(self.training.frames, self._window) * MEL.hop
         self.items_per_step = float(taken.sum() / self.steps_per_epoch)
 
@@ -150,7 +154,7 @@ class SoundData:
         return {**counted, "linear_nll": self._linear_nll()} if self._share.rank == 0 else counted
 
     def train(self, epoch: int, start_step: int) -> Iterator[SoundBatch]:
-        shares = order.rank_batches(
+        shares = distributed_sampler.rank_batches(
             len(self.training),
             **self._batching,
             rank=self._share.rank,
@@ -165,7 +169,7 @@ class SoundData:
             count = min(self._window, there)
             return Window(first=Draws(self._recipe.seed, epoch, number).below(there - count + 1), count=count)
 
-        return ahead(
+        return prefetch(
             self.training.batch(numbers, [window(number) for number in numbers], share.global_count)
             for share in shares
             for numbers in (share.indices.tolist(),)
@@ -180,7 +184,7 @@ class SoundData:
         ).tolist()
         batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
         mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
-        return ahead(
+        return prefetch(
             self.val.batch(part, [self.judged_window(number) for number in part], len(whole))
             for part, whole in mine
             if part
@@ -198,16 +202,124 @@ class SoundData:
 
     def _linear_nll(self) -> float:
         """Of the samples by which the network is judged."""
-        fitted = [audio.read(clip.path).astype(np.float64) for clip in self.training.clips[:MOST_PREDICTED]]
-        weights = linear_prediction.fit(fitted)
+        fitted = [audio.read(clip.path).astype(np.float64) for clip in self.training.clips[:MAX_PREDICTED]]
+        weights = fit_predictor(fitted)
         found = []
-        for number, clip in enumerate(self.val.clips[:MOST_PREDICTED]):
+        for number, clip in enumerate(self.val.clips[:MAX_PREDICTED]):
             window = self.judged_window(number)
             # an output is judged by the sample that follows, and the predictor hears some before the first of those
-            first = max(0, (window.first + window.heard) * MEL.hop + 1 - linear_prediction.ORDER)
+            first = max(0, (window.first + window.heard) * MEL.hop + 1 - PREDICTOR_ORDER)
             last = (window.first + window.count - window.after) * MEL.hop + 1
-            found.append(linear_prediction.nll(audio.read(clip.path).astype(np.float64)[first:last], weights))
+            found.append(predictor_nll(audio.read(clip.path).astype(np.float64)[first:last], weights))
         return round(float(np.concatenate(found).mean()), 3)
 
     def close(self) -> None:
         pass
+
+
+PREDICTOR_ORDER = 32
+"""Samples before a sample that it is predicted from."""
+PREDICTOR_BLOCK = 256
+"""Samples that share a scale of their own, which the predictor is told."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def fit_predictor(clips: list[Floats]) -> Floats:
+    """The weights of the samples before, by least squares over all clips together."""
+    products, answers = np.zeros((PREDICTOR_ORDER, PREDICTOR_ORDER)), np.zeros(PREDICTOR_ORDER)
+    for clip in clips:
+        past, now = _rows(clip)
+        products += past.T @ past
+        answers += past.T @ now
+    # a little noise everywhere: silence alone has no one solution
+    return np.asarray(
+        np.linalg.solve(products + 1e-9 * np.trace(products) / PREDICTOR_ORDER * np.eye(PREDICTOR_ORDER), answers)
+    )
+
+
+def predictor_nll(clip: Floats, weights: Floats) -> Floats:
+    """In nats, of each sample of a clip that has enough samples before it."""
+    past, now = _rows(clip)
+    error = now - past @ weights
+    scales = np.concatenate(
+        [
+            # the mean distance of a logistic distribution from its centre is 2 ln 2 of its scale
+            np.full(len(part), max(np.abs(part).mean() / (2 * np.log(2)), 1e-6))
+            for part in np.split(error, range(PREDICTOR_BLOCK, len(error), PREDICTOR_BLOCK))
+        ]
+    )
+    outputs = torch.from_numpy(np.stack([np.zeros_like(now), now - error, np.log(scales)]))
+    return np.asarray(logistics.nll(outputs[None], torch.from_numpy(now)[None])[0])
+
+
+def _rows(clip: Floats) -> tuple[Floats, Floats]:
+    windows = np.lib.stride_tricks.sliding_window_view(clip, PREDICTOR_ORDER + 1)
+    return np.ascontiguousarray(windows[:, :-1]), windows[:, -1].copy()  # products of overlapping rows are slow
+
+
+BATCH = 8
+"""Clips that are made at once."""
+
+
+@runtime_checkable
+class TeacherForced(Protocol):
+    """A workload whose networks make mels of texts."""
+
+    def build(self, recipe: Any) -> nn.Module: ...
+
+    def teacher_forced(
+        self, model: Any, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
+    ) -> list[Tensor]:
+        """For these of the clips, the mel (frames, bands) made with the true frames before each frame."""
+
+
+class TaughtMels(MelCache):
+    """The mels that the network in a file makes of clips; whatever is asked for must have been made before."""
+
+    def __init__(self, file: Path, digest: str) -> None:
+        super().__init__(synthetic.cache_folder() / "taught-mels" / digest[:16])
+        self._file, self._digest = file, digest
+
+    def make(self, clips: Sequence[Clip], cache: MelCache, first: float) -> None:
+        """Those that are missing, from a share of the clips on, so that ranks begin at different places."""
+        missing = [number for number, clip in enumerate(clips) if not self.has(clip.path)]
+        if not missing:
+            return
+        workload, model = open_teacher(self._file, self._digest)
+        start = int(len(missing) * first)
+        for numbers in _parts([*missing[start:], *missing[:start]]):
+            wanted = [number for number in numbers if not self.has(clips[number].path)]
+            made = workload.teacher_forced(model, clips, wanted, cache) if wanted else []
+            for number, mel in zip(wanted, made, strict=True):
+                self.put(clips[number].path, mel.numpy())
+
+    def _keep(self, entry: Path, wav: Path) -> Mel:
+        raise NotReadyError(f"the mel made of {wav} is gone from {self.folder}; start the run again")
+
+
+def open_teacher(file: Path, digest: str) -> tuple[TeacherForced, Any]:
+    """The network in a checkpoint, ready to make mels; NotReadyError of another than was planned with, or none that
+    can."""
+    if sha256(file) != digest:
+        raise NotReadyError(f"{file} was changed after the run was planned; plan it again")
+    document = weights.read_document(file)
+    try:
+        made_by = document["made_by"]
+        workload: Any = workloads.load(made_by["workload"])
+        recipe = from_values(type(workload.recipes["reference"]), made_by["recipe"])
+    except (KeyError, TypeError, TrainmarkError) as error:
+        raise NotReadyError(f"{file} does not say what network it holds; give a run of this version") from error
+    if not isinstance(workload, TeacherForced):
+        raise NotReadyError(
+            f"mels_from {file} holds a network of {made_by['workload']}, which makes no mels of texts; give a run of a "
+            "network that does"
+        )
+    model = workload.build(recipe)
+    weights.load_into(model, weights.read_weights(file), str(file))
+    return workload, model.eval()
+
+
+def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    for first in range(0, len(numbers), BATCH):
+        yield numbers[first : first + BATCH]

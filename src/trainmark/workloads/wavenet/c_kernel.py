@@ -31,7 +31,7 @@ REORDERED = ("associative-math", "reciprocal-math", "finite-math-only", "no-math
 FLAGS = ("-O3", "-march=native", *(f"-f{word}" for word in REORDERED), "-fno-signed-zeros", "-shared", "-fPIC")
 BLOCK = 32
 """Outputs whose weights lie together, by `generate.c`; channels are filled up with 0 to as many."""
-MOST_ROWS, FEW_ROWS = 8, 4
+MAX_ROWS, FEW_ROWS = 8, 4
 """Stretches that one call makes side by side: 1, 4 or 8."""
 
 
@@ -122,7 +122,7 @@ class Kernel:
         found = torch.empty(stretches, frames * HOP)
         gumbel, logistic = -(-which.log()).log(), where.log() - torch.log1p(-where)
         conditioning = _to_gate(projected.movedim(-1, 0), self._half).movedim(0, -1)
-        rows = MOST_ROWS if stretches >= MOST_ROWS * threads else FEW_ROWS if stretches > threads else 1
+        rows = MAX_ROWS if stretches >= MAX_ROWS * threads else FEW_ROWS if stretches > threads else 1
         groups = [range(first, min(first + rows, stretches)) for first in range(0, stretches, rows)]
 
         def make(group: Sequence[int]) -> None:

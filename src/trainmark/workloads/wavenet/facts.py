@@ -1,6 +1,6 @@
 """What WaveNet is to those who never train it."""
 
-from trainmark.spec.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
+from trainmark.record.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 WINDOW = 10_240
 """Samples of a clip that one step trains on."""

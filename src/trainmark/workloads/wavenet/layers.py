@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainmark.workloads.on_cpu import on_cpu
+from trainmark.workloads.cpu_ops import on_cpu
 
 HALF = math.sqrt(0.5)
 """What goes on is a sum of two, and is kept as loud as one of them."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 HALF_BIN = 1 / 65535
 """Half the distance of two neighbouring values, in sound from -1 to 1."""
-LEAST_LOG_SCALE = -16.0
+MIN_LOG_SCALE = -16.0
 EDGE = 0.999
 """Beyond it on either side a value stands for everything further out."""
 NEAREST = 1e-5
@@ -22,7 +22,7 @@ def nll(outputs: Tensor, samples: Tensor) -> Tensor:
     holds in float32 for the narrowest component and in the farthest tail, without a branch that approximates.
     """
     logits, means, log_scales = split(_wide(outputs))
-    log_scales = log_scales.clamp(min=LEAST_LOG_SCALE)
+    log_scales = log_scales.clamp(min=MIN_LOG_SCALE)
     narrowness = (-log_scales).exp()
     value = samples.to(means.dtype)[:, None]
     distance = value - means
@@ -37,7 +37,7 @@ def draw(outputs: Tensor, which: Tensor, where: Tensor) -> Tensor:
     """One sample (batch) from `outputs` (batch, 3 x mixtures), by uniform draws (batch, mixtures) and (batch)."""
     logits, means, log_scales = split(outputs)
     chosen = (logits - (-which.log()).log()).argmax(1, keepdim=True)
-    mean, log_scale = means.gather(1, chosen)[:, 0], log_scales.gather(1, chosen)[:, 0].clamp(min=LEAST_LOG_SCALE)
+    mean, log_scale = means.gather(1, chosen)[:, 0], log_scales.gather(1, chosen)[:, 0].clamp(min=MIN_LOG_SCALE)
     return (mean + log_scale.exp() * (where.log() - torch.log1p(-where))).clamp(-1, 1)
 
 

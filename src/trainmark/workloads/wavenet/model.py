@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.spec.errors import UsageError
+from trainmark.record.errors import UsageError
 from trainmark.workloads.wavenet.layers import Kernels, LayerWeights, layers_total
 
 CONTEXT = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainmark.spec.recipe import Recipe, knob
+from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads.wavenet.facts import PUBLISHED, WINDOW
 from trainmark.workloads.wavenet.model import WaveNetSizes
 

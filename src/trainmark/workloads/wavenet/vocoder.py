@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainmark.datasets.mel import MEL
-from trainmark.spec.errors import NotReadyError
+from trainmark.data import audio
+from trainmark.data.ljspeech import reader
+from trainmark.data.mel import MEL, log_mel
+from trainmark.record.errors import NotReadyError
+from trainmark.record.recipe import knob
+from trainmark.record.sample import Sample, SampleSettings, SoundPart, SpokenClips
+from trainmark.workloads import weights
+from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
+from trainmark.workloads.tacotron2.clips import kinds, validation_clips
 from trainmark.workloads.wavenet import generate
 from trainmark.workloads.wavenet.facts import FACTS
 from trainmark.workloads.wavenet.generate import Chance, Way
@@ -46,7 +53,7 @@ PUBLIC_NAMES: Mapping[str, Sequence[str]] = {
 
 STRETCH, SEARCHED = 64, 16
 """Frames a sentence's stretches have at least, in the mean, and how far from even a quieter cut is looked for."""
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 """Stretches that are made side by side."""
 
 
@@ -124,8 +131,8 @@ def speak(vocoder: Vocoder, mels: Sequence[Tensor], seed: int = 0, way: Way | No
     stretches = [_Stretch(number, *place) for number, mel in enumerate(normed) for place in _places(mel)]
     sounds = [torch.zeros(mel.shape[1] * HOP) for mel in normed]
     by_length = sorted(stretches, key=lambda stretch: stretch.last - stretch.first)
-    for begin in range(0, len(by_length), MOST_AT_ONCE):
-        part = by_length[begin : begin + MOST_AT_ONCE]
+    for begin in range(0, len(by_length), MAX_AT_ONCE):
+        part = by_length[begin : begin + MAX_AT_ONCE]
         for stretch, made in zip(part, _made(network, normed, part, seed, chosen), strict=True):
             _add(sounds[stretch.mel], stretch, made)
     return Waves(
@@ -209,3 +216,71 @@ def _heard(document: Any, file: Path) -> list[_Said]:
         for name in names
         if isinstance(settings.get(name), (int, float))
     ]
+
+
+EXAMPLE_S = 2.0
+"""Of a validation clip, from its middle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoundSettings(SampleSettings):
+    seconds: float = knob(0.0, least=0)
+    """From the middle of the sound; 0 takes all of a file that was given, and two seconds of a validation clip."""
+    score_clips: int = knob(4, least=1)
+    """Validation clips that are made again too where they are to be scored."""
+
+
+def sample(trained: Trained, asked: SampleRequest) -> Sample:
+    """A sound made again from its mel, and the sound itself to be heard beside it."""
+    settings = asked.settings(SoundSettings)
+    if asked.given is None:
+        clip = reader.open_splits(asked.data_folder, trained.recipe.file_lists).val[0]
+        path, name = clip.path, f"validation clip {clip.name}"
+    else:
+        path, name = Path(asked.given), Path(asked.given).name
+    recorded = _middle(_read(path), settings.seconds or (0.0 if asked.given else EXAMPLE_S))
+    sounds, generator = sound_of(trained, [log_mel(recorded)], settings.seed)
+    length_s = len(recorded) / audio.RATE
+    return Sample(
+        parts=(
+            SoundPart(
+                samples=sounds[0][: len(recorded)].numpy(),
+                caption=f"{length_s:.1f} s of {name}, made again from its mel ({generator})",
+            ),
+            SoundPart(samples=recorded.numpy(), caption="the same as it was recorded"),
+        ),
+        shown=name,
+        generator=generator,
+        facts={"sound_s": length_s},
+        clips=_clips(trained, asked, settings) if asked.score else (),
+    )
+
+
+def _clips(trained: Trained, asked: SampleRequest, settings: SoundSettings) -> tuple[SpokenClips, ...]:
+    clips = validation_clips(asked.data_folder, trained.recipe.file_lists, settings.score_clips)
+    return kinds(clips, trained, settings.seed)
+
+
+def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
+    """The sound (hop x frames) of each mel (bands, frames), whatever it was trained in, on the host in float32."""
+    if trained.source.file:
+        file = Path(trained.source.file)
+        refuse_other_mels(weights.read_document(file), file)
+    with torch.autocast("cpu", enabled=False):
+        made = speak(of_training(trained.model, trained.recipe.gain), mels, seed)
+    samples = sum(len(sound) for sound in made.sounds)
+    loop = "a loop in C" if made.way == "c" else f"a loop in torch: {made.why}"
+    return Vocoded(made.sounds, f"WaveNet, {samples / made.seconds:,.0f} samples a second by {loop}")
+
+
+def _read(path: Path) -> Tensor:
+    try:
+        return torch.from_numpy(audio.read(path))
+    except audio.BadAudioError as error:
+        raise NotReadyError(str(error)) from error
+
+
+def _middle(sound: Tensor, seconds: float) -> Tensor:
+    length = min(len(sound), round(seconds * MEL.rate)) or len(sound)
+    first = (len(sound) - length) // 2
+    return sound[first : first + length]

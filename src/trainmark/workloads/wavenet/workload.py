@@ -9,17 +9,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trainmark.datasets.ljspeech import reader
-from trainmark.spec.recipe import Limits, Recipe, Span
-from trainmark.spec.sample import Sample
-from trainmark.workloads.plain import optimizer_kwargs
+from trainmark.data.ljspeech import reader
+from trainmark.record.recipe import Limits, Recipe, Span
+from trainmark.record.sample import Sample
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
-from trainmark.workloads.wavenet import logistics, sound, taught_mels, vocoder
+from trainmark.workloads.wavenet import batches, logistics, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 from trainmark.workloads.wavenet.recipes import FILL, QUICK, REFERENCE, SMOKE, WaveNetRecipe, sizes_of
-from trainmark.workloads.workload import Progress, Share
+from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class WaveNetOnLJSpeech:
@@ -38,7 +37,7 @@ class WaveNetOnLJSpeech:
         sizes_of(recipe)
         reader.open_splits(folder, recipe.file_lists)
         if recipe.mels_from:
-            taught_mels.open_teacher(Path(recipe.mels_from), recipe.mels_from_sha256)
+            batches.open_teacher(Path(recipe.mels_from), recipe.mels_from_sha256)
         if recipe.whole_set:
             reader.check_whole(folder)
 
@@ -97,10 +96,10 @@ class WaveNetOnLJSpeech:
         return {"val_nll": sums["nll"] / sums["judged"]}
 
     def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return sound.sample(trained, asked)
+        return vocoder.sample(trained, asked)
 
     def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
-        return sound.sound_of(trained, mels, seed)
+        return vocoder.sound_of(trained, mels, seed)
 
 
 def _fallen(recipe: WaveNetRecipe, progress: Progress) -> float:

@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""Audits the shipped published rows and writes what is wrong or doubtful in them beside published.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from trainmark.analysis import shipped
+from trainmark.features.published import audit
+from trainmark.record.published_row import PREFIX
+
+
+def main() -> None:
+    rows = shipped.rows()
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("row", "verdict", "check", "sentence"))
+    for row in audit.with_findings(rows, audit.find_doubts(audit.by_source(rows))):
+        for one in row.findings:
+            writer.writerow((row.name.removeprefix(PREFIX), one.verdict, one.check, one.sentence))
+    path = Path(shipped.__file__).parent / shipped.FINDINGS
+    path.write_text(text.getvalue(), encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Holds runs against published rows of their workload: what one device does in a second, and how many times more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainmark.analysis import imported_rows as imported, shipped
+from trainmark.analysis.peaks import flops_per_item
+from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.plan import Topology
+from trainmark.record.published_row import PublishedRow
+from trainmark.record.record import Record
+
+SAME_WITHIN = 0.1
+"""Published counts of FLOPs are rounded, and differ in what small layers they leave out."""
+BY_WHICH = tuple(reversed(THROUGHPUTS))
+"""A page's p_core is taken where it gives one, else its p_train, else its p_whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedSpeed:
+    """What one device of a published row does."""
+
+    row: PublishedRow
+    metric: str
+    """Which throughput the page gives; a run is held against it by the same one."""
+    rate: float
+    """Of one device."""
+
+
+def rows_beside(records: Iterable[Record], store_folder: Path) -> list[PublishedRow]:
+    """Published rows of the same workloads, those that were imported here among them."""
+    workloads = {record.plan.workload for record in records}
+    return [row for row in (*shipped.rows(), *imported.rows(store_folder)) if row.workload in workloads]
+
+
+def speeds(rows: Sequence[PublishedRow]) -> list[PublishedSpeed]:
+    """Of every row that gives a throughput."""
+    found = []
+    for row in rows:
+        metric = next((name for name in BY_WHICH if getattr(row, name)), None)
+        if metric is not None and row.devices:
+            rate = getattr(row, metric) / row.devices
+            found.append(PublishedSpeed(row=row, metric=metric, rate=rate))
+    return found
+
+
+def own_rate(record: Record, metric: str) -> float | None:
+    """The same of a run of ours; None where it is not valid or does not say."""
+    quantity = record.metrics.get(metric)
+    if record.status != "valid" or quantity is None or not quantity.value:
+        return None
+    return quantity.value / Topology.parse(record.plan.topology).devices
+
+
+def same_network(record: Record) -> bool:
+    """Whether an item cost what it costs the published network: a small one for a quick look would seem very fast."""
+    flops = record.environment.flops
+    published = flops_per_item(record.plan.workload)
+    if flops is None or published is None:
+        return False
+    return abs(flops.per_item / published - 1) < SAME_WITHIN
+
+
+def nearest(record: Record, published: Iterable[PublishedSpeed]) -> PublishedSpeed | None:
+    """What a run is best held against: not a row the audit calls wrong if there is another, then by the same
+    throughput, precision and topology; of several the fastest."""
+    if not same_network(record):
+        return None
+    alike = [
+        speed
+        for speed in published
+        if speed.row.workload == record.plan.workload and own_rate(record, speed.metric) is not None
+    ]
+
+    def distance(speed: PublishedSpeed) -> tuple[bool, int, bool, bool, float]:
+        row = speed.row
+        return (
+            row.is_wrong,
+            BY_WHICH.index(speed.metric),
+            as_labelled(row.precision) != record.precision,
+            row.topology != record.plan.topology,
+            -speed.rate,
+        )
+
+    return min(alike, key=distance, default=None)
+
+
+def as_labelled(precision: str) -> str:
+    """A page's word for a precision as ours."""
+    return {"amp": "amp-fp16"}.get(precision, precision)

@@ -1,0 +1,256 @@
+"""Compares two subjects by one number: refuses unlike ones, or gives a verdict with all that makes it believable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from trainmark.analysis import quantities
+from trainmark.analysis.judge import Judgement, RunValues, Spread, judge, own_interval
+from trainmark.analysis.likeness import Difference, differences
+from trainmark.record import escape, metrics
+from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.errors import UsageError
+from trainmark.record.format import number
+from trainmark.record.language import ENGLISH, Say
+
+if TYPE_CHECKING:
+    from trainmark.analysis.quantities import Compared
+    from trainmark.record.lookup import Subject
+    from trainmark.record.record import Record
+
+THRESHOLD = 0.03
+"""A smaller difference is called the same, unless the user says otherwise."""
+
+PUBLISHED_WITHIN = 2.0
+"""Times by which a published figure is taken to be off at most: a larger difference is certain enough for a verdict."""
+UNKNOWN_WITHIN = 10.0
+"""The same where our own side does not say how sure it is."""
+_MAX_SAID = 4
+"""Differences named in a refusal; `anyway` lists them all."""
+
+ONE_RUN_EACH = "one run each: what changes between processes was not seen, only allowed for; --repeat 5 measures it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """One of the two, with its numbers."""
+
+    subject: Subject
+    side: RunValues
+    unit: str
+    interval: tuple[float, float] | None
+    """95 % confidence of its own value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """B, the new, held against A, the base."""
+
+    compared: Compared
+    threshold: float
+    a: Party
+    b: Party
+    judgement: Judgement
+    verdict: str
+    """`faster` or `slower`, `better` or `worse`, `same`, `inconclusive`."""
+    unless_off_by: float | None
+    """Times by which a published figure would have to be off for the verdict to be wrong; None where none decided."""
+    differences: tuple[Difference, ...]
+    faults: tuple[str, ...]
+    """Why a side should not be compared at all."""
+
+    @property
+    def regressed(self) -> bool:
+        return self.verdict == self.compared.words[1]
+
+    @property
+    def inconclusive(self) -> bool:
+        return self.verdict == "inconclusive"
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Of either side, said once where both share them."""
+        return self.doubts_in(ENGLISH)
+
+    def doubts_in(self, say: Say) -> tuple[str, ...]:
+        a, b = self.a.subject, self.b.subject
+        alone = [say(ONE_RUN_EACH)] if len(a.records) == len(b.records) == 1 else []
+        return (*self.faults, *alone, *_doubts(a, b, say))
+
+
+def compare(
+    a: Subject, b: Subject, *, metric: str = "p_core", threshold: float = THRESHOLD, anyway: bool = False
+) -> Comparison:
+    """Holds B against A; `anyway` goes on with what is not alike, and lists it."""
+    if shared := {record.run_id for record in a.records} & {record.run_id for record in b.records}:
+        raise UsageError(f"run {min(shared)} is on both sides; compare different runs")
+    if a.row is not None and a.row == b.row:
+        raise UsageError(f"{a.row.name} is on both sides; compare different rows")
+    compared = quantities.find(metric, (a, b))
+    faults = [fault for record in (*a.records, *b.records) for fault in _faults(record, compared)]
+    differing = differences(a, b, compared)
+    unlike = [str(difference) for difference in differing if difference.unlike]
+    if (faults or unlike) and not anyway:
+        more = f" and {len(unlike) - _MAX_SAID} more" if len(unlike) > _MAX_SAID else ""
+        listed = f"{', '.join(unlike[:_MAX_SAID])}{more}"
+        about = f"{a.label} and {b.label} are not alike: {listed}" if unlike else faults[0]
+        # names of devices and runs come from files that anybody may have written
+        raise UsageError(escape.terminal(f"{about}; compare like with like, or go on with --anyway"))
+    first, second = _party(a, compared), _party(b, compared)
+    judgement = judge(first.side, second.side, threshold=threshold)
+    if (off := off_by(first, second)) is not None:
+        judgement = replace(judgement, outcome="above" if judgement.ratio > 1 else "below")
+    return Comparison(
+        compared=compared,
+        threshold=threshold,
+        a=first,
+        b=second,
+        judgement=judgement,
+        verdict=verdict(judgement, compared),
+        unless_off_by=off,
+        differences=differing,
+        faults=tuple(faults),
+    )
+
+
+def off_by(a: Party, b: Party) -> float | None:
+    """Times by which published figures would have to be off, taken together, for the two sides to be equal; None where
+    no side is published, or where they may well be off by so much."""
+    published = [party for party in (a, b) if party.side.published]
+    if not published:
+        return None
+    low, high = sorted((a, b), key=lambda party: party.side.mean)
+    apart = _bound(high, 0) / _bound(low, 1)
+    own = [party for party in (a, b) if not party.side.published]
+    allowed = PUBLISHED_WITHIN ** len(published) * (UNKNOWN_WITHIN if own and own[0].interval is None else 1.0)
+    return apart if apart > allowed else None
+
+
+def _bound(party: Party, end: int) -> float:
+    return party.interval[end] if party.interval else party.side.mean
+
+
+def side_of(records: Sequence[Record], compared: Compared) -> RunValues:
+    """The values of runs by one number, with what each run's own steps tell of its spread."""
+    return RunValues(
+        values=tuple(quantities.of_record(record, compared)[0] for record in records),
+        spreads=tuple(_spread(record, compared) for record in records),
+    )
+
+
+def verdict(judgement: Judgement, compared: Compared) -> str:
+    """The outcome in words: a larger value of B is better or worse, by what is compared."""
+    better, worse = compared.words
+    larger, smaller = (better, worse) if compared.better == "higher" else (worse, better)
+    return {"above": larger, "below": smaller}.get(judgement.outcome, judgement.outcome)
+
+
+def to_json(found: Comparison) -> dict[str, Any]:
+    """For programs; intervals are [low, high] at 95 %, null where unknown."""
+    judgement = found.judgement
+    return {
+        "metric": found.compared.name,
+        "better": found.compared.better,
+        "threshold": found.threshold,
+        "verdict": found.verdict,
+        "ratio": judgement.ratio,
+        "interval": list(judgement.interval) if judgement.interval else None,
+        "basis": judgement.basis_in(ENGLISH),
+        "unless_off_by": found.unless_off_by,
+        "too_noisy": judgement.too_noisy,
+        "smallest_difference": judgement.smallest_difference,
+        "would_decide": asdict(judgement.more) if judgement.more else None,
+        "a": _party_to_json(found.a),
+        "b": _party_to_json(found.b),
+        "differences": [asdict(difference) for difference in found.differences],
+        "doubts": list(found.doubts),
+    }
+
+
+def _party_to_json(party: Party) -> dict[str, Any]:
+    return {
+        "label": party.subject.label,
+        "runs": [record.run_id for record in party.subject.records],
+        "published": party.subject.row.name if party.subject.row else None,
+        "value": party.side.mean,
+        "unit": party.unit,
+        "interval": list(party.interval) if party.interval else None,
+        "values": list(party.side.values),
+    }
+
+
+def _party(subject: Subject, compared: Compared) -> Party:
+    if subject.row is not None:
+        value, unit = quantities.of_row(subject.row, compared)
+        side = RunValues(values=(value,), spreads=(None,), published=True)
+    else:
+        unit = quantities.of_record(subject.records[0], compared)[1]
+        side = side_of(subject.records, compared)
+    return Party(subject=subject, side=side, unit=unit, interval=own_interval(side))
+
+
+def _spread(record: Record, compared: Compared) -> Spread | None:
+    interval_of = compared.metric.interval if compared.metric else None
+    found = interval_of(_measured(record)) if interval_of else None
+    if found is None:
+        return None
+    return Spread(error=found.error, degrees=found.degrees, steps=found.steps, disturbed=_disturbed(record))
+
+
+def _disturbed(record: Record) -> float:
+    """What others used of the processors that trained; an accelerator's own work hardly depends on its host's."""
+    in_doubt = any(doubt.code == "foreign-load" for doubt in record.doubts)
+    return (record.environment.others or 0.0) if in_doubt else 0.0
+
+
+def _measured(record: Record) -> metrics.Measured:
+    flops = record.environment.flops
+    peak_error = flops.peak_error if flops else None
+    return metrics.Measured(item=record.item, timeline=record.timeline, peak_error=peak_error)
+
+
+def _faults(record: Record, compared: Compared) -> list[str]:
+    """Why a record should not be compared at all."""
+    if record.status != "valid":
+        return [f"run {record.run_id} is {record.status} ({record.ended})"]
+    recorded = record.metrics.get(compared.name)
+    # what follows from a record's own series alone shows an older definition
+    if compared.metric is None or compared.metric.needs or recorded is None or recorded.value is None:
+        return []
+    if record.means_only:  # of single steps nothing can be computed anew
+        return []
+    computed = compared.metric.compute(_measured(record))
+    if computed is not None and math.isclose(computed, recorded.value, rel_tol=1e-6):
+        return []
+    here = "none" if computed is None else number(computed, 4)
+    return [
+        f"run {record.run_id} says {compared.name} {number(recorded.value, 4)}, and by this version's definition its "
+        f"steps give {here}"
+    ]
+
+
+def _doubts(a: Subject, b: Subject, say: Say) -> list[str]:
+    """Each doubt once: with its side unless both share it, of repeats with other numbers in it only the first."""
+    about: dict[str, list[str]] = {}
+    for letter, subject in (("A", a), ("B", b)):
+        texts: dict[str, list[str]] = {}
+        for record in subject.records:
+            for doubt in record.doubts:
+                texts.setdefault(doubt.code, []).append(translate_doubt(doubt, say))
+            if record.means_only:
+                rests = say("the interval rests on means of neighbouring steps: {reason}")
+                texts.setdefault("means-only", []).append(rests.format(reason=record.means_only))
+        said = [_first_of(alike, len(subject.records), say) for alike in texts.values()]
+        said += [subject.row.remark] if subject.row and subject.row.remark else []
+        for text in said:
+            about.setdefault(text, []).append(letter)
+    return [text if len(letters) == 2 else f"{letters[0]}: {text}" for text, letters in about.items()]
+
+
+def _first_of(texts: Sequence[str], runs: int, say: Say) -> str:
+    if runs == len(texts) and len(set(texts)) == 1:
+        return texts[0]
+    return say("{doubt} ({count} of {runs} runs say so)").format(doubt=texts[0], count=len(texts), runs=runs)

@@ -1,0 +1,231 @@
+"""What is already known of a row's workload, device and framework, so that what was read can be reckoned with."""
+
+from __future__ import annotations
+
+import csv
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import PurePath
+
+from trainmark import workloads
+from trainmark.analysis import shipped
+from trainmark.record import escape
+from trainmark.record.published_row import PREFIX, PublishedRow
+
+
+@lru_cache(maxsize=5000)
+def tidy(text: str) -> str:
+    """One spelling for what looks the same: no full-width letters, no doubled blanks, nothing a terminal obeys."""
+    if text.isascii() and text.isprintable():
+        return " ".join(text.split())
+    return " ".join(unicodedata.normalize("NFKC", escape.terminal(" ".join(text.split()))).split())
+
+
+@lru_cache(maxsize=5000)
+def key(text: str) -> str:
+    """By which words of tables are looked up: `e2e time`, `E2E_time` and `ｅ２ｅ－ｔｉｍｅ` are one."""
+    return re.sub(r"[\s_\-'\"`]", "", unicodedata.normalize("NFKC", text).casefold())
+
+
+UNKNOWN = "unknown"
+
+FRAMEWORKS = {
+    "megatron-deepspeed": ("megatron[-_]deepspeed",),
+    "megatron": ("megatron(?:-?lm|-core)?",),
+    "deepspeed": ("deepspeed",),
+    "flagscale": ("flagscale",),
+    "pytorch": ("pytorch", "torch"),
+    "paddlepaddle": ("paddlepaddle", "paddle"),
+    "tensorflow": ("tensorflow", "tf"),
+    "mindspore": ("mindspore",),
+}
+"""By the one spelling rows use, patterns of the words pages and their folders use."""
+
+_FORM = re.compile(r"[- _](?:sxm[0-9]*|pcie|nvl|oam|[0-9]+ ?gi?b?)\b.*", re.IGNORECASE)
+_PLAIN_PAGE = re.compile(r"readme(?:[._-][a-z-]{2,5})?|index|page|-|", re.IGNORECASE)
+_BESIDE = re.compile(r"[A-Za-z0-9.+]+|[^\sA-Za-z0-9.+_-]+")
+_APART = re.compile(r"[/|,;:()\[\]，：；（）]")
+_HARMLESS = frozenset((
+    "a", "an", "and", "at", "by", "case", "for", "from", "in", "model", "network", "of", "on", "our", "test", "the",
+    "to", "train", "training", "trained", "using", "version", "vs", "with", "benchmark", "performance", "result",
+    "results", "table", "gpu", "gpus", "b", "b16", "16", "base", "patch16", "224", "v1", "v1.5", "1.5", "v15",
+    "pytorch", "torch", "paddle", "paddlepaddle", "tensorflow", "tensorflow2", "tf", "tf2", "mindspore",
+))  # fmt: skip
+"""Words that may stand beside a model's name without making another model of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedQuality:
+    unit: str | None
+    target: float | None
+    better: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceName:
+    vendor: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Maker:
+    vendor: str
+    words: re.Pattern[str]
+    """At the beginning of a device's name."""
+    cards: re.Pattern[str]
+
+
+def workload(text: str) -> str | None:
+    """The workload a text speaks of, if it is surely one of ours: `SE_X_vd` is not X."""
+    plain = unicodedata.normalize("NFKC", text).casefold()[:500]
+    for known in workloads.all_facts():
+        for pattern in known.on_pages:
+            for match in re.finditer(pattern, plain, re.IGNORECASE):
+                if _stands_alone(plain, match.start(), match.end()):
+                    return known.name
+    return None
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    before, after = _APART.split(text[:start])[-1], _APART.split(text[end:])[0]
+    if _is_letter(before[-1:]) or _is_letter(after[:1]):
+        return False
+    beside = [*_BESIDE.findall(before)[-1:], *_BESIDE.findall(after)[:1]]
+    return all(_is_harmless(word.strip(".")) for word in beside)
+
+
+def _is_letter(sign: str) -> bool:
+    return sign.isascii() and sign.isalnum()
+
+
+def _is_harmless(word: str) -> bool:
+    return not any(map(_is_letter, word)) or not word.isascii() or word in _HARMLESS or word in _maker_words()
+
+
+def workload_of_path(name: str) -> str | None:
+    """Of a page's own place: `training/VENDOR/MODEL-FRAMEWORK/README.md`."""
+    parts = re.split(r"[/\\]|__", name)
+    return next((found for part in reversed(parts) if (found := workload(re.sub(r"\.[a-z]{2,8}$", "", part)))), None)
+
+
+def model_of_path(name: str) -> str | None:
+    """The model that the folders of such pages are called by: `training/VENDOR/mask_rcnn-pytorch/README.md`."""
+    parts = [re.sub(r"\.(?:md|markdown|txt)$", "", part) for part in re.split(r"[/\\]|__", name)][-4:]
+    if not any(map(framework, parts[-2:])):
+        return None
+    words = "|".join(word for words in FRAMEWORKS.values() for word in words)
+    for part in reversed(parts):
+        bare = re.sub(rf"(?:^|[-_])(?:{words})[0-9.]*$", "", part, flags=re.IGNORECASE)
+        if bare and not _PLAIN_PAGE.fullmatch(bare):
+            return bare
+    return None
+
+
+def vendor_of_path(name: str) -> str:
+    """The vendor a folder of such pages is called by, or none."""
+    parts = [part.casefold() for part in re.split(r"[/\\]|__", name)]
+    return next((vendor(part) for part in parts if part in _maker_words()), "")
+
+
+def framework(text: str) -> str | None:
+    """The framework a text speaks of, in one spelling."""
+    plain = unicodedata.normalize("NFKC", text).casefold()[:500]
+    for name, words in FRAMEWORKS.items():
+        if re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", plain):
+            return name
+    return None
+
+
+def page_name(name: str) -> str:
+    """What tells a page from others: its file's name, or its folders' where all such files have one name."""
+    path = PurePath(name)
+    if _PLAIN_PAGE.fullmatch(path.stem) and model_of_path(name):
+        return "-".join(path.parts[:-1][-2:])
+    return path.stem or name
+
+
+@lru_cache(maxsize=1000)
+def item(workload: str) -> str | None:
+    """What throughput counts."""
+    return next((row.item for row in shipped.rows() if row.workload == workload and row.item), None)
+
+
+@lru_cache(maxsize=1000)
+def quality(workload: str, name: str) -> PublishedQuality:
+    for row in shipped.rows():
+        if row.workload == workload and row.quality_name is not None and key(row.quality_name) == key(name):
+            return PublishedQuality(unit=row.quality_unit, target=row.target, better=row.better)
+    return PublishedQuality(unit=None, target=None, better=None)
+
+
+def short_device(name: str) -> str:
+    """`A100` of `A100-SXM4-40GB`: without how it is mounted and how much memory it has."""
+    return _FORM.sub("", name) or name
+
+
+def _maker_table() -> list[dict[str, str]]:
+    text = files("trainmark.analysis").joinpath("makers.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+@cache
+def _makers() -> tuple[_Maker, ...]:
+    return tuple(
+        _Maker(
+            vendor=entry["vendor"],
+            words=re.compile(_beginning(entry["words"].split("|")), re.IGNORECASE),
+            cards=re.compile(rf"(?:{entry['cards']})(?![0-9A-Za-z])", re.IGNORECASE),
+        )
+        for entry in _maker_table()
+    )
+
+
+def _beginning(words: list[str]) -> str:
+    """A vendor's word and what parts it from the name; a Chinese one may stand close to it."""
+    return "|".join(rf"{re.escape(word)}[\s_]+(?=\S)" if word.isascii() else rf"{word}[\s_]*(?=\S)" for word in words)
+
+
+@cache
+def _maker_words() -> frozenset[str]:
+    return frozenset(word for entry in _maker_table() for word in entry["words"].split("|"))
+
+
+def vendor(text: str) -> str:
+    """A vendor's word in one spelling."""
+    plain = tidy(text).casefold()
+    return next((maker.vendor for maker in _makers() if maker.words.match(f"{plain} x")), plain)
+
+
+@lru_cache(maxsize=1000)
+def device(text: str) -> DeviceName:
+    """Vendor and name of `NVIDIA_A100-SXM4-40GB`; without a vendor's word, whose such cards are, or none."""
+    name, found = tidy(text), ""
+    while maker := next((maker for maker in _makers() if maker.words.match(name)), None):
+        found, name = found or maker.vendor, maker.words.sub("", name, count=1)
+    known = {key(short_device(row.device)): row.vendor for row in shipped.rows()}
+    by_card = next((maker.vendor for maker in _makers() if maker.cards.match(name)), "")
+    return DeviceName(vendor=found or known.get(key(short_device(name)), by_card), name=name)
+
+
+def slug(text: str, otherwise: str = UNKNOWN) -> str:
+    """A text as a part of a row's name: letters, digits, dots and single hyphens."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return re.sub(r"[^\w.]+|_+", "-", folded)[:60].strip("-.") or otherwise
+
+
+def named(rows: Iterable[PublishedRow], page: str) -> tuple[PublishedRow, ...]:
+    """The rows with names made of what tells them apart; a further row of one name is numbered."""
+    counts: Counter[str] = Counter()
+    found = []
+    for row in rows:
+        batch = re.match(r"bs[=:]\s*([0-9]+)", row.fix_hp or "")
+        what = slug(short_device(row.device)), slug(row.workload), row.topology, slug(row.precision)
+        name = PREFIX + "-".join((slug(page, "page"), *what, *((f"bs{batch[1]}",) if batch else ())))
+        counts[name] += 1
+        found.append(replace(row, name=name if counts[name] == 1 else f"{name}-{counts[name]}"))
+    return tuple(found)

@@ -1,1 +1,0 @@
-"""Is every node as good as its fellows: one judgement over runs of one plan, each on a host by itself."""

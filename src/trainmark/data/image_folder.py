@@ -1,0 +1,118 @@
+"""Finds the images in folders of classes, as ImageNet has them, and the class of each."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from trainmark.record.errors import NotReadyError
+
+Split = Literal["train", "val"]
+
+SUFFIXES = (".jpeg", ".jpg")
+_LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG or train-000000.tar and val-000000.tar"
+_LISTING_THREADS = 16  # listing a folder waits on the file system, on a network one for long
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageSet:
+    """The images of one split, in an order that does not depend on the file system."""
+
+    root: Path
+    split: Split
+    classes: tuple[str, ...]
+    """Class names in label order; both splits carry the training set's."""
+    labels: npt.NDArray[np.int64]
+    names: bytes
+    """All file names end to end: a million Python strings would cost 100 MB in every decoding process."""
+    name_ends: npt.NDArray[np.int64]
+    """Where each name ends within `names`."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def relative_path(self, index: int) -> str:
+        """The image's path below the root, as a person would write it."""
+        start = int(self.name_ends[index - 1]) if index else 0
+        name = os.fsdecode(self.names[start : int(self.name_ends[index])])
+        return f"{self.split}/{self.classes[self.labels[index]]}/{name}"
+
+    def path(self, index: int) -> str:
+        """Where the image is."""
+        return f"{self.root}/{self.relative_path(index)}"
+
+    def read(self, index: int) -> bytes:
+        return read_bytes(self.path(index))
+
+
+def read_bytes(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path object for each image costs as much as reading it
+        return file.readall()
+
+
+def open_split(root: Path, split: Split, *, expected_count: int | None = None) -> ImageSet:
+    """Lists one split; refuses in a sentence a folder that is missing, empty or does not fit the other split."""
+    classes = class_names(root, split)
+    folders = classes if split == "train" else _class_folders(root, split)
+    with ThreadPoolExecutor(_LISTING_THREADS) as pool:
+        listings = list(pool.map(_image_names, [root / split / folder for folder in folders]))
+    for folder, listing in zip(folders, listings, strict=True):
+        if not listing:
+            raise NotReadyError(f"class folder {root / split / folder} holds no pictures; expected files *.JPEG")
+    label_of = {name: label for label, name in enumerate(classes)}
+    lengths = [len(name) for listing in listings for name in listing]
+    if expected_count is not None and len(lengths) != expected_count:
+        raise NotReadyError(
+            f"{root / split} is not whole: expected {expected_count:,} pictures, found {len(lengths):,}"
+        )
+    return ImageSet(
+        root=root,
+        split=split,
+        classes=classes,
+        labels=np.repeat(
+            np.array([label_of[folder] for folder in folders], dtype=np.int64),
+            [len(listing) for listing in listings],
+        ),
+        names=b"".join(name for listing in listings for name in listing),
+        name_ends=np.cumsum(lengths, dtype=np.int64),
+    )
+
+
+def class_names(root: Path, split: Split = "val") -> tuple[str, ...]:
+    """The training set's classes in label order; refuses a set whose other split has classes of its own."""
+    classes = _class_folders(root, "train")
+    strangers = sorted(set(_class_folders(root, split)) - set(classes))
+    if strangers:
+        raise NotReadyError(
+            f"{root / split} has {len(strangers)} class folders that train does not have, the first is "
+            f"{strangers[0]!r}; expected a subset of train's {len(classes)}"
+        )
+    return classes
+
+
+def _class_folders(root: Path, split: Split) -> tuple[str, ...]:
+    folder = root / split
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise NotReadyError(f"{folder} cannot be listed ({error.strerror}); {_LAYOUT} under {root}") from error
+    if not names:
+        raise NotReadyError(f"{folder} holds no class folders; {_LAYOUT} under {root}")
+    return tuple(names)
+
+
+def _image_names(folder: Path) -> list[bytes]:
+    # no look at each entry's kind: a stat a file would cost minutes on a network file system
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    except OSError as error:
+        raise NotReadyError(f"{folder} cannot be listed ({error.strerror})") from error
+    return sorted(os.fsencode(name) for name in names if name.lower().endswith(SUFFIXES) and name[0] != ".")

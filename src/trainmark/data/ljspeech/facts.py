@@ -1,0 +1,18 @@
+"""What LJSpeech is to everybody else."""
+
+from pathlib import Path
+
+from trainmark.data.data_set import DataSet, Option
+
+DATA_SET = DataSet(
+    name="ljspeech",
+    title="LJSpeech",
+    makes="an LJSpeech-shaped folder of synthetic speech",
+    prepares="texts and sound files from LJSpeech-1.1.tar.bz2",
+    verifies="texts and sound files",
+    things="clips",
+    takes="about 10 s on two cores",
+    smallest={"clips": 40},
+    make_options=(Option(word="--clips", help="sentences, each in a sound file (default: 640)"),),
+    prepare_options=(Option(word="--tar", kind=Path, metavar="FILE", required=True, help="LJSpeech-1.1.tar.bz2"),),
+)

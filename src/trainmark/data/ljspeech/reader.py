@@ -1,0 +1,290 @@
+"""Finds the clips of an LJSpeech folder, what is said in each, and which to train, validate and test on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from trainmark.data.audio import BadAudioError
+from trainmark.data.data_set import MANIFEST
+from trainmark.data.mel_cache import MelCache
+from trainmark.record.errors import NotReadyError
+
+METADATA, WAVS = "metadata.csv", "wavs"
+PUBLISHED_FOLDER = "LJSpeech-1.1"
+"""The folder inside the published archive; it may stand between the root and the set."""
+
+LJSPEECH_CLIPS = 13_100
+LJSPEECH_TEST, LJSPEECH_VAL = 500, 100
+
+_LAYOUT = f"an LJSpeech folder holds {METADATA} and {WAVS}/*.wav"
+_SURELY_LJSPEECH = 12_000
+_SPLIT_WORD = re.compile(r"(?<![a-z])(train|val|test)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """One recording and the words spoken in it."""
+
+    name: str
+    text: str
+    """The normalised text, with numbers and abbreviations written out, where the set has one."""
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """No clip is in two of them."""
+
+    train: tuple[Clip, ...]
+    val: tuple[Clip, ...]
+    test: tuple[Clip, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """What metadata.csv says, whether or not the sound files are there."""
+
+    folder: Path
+    """Where metadata.csv and wavs/ are: the root, or the published folder below it."""
+    clips: tuple[Clip, ...]
+    faults: tuple[str, ...]
+    """One text for each line that names no clip, with the line's number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechSize:
+    """How large a set is; two of as many clips count as the same size."""
+
+    clips: int
+    seconds: float | None = field(default=None, compare=False)
+    """None where nobody looked into the files."""
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.clips} clips"
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return f"{self.clips} clips, {minutes // 60}:{minutes % 60:02}:{seconds:02} of sound"
+
+
+def read_metadata(root: Path) -> tuple[Clip, ...]:
+    """Every clip of the set in the order of metadata.csv; a wrong line or a missing sound file is refused."""
+    metadata = parse_metadata(root)
+    path = metadata.folder / METADATA
+    if metadata.faults:
+        raise NotReadyError(f"{path}, {metadata.faults[0]}")
+    if not metadata.clips:
+        raise NotReadyError(f"{path} names no clips; expected lines 'LJ001-0001|text|normalised text'")
+    files = sound_files(metadata.folder)
+    missing = [clip.path.name for clip in metadata.clips if clip.path.name not in files]
+    if missing:
+        raise NotReadyError(
+            f"{metadata.folder / WAVS} lacks {len(missing):,} of the {len(metadata.clips):,} clips in {METADATA}, "
+            f"the first is {missing[0]!r}; unpack the set again"
+        )
+    return metadata.clips
+
+
+def open_splits(root: Path, lists: str = "") -> Splits:
+    """The clips to train, validate and test on; everyone with the same clips gets the same splits.
+
+    Clips are ordered by the SHA-256 of their id: the first ones are the test split, the next ones validation, the rest
+    training. LJSpeech's 13,100 clips become 500, 100 and 12,500; another number keeps that proportion, with an eighth
+    of the clips or 16 in either small split at least. Each split is then in the order of metadata.csv.
+
+    `lists` names a folder with lists of one's own instead: files `.txt` or `.csv` with the word train, val or test in
+    their names (test may be missing), on each line an id or `path|text`. The text, if there is one, takes the place of
+    the set's, and a split is in the order of its list.
+    """
+    clips = read_metadata(root)
+    if len(clips) < 3:
+        raise NotReadyError(f"{root} holds {len(clips)} clips; at least 3 are needed to train and validate on")
+    splits = _listed(clips, Path(lists).expanduser()) if lists else _by_hash(clips)
+    for name, split in (("training", splits.train), ("validation", splits.val)):
+        if not split:
+            raise NotReadyError(f"no {name} clips in {lists or f'a set of {len(clips)} clips, {root}'}; give more")
+    return splits
+
+
+def split_sizes(clips: int) -> tuple[int, int]:
+    """How many of so many clips are for testing and for validation."""
+    least = min(16, clips // 8)
+    test, val = (max(round(part * clips / LJSPEECH_CLIPS), least) for part in (LJSPEECH_TEST, LJSPEECH_VAL))
+    return test, val
+
+
+def expected(root: Path) -> int | None:
+    """How many clips the whole set would have, by its manifest or by its ids; None where nothing is known."""
+    metadata = parse_metadata(root)
+    made = _manifest_clips(metadata.folder / MANIFEST)
+    if made is not None:
+        return made
+    # a little below 13,100 is LJSpeech with some of it missing; far below it is somebody's choice from it
+    like_ljspeech = all(re.fullmatch(r"LJ[0-9]{3}-[0-9]{4}", clip.name) for clip in metadata.clips)
+    return LJSPEECH_CLIPS if like_ljspeech and len(metadata.clips) > _SURELY_LJSPEECH else None
+
+
+def check_whole(root: Path) -> None:
+    """Refuses a set of which clips are known to be missing."""
+    wanted, found = expected(root), len(read_metadata(root))
+    if wanted not in (None, found):
+        raise NotReadyError(
+            f"{root} is not whole: expected {wanted:,} clips, found {found:,}; `trainmark data verify ljspeech` "
+            "says more, --set whole_set=false trains on it as it is"
+        )
+
+
+def parse_metadata(root: Path) -> Metadata:
+    """Reads metadata.csv: columns between bars, without any quoting, because the texts have quotation marks."""
+    folder = _folder(root)
+    wavs = folder / WAVS
+    clips: dict[str, Clip] = {}
+    faults: list[str] = []
+    for number, line in _lines(folder / METADATA):
+        name, *texts = line.split("|")
+        text = next((text.strip() for text in reversed(texts) if text.strip()), "")
+        if fault := _fault(name, texts, text, clips):
+            faults.append(f"line {number}: {fault}")
+        else:
+            clips[name] = Clip(name=name, text=text, path=wavs / f"{name}.wav")
+    return Metadata(folder=folder, clips=tuple(clips.values()), faults=tuple(faults))
+
+
+def sound_files(folder: Path) -> set[str]:
+    """The names in wavs/, from one listing: a look at each file would cost seconds on a network file system."""
+    try:
+        with os.scandir(folder / WAVS) as entries:
+            return {entry.name for entry in entries if not entry.name.startswith(".")}
+    except OSError as error:
+        raise NotReadyError(f"{folder / WAVS} cannot be listed ({error.strerror}); {_LAYOUT}") from error
+
+
+def _folder(root: Path) -> Path:
+    for folder in (root, root / PUBLISHED_FOLDER):
+        if (folder / METADATA).is_file():
+            return folder
+    raise NotReadyError(f"{root} has no {METADATA}; {_LAYOUT}")
+
+
+def _fault(name: str, texts: list[str], text: str, clips: dict[str, Clip]) -> str:
+    if len(texts) not in (1, 2):
+        return f"{len(texts) + 1} columns; expected 'LJ001-0001|text|normalised text'"
+    if not name or not name.isprintable() or "/" in name or "\\" in name or ".." in name or name.startswith("."):
+        return f"{name[:80]!r} is no id of a clip; expected a plain name like 'LJ001-0001'"
+    if name in clips:
+        return f"the clip {name!r} was named before"
+    if not text:
+        return f"the clip {name!r} has no text"
+    return ""
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """The lines that are not empty, with their numbers."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise NotReadyError(f"{path} is no UTF-8 text (at byte {error.start}); fetch it again") from error
+    except OSError as error:
+        raise NotReadyError(f"cannot read {path}: {error.strerror}") from error
+    # not splitlines(), which also parts lines at characters that may stand in a text
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def _by_hash(clips: tuple[Clip, ...]) -> Splits:
+    test, val = split_sizes(len(clips))
+    order = sorted(range(len(clips)), key=lambda place: hashlib.sha256(clips[place].name.encode()).digest())
+
+    def chosen(places: Sequence[int]) -> tuple[Clip, ...]:
+        return tuple(clips[place] for place in sorted(places))
+
+    return Splits(test=chosen(order[:test]), val=chosen(order[test : test + val]), train=chosen(order[test + val :]))
+
+
+def _listed(clips: tuple[Clip, ...], folder: Path) -> Splits:
+    known = {clip.name: clip for clip in clips}
+    taken: dict[str, str] = {}
+    splits: dict[str, list[Clip]] = {"train": [], "val": [], "test": []}
+    for split, path in _list_files(folder).items():
+        for number, line in _lines(path):
+            where = f"{path}, line {number}"
+            source, *texts = line.split("|")
+            if len(texts) > 1:
+                raise NotReadyError(f"{where}: {len(texts) + 1} columns; expected an id or 'path|text'")
+            source = source.strip()
+            name = source if source in known else PurePosixPath(source).stem
+            if name not in known:
+                raise NotReadyError(f"{where}: the set has no clip {name[:80]!r}")
+            if name in taken:
+                raise NotReadyError(f"{where}: the clip {name!r} is in {taken[name]} already")
+            taken[name] = path.name
+            text = texts[0].strip() if texts else ""
+            splits[split].append(replace(known[name], text=text or known[name].text))
+    return Splits(train=tuple(splits["train"]), val=tuple(splits["val"]), test=tuple(splits["test"]))
+
+
+def _list_files(folder: Path) -> dict[str, Path]:
+    """The list of each split; none of them may be in doubt."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".csv") and path.name[0] != ".")
+    except OSError as error:
+        raise NotReadyError(f"the folder of lists {folder} cannot be listed: {error.strerror}") from error
+    found: dict[str, Path] = {}
+    for path in paths:
+        words = set(_SPLIT_WORD.findall(path.stem.lower()))
+        if len(words) > 1:
+            raise NotReadyError(f"{path} is a list for {' and '.join(sorted(words))}; name each after one split")
+        for split in words:
+            if split in found:
+                raise NotReadyError(
+                    f"{folder} has two lists for {split}, {found[split].name} and {path.name}; keep one"
+                )
+            found[split] = path
+    for split in ("train", "val"):
+        if split not in found:
+            raise NotReadyError(f"{folder} has no list for {split}; expected a file like '{split}.txt'")
+    return found
+
+
+def _manifest_clips(path: Path) -> int | None:
+    try:
+        clips = json.loads(path.read_text("utf-8"))["clips"]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NotReadyError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotReadyError(f"{path} does not give 'clips'; make the set again") from error
+    if not isinstance(clips, int) or isinstance(clips, bool) or clips < 0:
+        raise NotReadyError(f"{path}: 'clips' is {clips!r}, which is no count; make the set again")
+    return clips
+
+
+def analysed(
+    splits: Sequence[Sequence[Clip]], cache: MelCache, skip_bad: int, *, first: float = 0.0
+) -> tuple[list[list[Clip]], list[tuple[str, str]]]:
+    """The clips of each split that can be read, and those that cannot with the reason, of which `skip_bad` may be.
+
+    All ranks find the same ones, because each looks at every clip; the mels missing from the cache are shared out by
+    starting at different places: `first` is where, as a share of the clips.
+    """
+    skipped: list[tuple[str, str]] = []
+    return [_readable(clips, cache, skip_bad, first, skipped) for clips in splits], skipped
+
+
+def _readable(
+    clips: Sequence[Clip], cache: MelCache, skip_bad: int, first: float, skipped: list[tuple[str, str]]
+) -> list[Clip]:
+    start = int(len(clips) * first)
+    bad = dict(cache.fill([clip.path for clip in (*clips[start:], *clips[:start])]))
+    for clip in clips:
+        if clip.path in bad:
+            skipped.append((str(clip.path), bad[clip.path]))
+            if len(skipped) > skip_bad:
+                allowed = f" (--skip-bad allows {skip_bad}, and all are used up)" if skip_bad else ""
+                raise BadAudioError(clip.path, bad[clip.path] + allowed)
+    return [clip for clip in clips if clip.path not in bad]

@@ -1,0 +1,373 @@
+"""Makes a set of text from files of tokens or of text: sizes are checked, nothing in them is trusted or run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from trainmark.data.preparation import ArchiveProgress, Report, sole_user
+from trainmark.data.text.token_files import (
+    INDEX,
+    SPLITS,
+    TOKENIZER,
+    Index,
+    SplitName,
+    TokenFile,
+    TokenSplit,
+    largest_token,
+    mapped,
+)
+from trainmark.data.text.vocabulary import Tokenizer
+from trainmark.record.archives import Destination
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.whole_files import write_whole
+
+LLMC_MAGIC, LLMC_VERSION, LLMC_HEADER_BYTES = 20240520, 1, 1024
+MEGATRON_MAGIC, MEGATRON_HEADER_BYTES = b"MMIDIDX\x00\x00", 34
+MEGATRON_TYPES: dict[int, Literal["uint16", "int32"]] = {4: "int32", 8: "uint16"}
+"""Codes of the types that tokens have."""
+LARGEST_DOCUMENT = 1 << 30
+"""Bytes of one document; it is held in memory."""
+COLUMN = "text"
+"""Of documents, where nothing else is said."""
+_FLUSH = 1 << 22
+"""Tokens kept before they are written."""
+_DECODED = 1 << 16
+"""Tokens turned back into text at a time, to count its bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSource:
+    """One file of tokens as it lies with the user."""
+
+    path: Path
+    dtype: Literal["uint16", "int32"]
+    tokens: int
+    offset: int
+
+
+def from_files(
+    out: Path,
+    *,
+    any_archive: bool,
+    progress: Report,
+    train: Path,
+    val: Path,
+    tokenizer: Path | None = None,
+    column: str | None = None,
+) -> str:
+    """What `trainmark data prepare` does, and what it says at the end. No published set of text has one checksum."""
+    del any_archive
+    places: dict[SplitName, Path] = {"train": train, "val": val}
+    index = prepare(places, out, tokenizer=tokenizer, column=column or COLUMN, progress=progress)
+    counts = (f"{index.splits[name].tokens:,} tokens of {name}" for name in SPLITS)
+    return f"{', '.join(counts)}, from {index.source} files"
+
+
+def prepare(
+    places: dict[SplitName, Path],
+    out: Path,
+    *,
+    tokenizer: Path | None = None,
+    column: str = COLUMN,
+    progress: Report = lambda _: None,
+) -> Index:
+    """Puts the tokens of both splits into `out`, then the index, so that a set without one is not finished.
+
+    `column` is the one of Parquet files, or the field of lines of JSON, that holds the text.
+
+    Files of tokens are linked where the disk allows it, else copied. Started again, it keeps what is whole.
+    """
+    reader = Tokenizer(tokenizer) if tokenizer else None
+    found = {name: _files(name, place) for name, place in places.items()}
+    kinds = {kind for kind, _ in found.values()}
+    if len(kinds) > 1:
+        raise UsageError(f"--train and --val hold files of two kinds, {' and '.join(sorted(kinds))}; give one kind")
+    [kind] = kinds
+    if kind == "text" and reader is None:
+        raise UsageError("files of text need --tokenizer FILE, the tokenizer.json of the model that will read them")
+    with Destination(out) as destination, sole_user(out):
+        splits = {}
+        for name, (_, paths) in found.items():
+            if kind == "text" and reader is not None:
+                splits[name] = _tokenized(name, paths, column, out, reader, progress)
+            else:
+                look = _llmc if kind == "llm.c" else _megatron
+                splits[name] = _taken_over(name, [look(path) for path in paths], out, destination, progress)
+        if reader is not None:
+            if (largest := max(split.largest for split in splits.values())) >= reader.size:
+                raise NotReadyError(
+                    f"the files hold token {largest} and {tokenizer} has {reader.size}; give the tokenizer they were "
+                    "made with, or none"
+                )
+            if not splits["val"].text_bytes:
+                splits["val"] = _with_bytes(splits["val"], out, reader)
+            write_whole(out / TOKENIZER, Path(str(tokenizer)).read_bytes())
+        index = Index(splits=splits, source="tokenizer" if kind == "text" else kind)
+        write_whole(out / INDEX, index.to_json(), synced=True)
+    return index
+
+
+# What lies at a place
+
+
+def _files(name: str, place: Path) -> tuple[str, list[Path]]:
+    """The kind of the files at a place, and the files in the order of their names."""
+    if not place.exists():
+        raise NotReadyError(f"--{name} {place} is not there")
+    paths = sorted(path for path in place.iterdir() if path.is_file()) if place.is_dir() else [place]
+    text = [path for path in paths if path.suffix in (".txt", ".jsonl", ".parquet")]
+    tokens = [path for path in paths if path.suffix == ".bin"]
+    if text and tokens:
+        raise UsageError(f"--{name} {place} holds files of tokens and of text; give the folder of one kind")
+    if text:
+        return "text", text
+    if not tokens:
+        raise NotReadyError(
+            f"--{name} {place} holds no .bin, .txt, .jsonl or .parquet file; give one, or a folder of them"
+        )
+    return ("megatron" if all(path.with_suffix(".idx").is_file() for path in tokens) else "llm.c"), tokens
+
+
+def _llmc(path: Path) -> TokenSource:
+    """A shard: 256 numbers that say what it is and how many tokens follow, then the tokens."""
+    try:
+        with path.open("rb") as file:
+            head = np.frombuffer(file.read(LLMC_HEADER_BYTES), "<i4")
+        size = path.stat().st_size
+    except OSError as error:
+        raise NotReadyError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError:
+        head = np.zeros(0, "<i4")
+    if len(head) < LLMC_HEADER_BYTES // 4 or int(head[0]) != LLMC_MAGIC or int(head[1]) != LLMC_VERSION:
+        raise NotReadyError(
+            f"{path} is no shard of llm.c: it does not begin with {LLMC_MAGIC} and {LLMC_VERSION}; a file of Megatron "
+            "needs its .idx beside it"
+        )
+    tokens = int(head[2])
+    if tokens < 1 or size != LLMC_HEADER_BYTES + 2 * tokens:
+        raise NotReadyError(
+            f"{path} says it holds {tokens:,} tokens and has {size:,} bytes, not "
+            f"{LLMC_HEADER_BYTES + 2 * max(0, tokens):,}; fetch it again"
+        )
+    return TokenSource(path=path, dtype="uint16", tokens=tokens, offset=LLMC_HEADER_BYTES)
+
+
+def _megatron(path: Path) -> TokenSource:
+    """A pair of files: the tokens, and where each sequence and document begins. They must follow one another."""
+    idx = path.with_suffix(".idx")
+    try:
+        with idx.open("rb") as file:
+            head = file.read(MEGATRON_HEADER_BYTES)
+        size, held = idx.stat().st_size, path.stat().st_size
+    except OSError as error:
+        raise NotReadyError(f"{idx} or its .bin cannot be read: {error.strerror}") from error
+    if len(head) < MEGATRON_HEADER_BYTES or not head.startswith(MEGATRON_MAGIC):
+        raise NotReadyError(f"{idx} is no index of Megatron: it does not begin with MMIDIDX; fetch it again")
+    version, code = int.from_bytes(head[9:17], "little"), head[17]
+    sequences, documents = int.from_bytes(head[18:26], "little"), int.from_bytes(head[26:34], "little")
+    if version != 1 or code not in MEGATRON_TYPES:
+        raise NotReadyError(
+            f"{idx} has version {version} and type {code}; tokens have version 1 and type 4 (int32) or 8 (uint16)"
+        )
+    wanted = MEGATRON_HEADER_BYTES + 12 * sequences + 8 * documents
+    if sequences < 1 or documents < 1 or size != wanted:
+        raise NotReadyError(
+            f"{idx} says it has {sequences:,} sequences in {documents:,} documents, which takes {wanted:,} bytes, and "
+            f"has {size:,}; fetch it again"
+        )
+    numbers = np.memmap(idx, np.uint8, "r", offset=MEGATRON_HEADER_BYTES)
+    lengths = numbers[: 4 * sequences].view("<i4").astype(np.int64)
+    places = numbers[4 * sequences : 12 * sequences].view("<i8")
+    ends = numbers[12 * sequences :].view("<i8")
+    width = np.dtype(MEGATRON_TYPES[code]).itemsize
+    if lengths.min() < 0 or not np.array_equal(places, (np.cumsum(lengths) - lengths) * width):
+        raise NotReadyError(f"{idx} names sequences that do not follow one another; write the pair again")
+    if ends[0] != 0 or ends[-1] != sequences or (np.diff(ends) < 0).any():
+        raise NotReadyError(f"{idx} names documents that do not follow one another; write the pair again")
+    tokens = int(lengths.sum())
+    if tokens < 1 or held != tokens * width:
+        raise NotReadyError(f"{path} has {held:,} bytes and its index needs {tokens * width:,}; fetch both again")
+    return TokenSource(path=path, dtype=MEGATRON_TYPES[code], tokens=tokens, offset=0)
+
+
+# Into the set
+
+
+def _taken_over(
+    name: SplitName, sources: Sequence[TokenSource], out: Path, destination: Destination, progress: Report
+) -> TokenSplit:
+    """The files as they are, under names of ours."""
+    files, largest, done = [], 0, 0
+    total = sum(source.path.stat().st_size for source in sources)
+    for number, source in enumerate(sources):
+        file = TokenFile(name=_name(name, number), tokens=source.tokens, dtype=source.dtype, offset=source.offset)
+        _link_or_copy(source.path, out / file.name, destination)
+        low, high = largest_token(mapped(out, file))
+        if low < 0:
+            raise NotReadyError(f"{source.path} holds the token {low}; tokens are 0 or more, so it is damaged")
+        files.append(file)
+        largest, done = max(largest, high), done + file.bytes
+        progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total, files=number + 1))
+    return TokenSplit(files=tuple(files), largest=largest)
+
+
+def _link_or_copy(source: Path, target: Path, destination: Destination) -> None:
+    size = source.stat().st_size
+    if target.exists():
+        if source.samefile(target):
+            return
+        if target.stat().st_size != size:
+            target.unlink()
+    try:
+        os.link(source.resolve(), target)
+    except OSError:  # another disk, or one without links, or a whole copy is there
+        with source.open("rb") as stream:
+            destination.write(PurePosixPath(target.name), stream, size)
+
+
+def _tokenized(
+    name: SplitName, paths: Sequence[Path], column: str, out: Path, reader: Tokenizer, progress: Report
+) -> TokenSplit:
+    dtype: Literal["uint16", "int32"] = "uint16" if reader.size <= 1 << 16 else "int32"
+    end, largest, tokens, text_bytes, done = reader.end_of_text(), 0, 0, 0, 0
+    total = sum(path.stat().st_size for path in paths)
+    unfinished = out / f".{_name(name, 0)}.part"
+    with unfinished.open("wb") as file:
+        waiting: list[int] = []
+        for path in paths:
+            for document in _documents(path, column):
+                text_bytes += len(document.encode())
+                waiting += [*(() if end is None else (end,)), *reader.encode(document)]
+                if len(waiting) >= _FLUSH:
+                    tokens, largest = tokens + len(waiting), max(largest, *waiting)
+                    file.write(np.array(waiting, np.dtype(dtype).newbyteorder("<")).tobytes())
+                    waiting = []
+            done += path.stat().st_size
+            progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total))
+        if waiting:
+            tokens, largest = tokens + len(waiting), max(largest, *waiting)
+            file.write(np.array(waiting, np.dtype(dtype).newbyteorder("<")).tobytes())
+    if not tokens:
+        unfinished.unlink()
+        raise NotReadyError(f"the files of --{name} hold no text")
+    unfinished.replace(out / _name(name, 0))
+    return TokenSplit(
+        files=(TokenFile(name=_name(name, 0), tokens=tokens, dtype=dtype),), largest=largest, text_bytes=text_bytes
+    )
+
+
+def _documents(path: Path, column: str) -> Iterator[str]:
+    """A .txt file is one document; a line of a .jsonl file is one, in a field; so is a row of a .parquet file."""
+    if path.suffix == ".parquet":
+        yield from documents(path, column)
+        return
+    try:
+        if path.suffix == ".txt":
+            if path.stat().st_size > LARGEST_DOCUMENT:
+                raise NotReadyError(f"{path} is one document of more than 1 GiB; write its documents to a .jsonl file")
+            yield path.read_text(encoding="utf-8")
+            return
+        with path.open(encoding="utf-8") as lines:
+            yield from (_text_field(path, number, line, column) for number, line in enumerate(_bounded(lines, path), 1))
+    except OSError as error:
+        raise NotReadyError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise NotReadyError(f"{path} is not UTF-8 at byte {error.start}; convert it") from error
+
+
+def _bounded(lines: Any, path: Path) -> Iterable[str]:
+    while line := lines.readline(LARGEST_DOCUMENT):
+        if len(line) == LARGEST_DOCUMENT:
+            raise NotReadyError(f"{path} has a line of more than 1 GiB; is it a .jsonl file?")
+        if line.strip():
+            yield line
+
+
+def _text_field(path: Path, number: int, line: str, column: str) -> str:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        document = None
+    text = document.get(column) if isinstance(document, dict) else None
+    if not isinstance(text, str):
+        raise NotReadyError(
+            f"{path}, document {number}: not an object with text in its field {column!r}; give one a line"
+        )
+    return text
+
+
+def _with_bytes(split: TokenSplit, out: Path, reader: Tokenizer) -> TokenSplit:
+    """The split with the bytes its tokens stand for, for bits a byte."""
+    parts: Iterator[npt.NDArray[Any]] = (mapped(out, file) for file in split.files)
+    text_bytes = sum(
+        len(reader.decode(part[start : start + _DECODED].tolist()).encode())
+        for part in parts
+        for start in range(0, len(part), _DECODED)
+    )
+    return TokenSplit(files=split.files, largest=split.largest, text_bytes=text_bytes)
+
+
+def _name(split: str, number: int) -> str:
+    return f"{split}-{number:05d}.bin"
+
+
+LARGEST_ROW_GROUP = 16 << 30
+"""Bytes of text that a row group may say it holds; files have at most a few GB in one."""
+ROWS = 256
+"""Documents in memory at once."""
+
+
+def documents(path: Path, column: str) -> Iterator[str]:
+    """What a column of text holds, row after row."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise NotReadyError(f"{path.name} needs the package pyarrow: pip install 'trainmark[parquet]'") from error
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            _check_column(path, file.schema_arrow, column, pyarrow.types)
+            for group in range(file.num_row_groups):
+                _check_size(path, file.metadata.row_group(group), group)
+                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[column]):
+                    for text in batch.column(0).to_pylist():
+                        number += 1
+                        if text is None:
+                            raise NotReadyError(f"{path}, document {number}: its column {column!r} is empty")
+                        yield text
+    except OSError as error:  # pyarrow's own, too, where pages are damaged
+        reason = error.strerror or _first_line(error)
+        raise NotReadyError(f"{path} cannot be read: {reason}") from error
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise NotReadyError(f"{path} is no Parquet file, or it is damaged: {_first_line(error)}") from error
+
+
+def _check_column(path: Path, schema: Any, column: str, types: Any) -> None:
+    if column not in schema.names:
+        known = ", ".join(schema.names[:20])
+        raise NotReadyError(f"{path} has no column {column!r}; name one of its own with --column: {known}")
+    kind = schema.field(column).type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (types.is_string(kind) or types.is_large_string(kind)):
+        raise NotReadyError(f"{path} has {kind} in its column {column!r}; name one of text with --column")
+
+
+def _check_size(path: Path, group: Any, number: int) -> None:
+    if group.total_byte_size > LARGEST_ROW_GROUP:
+        raise NotReadyError(
+            f"{path} says its row group {number} holds {group.total_byte_size:,} bytes; write it in smaller ones"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,202 @@
+"""Files of tokens and the index that says what they hold: mapped into memory, never trusted, read at any place."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from trainmark.record.errors import NotReadyError, misfit
+from trainmark.record.numbers import Finite
+
+INDEX = "text.json"
+"""At the root of a set: its files and what is known of them."""
+TOKENIZER, WORDS = "tokenizer.json", "words.json"
+"""What turns text into tokens and back, where the set has it: Hugging Face's file, or a list of words."""
+LARGEST_VOCABULARY = 1 << 24
+LARGEST_INDEX = 64 << 20
+_SCAN = 1 << 24
+"""Tokens looked at at a time."""
+
+SplitName = Literal["train", "val"]
+SPLITS: tuple[SplitName, ...] = ("train", "val")
+Tokens = npt.NDArray[np.int64]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tokens one after the other, of one width, after a header that is passed over."""
+
+    name: str
+    """Beside the index: no folder, no way out of it."""
+    tokens: Positive
+    dtype: Literal["uint16", "int32"]
+    offset: NotNegative = 0
+    """Bytes before the first token."""
+
+    def __post_init__(self) -> None:
+        if PurePath(self.name).name != self.name or self.name in (".", "..") or "\0" in self.name:
+            raise ValueError(f"the file name {self.name!r} leads somewhere else")
+
+    @property
+    def bytes(self) -> int:
+        return self.offset + self.tokens * np.dtype(self.dtype).itemsize
+
+
+class TokenSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    files: Annotated[tuple[TokenFile, ...], msgspec.Meta(min_length=1)]
+    largest: NotNegative
+    """The largest token."""
+    text_bytes: NotNegative = 0
+    """Of the text the tokens stand for, in UTF-8; 0 where that is not known."""
+    nats: Finite = 0.0
+    """The information in the text, where arithmetic knows it: a model cannot have a lower loss in total; else 0."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(file.tokens for file in self.files)
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        return self.text_bytes / self.tokens if self.text_bytes else None
+
+    @property
+    def loss_floor(self) -> float | None:
+        """In nats a token."""
+        return self.nats / self.tokens if self.nats else None
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    splits: dict[SplitName, TokenSplit]
+    source: str
+    """What the files were when they came: `llm.c`, `megatron`, `tokenizer`, `synthetic`."""
+    schema: Literal[1] = 1
+
+    def __post_init__(self) -> None:
+        if set(self.splits) != set(SPLITS):
+            raise ValueError("it needs the splits train and val")
+
+    def to_json(self) -> bytes:
+        return json.dumps(msgspec.to_builtins(self), indent=1).encode() + b"\n"
+
+
+def read_index(folder: Path) -> Index:
+    """What a folder says it holds; NotReadyError where it says nothing, or nothing that can be."""
+    path = folder / INDEX
+    try:
+        if path.stat().st_size > LARGEST_INDEX:
+            raise NotReadyError(f"{path} is larger than any index of a set of text; prepare the set again")
+        data = path.read_bytes()
+    except OSError as error:
+        raise NotReadyError(
+            f"{folder} is no prepared set of text: {INDEX} cannot be read ({error.strerror}); "
+            "'trainmark data prepare text --help' says how one is made"
+        ) from error
+    try:
+        return msgspec.json.decode(data, type=Index)
+    except msgspec.ValidationError as error:
+        raise NotReadyError(f"{path} is damaged: {misfit(error)}; prepare the set again") from error
+    except msgspec.DecodeError as error:
+        raise NotReadyError(f"{path} is damaged: it is no JSON; prepare the set again") from error
+
+
+def damage(folder: Path, file: TokenFile) -> str | None:
+    """What is wrong with a file at a glance: it is not there, or not as long as it must be."""
+    path = folder / file.name
+    try:
+        status = path.stat()
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if not path.is_file():
+        return "is no regular file"
+    if status.st_size != file.bytes:
+        return f"has {status.st_size:,} bytes and should have {file.bytes:,}"
+    return None
+
+
+def mapped(folder: Path, file: TokenFile) -> npt.NDArray[Any]:
+    """A file's tokens, read by the machine when they are looked at; NotReadyError where the file is not what it was."""
+    if reason := damage(folder, file):
+        raise NotReadyError(f"{folder / file.name} {reason}; prepare the set again")
+    dtype = np.dtype(file.dtype).newbyteorder("<")
+    return np.memmap(folder / file.name, dtype=dtype, mode="r", offset=file.offset, shape=(file.tokens,))
+
+
+def largest_token(tokens: npt.NDArray[Any]) -> tuple[int, int]:
+    """The smallest and the largest of a file's tokens."""
+    low, high = math.inf, -1
+    for start in range(0, len(tokens), _SCAN):
+        part = tokens[start : start + _SCAN]
+        low, high = min(low, int(part.min())), max(high, int(part.max()))
+    return int(low), high
+
+
+class TokenStream:
+    """The tokens of a split as one long row."""
+
+    def __init__(self, folder: Path, split: TokenSplit) -> None:
+        self.split = split
+        self._parts = [mapped(folder, file) for file in split.files]
+        self._ends = np.cumsum([len(part) for part in self._parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def read(self, start: int, count: int) -> Tokens:
+        """So many tokens from a place on; they may lie in several files."""
+        if not 0 <= start <= start + count <= len(self):
+            raise ValueError(f"tokens {start} to {start + count} were asked for, and there are {len(self)}")
+        found = np.concatenate([np.asarray(part, np.int64) for part in self._slices(start, count)])
+        # a token that no network knows would make a device fail in words that name neither file nor place
+        if count and not 0 <= found.min() <= found.max() <= self.split.largest:
+            raise NotReadyError(
+                f"the set of text has a token outside 0 to {self.split.largest} between {start} and {start + count}; "
+                "'trainmark data verify text' names the file"
+            )
+        return found
+
+    def _slices(self, start: int, count: int) -> Iterator[npt.NDArray[Any]]:
+        number = int(np.searchsorted(self._ends, start, side="right"))
+        while True:
+            first = start - (int(self._ends[number - 1]) if number else 0)
+            part = self._parts[number][first : first + count]
+            yield part
+            start, count, number = start + len(part), count - len(part), number + 1
+            if not count:
+                return
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A row of tokens cut into stretches of one length, each with the token that follows it."""
+
+    stream: TokenStream
+    length: int
+
+    @cached_property
+    def count(self) -> int:
+        return (len(self.stream) - 1) // self.length
+
+    def read(self, number: int) -> Tokens:
+        return self.stream.read(number * self.length, self.length + 1)
+
+
+def known_of(index: Index) -> Mapping[str, float]:
+    """Facts of the set for a record."""
+    val = index.splits["val"]
+    found = {
+        "train_tokens": float(index.splits["train"].tokens),
+        "val_tokens": float(val.tokens),
+        "loss_floor": val.loss_floor,
+        "bytes_per_token": val.bytes_per_token,
+    }
+    return {name: value for name, value in found.items() if value is not None}

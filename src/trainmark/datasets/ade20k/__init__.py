@@ -1,1 +1,0 @@
-"""ADE20K and sets like it: pictures, and beside each a mask with a class for every pixel."""

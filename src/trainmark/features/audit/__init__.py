@@ -1,0 +1,1 @@
+"""Holds results against everything else that is known about them."""

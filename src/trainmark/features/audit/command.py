@@ -1,0 +1,165 @@
+"""`trainmark audit`: holds results against everything else that is known about them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmark.record.audit import Audit
+    from trainmark.record.record import Record
+    from trainmark.record.store import Store
+
+NAME = "audit"
+HELP = "Hold runs, published pages, MLPerf logs and event logs against everything known about them: a lie detector."
+EXAMPLES = """\
+  trainmark audit                         the newest run, gathered anew from its events
+  trainmark audit 7d00aa record.json      runs by id, and record files
+  trainmark audit README.md               a published page; a folder of pages, or - for standard input
+  trainmark audit published:vit --all     published rows, with what passed and what could not be checked
+  trainmark audit results/SYSTEM/resnet   MLPerf Training: one log, a benchmark's folder, or a whole submission
+  trainmark audit runs/ID/rank0.jsonl     an event log, or a whole run folder
+
+exit code: 5 where something cannot be so ('wrong'), 2 where nothing was there to check, else 0"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="RUN|FILE.md|LOG|FOLDER|-",
+        help="run ids, groups, record files, Markdown pages, MLPerf result logs and folders of them, - for a page on "
+        "standard input, event logs, run folders, 'published', "
+        "'published:NAME' or 'published:WORKLOAD' (default: the newest run)",
+    )
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    parser.add_argument("--all", action="store_true", help="also list what passed and what could not be checked")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.cli.terminal import console, look, say
+    from trainmark.record.audit import is_wrong, nothing_checked, to_json
+    from trainmark.record.store import Store, default_folder
+
+    store = Store(args.store or default_folder())
+    audits = [audit for word in args.what or ["last"] for audit in _audited(word, store)]
+    screen = console()
+    if args.json:
+        screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
+    else:
+        from trainmark.view.audit_screen import render
+
+        screen.file.write(render(audits, everything=args.all, **look(screen)))
+    for title in (empty := nothing_checked(audits)):
+        say(f"{title}: nothing was there to check; this is no pass")
+    return 5 if is_wrong(audits) else 2 if empty else 0
+
+
+def _audited(word: str, store: Store) -> Iterator[Audit]:
+    """What a feature recognises by its word, else a run, its folder or one of its logs."""
+    from trainmark import features
+    from trainmark.analysis.audit_events import audit_log, audit_logs
+    from trainmark.record.errors import UsageError
+    from trainmark.record.lookup import group
+
+    path = Path(word)
+    if path.is_dir() and (file := _record_file(path.absolute())).is_file():
+        yield from _record(file)
+        return
+    for feature in features.offers("audit_source"):
+        if feature.recognises(word):
+            yield from feature.audits(word, store)
+            return
+    if path.suffix == ".jsonl":
+        yield audit_log(path, _record_of(path.absolute().parent))
+    elif path.is_dir():
+        yield from audit_logs(path)
+    else:
+        try:
+            file = store.find(None if word == "last" else word)
+        except UsageError:
+            if repeats := group(word, store):
+                for record in repeats:
+                    yield from _record(store.path(record.run_id))
+                return
+            # a run that was cut off leaves events and no record
+            if word == "last" or not (folder := _run_folder(store, word)):
+                raise
+            yield from audit_logs(folder)
+            return
+        yield from _record(file)
+
+
+def _record(file: Path) -> Iterator[Audit]:
+    """A record file, and the events it was made of where they are still there."""
+    from trainmark import features
+    from trainmark.analysis.audit_events import audit_logs
+    from trainmark.analysis.audit_record import audit_document
+    from trainmark.record.audit import Audit
+    from trainmark.record.errors import TrainmarkError
+    from trainmark.record.record import Record
+    from trainmark.record.store import series_beside
+
+    folder = file.absolute().parent.parent / "runs" / file.stem
+    has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
+    for document in _documents(file):
+        checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
+        with contextlib.suppress(TrainmarkError):  # which the audit of the document has told already
+            record = Record.from_json(document, series_beside(file))
+            for feature in features.offers("record_check"):
+                checks = (*checks, *feature.check(record))
+        yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
+    if has_events:
+        yield from audit_logs(folder, recorded=True)
+
+
+def _documents(file: Path) -> list[dict[str, Any]]:
+    """A record, or a list of them as `run --json` and `report --format json` write it."""
+    from trainmark.record.errors import TrainmarkError, UsageError
+    from trainmark.record.record import listed, parse
+
+    try:
+        content = file.read_bytes()
+        document = listed(parse(content))
+    except OSError as error:
+        raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
+    except TrainmarkError as error:
+        if not content.lstrip().startswith((b"{", b"[")):
+            known = "a record, a page in Markdown, a log of MLPerf and an event log are known"
+            raise UsageError(f"file {file} is of no known kind, and nothing was checked; {known}") from error
+        raise UsageError(f"record file {file} is damaged: {error}") from error
+    documents = document if isinstance(document, list) else [document]
+    if not documents or not all(isinstance(entry, dict) for entry in documents):
+        raise UsageError(f"record file {file} is damaged: its JSON is neither a record nor a list of records")
+    return documents
+
+
+def _record_file(folder: Path) -> Path:
+    """Where the record of a run folder lies in a store."""
+    return folder.parent.parent / "records" / f"{folder.name}.json"
+
+
+def _record_of(folder: Path) -> Record | None:
+    """The record of a run folder, if it can be read; its own audit says so if it cannot."""
+    from trainmark.record.errors import TrainmarkError
+    from trainmark.record.store import read_record
+
+    file = _record_file(folder)
+    try:
+        return read_record(file) if file.is_file() else None
+    except TrainmarkError:
+        return None
+
+
+def _run_folder(store: Store, word: str) -> Path | None:
+    from trainmark.record.errors import UsageError
+
+    try:
+        return store.run_folder(word)
+    except UsageError:
+        return None

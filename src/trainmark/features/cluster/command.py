@@ -1,0 +1,45 @@
+"""`trainmark launch render`: prints the run as a Slurm script, a Kubernetes job or ssh commands, and starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from trainmark.cli.options import add_run_options, from_args
+from trainmark.cli.rendering import add_request_options, request_of, settled
+from trainmark.cli.terminal import say
+
+NAME = "launch"
+HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
+EXAMPLES = """\
+  trainmark launch render slurm resnet50 --recipe reference --topology 2x8 --platform nvidia --data /data/imagenet \\
+      --partition gpu --time 4:00:00 --venv ~/trainmark > run.sh && sbatch run.sh
+  trainmark launch render kubernetes resnet50 --recipe reference --topology 2x8 --platform nvidia \\
+      --data /data/imagenet --data-claim datasets --image example.com/trainmark:1 | kubectl create -f -
+  trainmark launch render ssh resnet50 --recipe quick --topology 2x8 --platform nvidia --hosts node1,node2"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from trainmark.launch import cluster_env
+
+    actions = parser.add_subparsers(dest="action", metavar="render", required=True)
+    text = "print the run for others to start"
+    render = actions.add_parser("render", help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
+    renderers = cluster_env.environments("render")
+    targets = render.add_subparsers(dest="target", metavar="|".join(renderers), required=True)
+    for name, environment in renderers.items():
+        text = environment.RENDERS
+        target = targets.add_parser(name, help=text, description=f"Print {text}.", allow_abbrev=False)
+        add_run_options(target, store="where records are kept, over there")
+        add_request_options(target, environment.REQUEST)
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.launch import cluster_env, planning
+
+    options = replace(from_args(args), hosts=None, port=None)  # those mean the machines that are to start it
+    decided = planning.plans(options)
+    environment = cluster_env.environments("render")[args.target]
+    run = cluster_env.RenderedRun(options=settled(options, decided), plans=decided, as_json=args.json)
+    print(environment.render(request_of(args, environment.REQUEST), run, say), end="")
+    return 0

@@ -1,0 +1,1 @@
+"""Whether two results differ, by how much, and how surely."""

@@ -1,0 +1,196 @@
+"""What a run needs from its site: a store to write to, data, a port to meet at, programs that start it elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmark import data as datasets
+from trainmark.data import synthetic
+from trainmark.data.data_set import MANIFEST
+from trainmark.record import site
+from trainmark.record.checks import LOG_BYTES, CheckResult, amount, check, doubt, existing_folder, failed, ok
+from trainmark.record.errors import TrainmarkError, UsageError
+
+WANTED_DISK_BYTES = 4 << 30
+"""Three checkpoints of the largest network, and the logs."""
+SYNTHETIC_BYTES = 256 << 20
+
+PROGRAMS = ("ssh", "srun", "kubectl")
+COMPILERS = ("c++", "g++", "clang++")
+
+Which = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interface:
+    """One way out of the machine."""
+
+    name: str
+    up: bool
+    addresses: tuple[str, ...] = ()
+    speed_mbit: int = 0
+    """0 where the driver does not say."""
+
+
+@check("store", "Site")
+def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
+    """Whether records and checkpoints can be written, and have the room."""
+    remedy = "export TRAINMARK_STORE=/a/folder/with/room"
+    there = existing_folder(folder)
+    try:
+        with tempfile.TemporaryFile(dir=there) as probe:
+            probe.write(b"\0" * 4096)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        return failed(f"{_short(folder)} cannot be written: {error.strerror}", remedy, folder=str(folder))
+    free = usage(there)[2]
+    sentence = f"{amount(free)} free in {_short(folder)}"
+    facts: dict[str, Any] = {"folder": str(folder), "free_bytes": free}
+    if free < LOG_BYTES:
+        return failed(f"{sentence}: not even the logs of a run fit", remedy, **facts)
+    if free < WANTED_DISK_BYTES:
+        return doubt(f"{sentence}: the checkpoints of a large network may not fit", remedy, **facts)
+    return ok(sentence, **facts)
+
+
+@check("site file", "Site")
+def site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
+    try:
+        found = site.load(environ, cwd=cwd)
+    except UsageError as error:
+        return failed(str(error))
+    if found == site.Site():
+        return ok(f"no {site.FILE}: every fact of the site has its default", found=False)
+    says = [f"data of {name}" for name in found.data]
+    says += [f"interface {found.network.interface}"] if found.network.interface else []
+    says += [f"port {found.network.port}"] if found.network.port else []
+    says += ["how other hosts are entered"] if found.remote != site.Remote() else []
+    return ok(f"{site.FILE} is valid and gives {', '.join(says)}", found=True, gives=says)
+
+
+def data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> CheckResult:
+    """One set: the folder the site gives, looked at shallowly, or else the synthetic one."""
+
+    @check(f"data {name}", "Site")
+    def look() -> CheckResult:
+        return _given(name, Path(given)) if given else _synthetic(made_in(name))
+
+    return look()
+
+
+@check("ports", "Site")
+def ports(meeting_port: int) -> CheckResult:
+    """Whether this machine can be the one at which the others of a run meet."""
+    try:
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            free = int(listener.getsockname()[1])
+    except OSError as error:
+        return failed(f"no port can be opened, so ranks cannot meet: {error.strerror}")
+    facts: dict[str, Any] = {"meeting_port": meeting_port, "free_port": free}
+    try:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("", meeting_port))
+    except OSError as error:
+        return doubt(
+            f"{meeting_port}, at which nodes meet, cannot be opened: {error.strerror}",
+            f"printf '[network]\\nport = {free}\\n' >> {site.FILE}   # on every node",
+            **facts,
+        )
+    return ok(f"{meeting_port}, at which nodes meet, is free", **facts)
+
+
+@check("programs", "Software")
+def programs(which: Which = shutil.which) -> CheckResult:
+    """What could start a run on other machines, and what torch.compile would need; nothing here is required."""
+    found = {name: which(name) for name in PROGRAMS}
+    compiler = next((name for name in COMPILERS if which(name)), None)
+    there = [name for name, path in found.items() if path] + ([compiler] if compiler else [])
+    lacking = [name for name, path in found.items() if not path] + ([] if compiler else ["C++ compiler"])
+    sentence = ", ".join(there) or "none of those that help"
+    if lacking:
+        sentence += f"; no {', '.join(lacking)}"
+    return ok(sentence, programs={name: path is not None for name, path in found.items()}, compiler=compiler)
+
+
+@check("network", "Site")
+def network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
+    """The interfaces the ranks of several machines could use."""
+    facts: dict[str, Any] = {"interfaces": [vars(interface) for interface in interfaces], "wanted": wanted}
+    usable = [interface for interface in interfaces if interface.up and interface.addresses]
+    shown = ", ".join(
+        interface.name + (f" ({interface.speed_mbit / 1000:g} Gbit/s)" if interface.speed_mbit > 0 else "")
+        for interface in usable
+    )
+    if wanted is not None and wanted not in [interface.name for interface in usable]:
+        return failed(
+            f"{site.FILE} says interface {wanted!r}, which is not up with an address; there are {shown or 'none'}",
+            "ip -brief address",
+            **facts,
+        )
+    if not usable:
+        return doubt("no interface is up with an address, not even loopback", "sudo ip link set lo up", **facts)
+    chosen = f"; {wanted} is used, as {site.FILE} says" if wanted else ""
+    return ok(f"{shown}{chosen}", **facts)
+
+
+def interfaces() -> list[Interface]:
+    import psutil
+
+    states = psutil.net_if_stats()
+    return [
+        Interface(
+            name=name,
+            up=name in states and bool(states[name].isup),
+            addresses=tuple(
+                str(entry.address) for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)
+            ),
+            speed_mbit=int(states[name].speed) if name in states and 0 < states[name].speed < 65535 * 1000 else 0,
+        )
+        for name, entries in psutil.net_if_addrs().items()
+    ]
+
+
+def _synthetic(folder: Path) -> CheckResult:
+    facts: dict[str, Any] = {"folder": str(folder), "synthetic": True}
+    if (folder / MANIFEST).is_file():
+        return ok("the synthetic set is made", made=True, **facts)
+    cache = folder.parent
+    there, remedy = existing_folder(cache), "export TRAINMARK_CACHE=/a/folder/with/room"
+    facts["made"] = False
+    if not os.access(there, os.W_OK):
+        return failed(f"the synthetic set is not made, and {_short(cache)} cannot be written", remedy, **facts)
+    if shutil.disk_usage(there).free < SYNTHETIC_BYTES:
+        return failed(f"the synthetic set is not made, and {_short(cache)} has no room for it", remedy, **facts)
+    return ok("the synthetic set will be made by the first run, in seconds", **facts)
+
+
+def _given(name: str, folder: Path) -> CheckResult:
+    facts: dict[str, Any] = {"folder": str(folder), "synthetic": False}
+    remedy = f"trainmark data verify {name} {folder}"
+    try:
+        found, complaint = datasets.find(name).look(folder)
+    except OSError as error:
+        return failed(f"{_short(folder)} cannot be read: {error.strerror}", f"ls -ld {folder}", **facts)
+    except TrainmarkError as error:
+        return failed(str(error), remedy, **facts)
+    if complaint:
+        return doubt(f"{found} in {_short(folder)}; {complaint}", remedy, **facts)
+    return ok(f"{found} in {_short(folder)}, as expected", **facts)
+
+
+def _short(path: Path) -> str:
+    """The path as its owner would write it."""
+    try:
+        return f"~/{path.absolute().relative_to(Path.home())}"
+    except (ValueError, RuntimeError):
+        return str(path)

@@ -1,0 +1,157 @@
+"""Collects the runs of a fleet by host, from a saved fleet, a folder or records; refuses runs that are not alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trainmark.analysis import quantities
+from trainmark.analysis.likeness import differences
+from trainmark.features.fleet.store import PairsDone, SavedFleet
+from trainmark.record.errors import UsageError
+from trainmark.record.links import PairLink
+from trainmark.record.lookup import Subject
+from trainmark.record.record import Record, parse
+from trainmark.record.run_folder import RunFolder
+from trainmark.record.store import Store, read_record
+
+LINKS_FILE = "links.json"
+"""What `doctor --pairs --json` printed, where it lies beside the records."""
+_MAX_NAMED = 4
+"""Differences named in a refusal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostRuns:
+    """What came of one host."""
+
+    host: str
+    records: tuple[Record, ...] = ()
+    """Its valid runs, repeats of one plan; none where it failed."""
+    failed: str = ""
+    """Why it has none, in a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetRuns:
+    """What is to be judged."""
+
+    hosts: Sequence[HostRuns]
+    links: PairsDone | None = None
+
+
+def of_saved_fleet(fleet: SavedFleet, store: Store) -> FleetRuns:
+    hosts = []
+    for host in fleet.hosts:
+        done = fleet.done.get(host)
+        if done is None or done.failed:
+            failed = done.failed if done else "it has not been run yet; the same command again resumes the fleet"
+            hosts.append(HostRuns(host=host, failed=failed))
+        else:
+            records = tuple(read_record(store.path(run_id)) for run_id in done.run_ids)
+            hosts.append(HostRuns(host=host, records=records))
+    return FleetRuns(hosts=hosts, links=fleet.links)
+
+
+def of_folder(folder: Path) -> FleetRuns:
+    """A store, or a folder of record files; UsageError where a file in it is damaged, or there is no record."""
+    store = Store(folder)
+    files = store.records if store.records.is_dir() else folder
+    paths = [path for path in sorted(files.glob("*.json")) if path.name[0] != "." and path.name != LINKS_FILE]
+    hosts = by_host([read_record(path) for path in paths])
+    known = {one.host for one in hosts}
+    for row in store.contents().unrecorded if files is store.records else ():
+        run = RunFolder(store.runs / row.run_id, only_ranks=())
+        run.open()
+        host = (run.head.launcher_host if run.head else "") or row.run_id
+        if host not in known:
+            why = f"run {row.run_id} has no record: it still runs, or ended too early"
+            hosts.append(HostRuns(host=host, failed=why))
+    if not hosts:
+        raise UsageError(f"folder {folder} holds no records of runs; name the --store that the hosts wrote to")
+    links = folder / LINKS_FILE
+    return FleetRuns(hosts=hosts, links=_read_links(links) if links.is_file() else None)
+
+
+def _read_links(path: Path) -> PairsDone:
+    """From the document of a doctor that measured pairs."""
+    try:
+        document: Any = parse(path.read_bytes())
+        section = document["sections"][0]
+        pairs = msgspec.convert(section["pairs"], tuple[PairLink, ...])
+        hosts = msgspec.convert(section["hosts"], tuple[str, ...])
+    except OSError as error:
+        raise UsageError(f"links file {path} cannot be read: {error.strerror}") from error
+    except (UsageError, KeyError, IndexError, TypeError, msgspec.ValidationError) as error:
+        raise UsageError(f"links file {path} is not what 'trainmark doctor --pairs --json' prints: {error}") from error
+    if not pairs or any(not 0 <= node < len(hosts) for pair in pairs for node in (pair.first, pair.second)):
+        raise UsageError(f"links file {path} is damaged: its pairs are not of the hosts that it names")
+    return PairsDone(hosts=hosts, pairs=pairs)
+
+
+def by_host(records: Sequence[Record]) -> list[HostRuns]:
+    """A host's valid runs count; one that has none has failed, for the reason its last run ended."""
+    found: dict[str, list[Record]] = {}
+    for record in {record.run_id: record for record in records}.values():
+        found.setdefault(host_of(record), []).append(record)
+    return [_of_host(host, found[host]) for host in sorted(found)]
+
+
+def _of_host(host: str, records: Sequence[Record]) -> HostRuns:
+    valid = tuple(record for record in records if record.status == "valid")
+    if valid:
+        return HostRuns(host=host, records=valid)
+    last = max(records, key=lambda record: record.created)
+    return HostRuns(host=host, failed=f"run {last.run_id} is {last.status} ({last.ended})")
+
+
+def host_of(record: Record) -> str:
+    """The one host of a run; UsageError where it ran on several, or does not say on which."""
+    hosts = record.hosts
+    if len(hosts) > 1:
+        raise UsageError(
+            f"run {record.run_id} ran on {len(hosts)} hosts at once ({', '.join(hosts[:_MAX_NAMED])}); a fleet is "
+            "judged by runs that each host made by itself"
+        )
+    if not hosts[0]:
+        raise UsageError(f"run {record.run_id} does not say on which host it ran; leave it out")
+    return hosts[0]
+
+
+def check_alike(records: Sequence[Record], metric: str) -> None:
+    """UsageError that names the run which is not as most of them are, and in what."""
+    if not records:
+        return
+    versions = Counter(record.trainmark for record in records)
+    usual, _ = versions.most_common(1)[0]
+    if len(versions) > 1:
+        odd = next(record for record in records if record.trainmark != usual)
+        raise UsageError(
+            f"run {odd.run_id} was made by trainmark {odd.trainmark} and most others by {usual}; install the same "
+            "version on every host and run those again"
+        )
+    plans = Counter(record.plan.fingerprint for record in records)
+    if len(plans) == 1:
+        return
+    fingerprint, _ = plans.most_common(1)[0]
+    like = next(record for record in records if record.plan.fingerprint == fingerprint)
+    odd = next(record for record in records if record.plan.fingerprint != fingerprint)
+    raise UsageError(
+        f"run {odd.run_id} is of another plan than run {like.run_id}: {_differing(odd, like, metric)}; a fleet is "
+        "judged by runs of one plan, name them or their folder"
+    )
+
+
+def _differing(odd: Record, like: Record, metric: str) -> str:
+    sides = [Subject(word=one.run_id, label=one.run_id, records=(one,)) for one in (odd, like)]
+    compared = quantities.find(metric, sides)
+    found = [str(one) for one in differences(sides[0], sides[1], compared) if one.unlike]
+    if not found:
+        found = [f"limits {odd.plan.limits} and {like.plan.limits}"]
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return f"{', '.join(found[:_MAX_NAMED])}{more}"

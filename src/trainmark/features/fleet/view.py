@@ -1,0 +1,203 @@
+"""Shows the judgement of a fleet as sentences, as a terminal table and as JUnit XML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from trainmark.features.fleet.links import FleetLinks
+from trainmark.features.fleet.verdict import Fleet, FleetHost
+from trainmark.record.format import NOTHING, number, plus_minus
+from trainmark.view.junit import JunitCase, junit_document, junit_suite
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw
+
+MAX_HOSTS = 30
+"""Lines of a table, unless all are requested; who is not ok is always among them."""
+MAX_WRONG = 3
+"""Wrong results named per host; its verify has them all."""
+STYLES = {"slow": "red", "failed": "red", "unclear": "yellow", "fast": "cyan", "ok": ""}
+OUTCOMES = {"accepted": "bold green", "not accepted": "bold red", "inconclusive": "bold yellow"}
+
+
+def headline(fleet: Fleet) -> str:
+    """Whether the fleet is accepted, in one sentence with what decided it."""
+    hosts, links = len(fleet.hosts), fleet.links
+    counts = {
+        "slow hosts": (len(fleet.of("slow")), f" of {hosts}"),
+        "failed hosts": (len(fleet.of("failed")), f" of {hosts}"),
+        "unclear hosts": (len(fleet.of("unclear")), f" of {hosts}"),
+        "slow cables": (sum(one.slow for one in links.cables) if links else 0, ""),
+        "doubtful ways": (sum(one.slow for one in links.ways) if links else 0, ""),
+        "wrong arithmetic": (len({one.host for one in fleet.proved("wrong")}), f" of {hosts}"),
+    }
+    told = [f"{what}: {count}{of}" for what, (count, of) in counts.items() if count]
+    if fleet.faults and not told:
+        told.append(f"faults of the fleet as a whole: {len(fleet.faults)}")
+    if not told:
+        told.append(f"judged hosts: {hosts}")
+    if fleet.median is not None:
+        median = f"the median is {number(fleet.median)} {fleet.unit}"
+        told.append(f"{median} {plus_minus(fleet.interval)}".rstrip())
+    return f"{fleet.outcome}; {'; '.join(told)}"
+
+
+def sentences(fleet: Fleet) -> Iterator[str]:
+    """All there is to know: each host that is not as the others, the fleet as a whole, its links, its arithmetic."""
+    words = {"slow": "is slow", "fast": "is fast", "failed": "failed", "unclear": "is unclear"}
+    for one in fleet.hosts:
+        if one.verdict != "ok" or one.reasons or one.remarks:
+            what = words.get(one.verdict, "is not as the others")
+            yield f"host {one.host} {what}: {'; '.join((*one.reasons, *one.remarks))}"
+    yield from (*fleet.faults, *fleet.unsure, *fleet.notes)
+    if fleet.smallest is not None:
+        yield f"a host slower by {_percent(fleet.smallest)} than the median would be named four times in five"
+    if fleet.links:
+        yield from link_sentences(fleet.links)
+    yield from _proof_sentences(fleet)
+
+
+def link_sentences(links: FleetLinks) -> Iterator[str]:
+    if links.smallest is None:
+        yield f"two hosts have one link, and nothing to hold it against: it carries {number(links.median)} GB/s"
+        return
+    yield (
+        f"of the links {len(links.ways)} pairs of hosts were measured in {links.rounds} rounds: the median cable "
+        f"carries {number(links.median)} GB/s"
+    )
+    yield from _slow_cables(links)
+    yield from _slow_ways(links)
+    if not links.whole:
+        yield (
+            f"not all {links.all_rounds} rounds were measured: each cable is known, a bad way between two good cables "
+            "may not be"
+        )
+
+
+def _slow_cables(links: FleetLinks, host: str | None = None) -> list[str]:
+    return [
+        f"the cable of host {one.host} carries {number(one.gigabytes_per_s)} GB/s, {_percent(-one.away)} less than the "
+        "fleet's median"
+        for one in links.cables
+        if one.slow and host in (None, one.host)
+    ]
+
+
+def _slow_ways(links: FleetLinks, host: str | None = None) -> list[str]:
+    """Ways between good cables that look slow: by one pair each, so that a busy node may be all there is to it."""
+    return [
+        f"between hosts {one.hosts[0]} and {one.hosts[1]} pass {number(one.gigabytes_per_s)} GB/s, "
+        f"{_percent(one.short)} less than the cables of both carry; measure these two again while they are idle"
+        for one in links.ways
+        if one.slow and host in (None, *one.hosts)
+    ]
+
+
+def _proof_sentences(fleet: Fleet) -> Iterator[str]:
+    """What is wrong with the arithmetic, what is open, then each verify in its own words."""
+    for one in fleet.proved("wrong"):
+        why = "; ".join(one.wrong[:MAX_WRONG])
+        yield f"the arithmetic of host {one.host} is wrong: {why}"
+    if open_ := sorted({one.host for one in fleet.proved("unsettled", "incomplete")}):
+        yield f"it is open whether the arithmetic is right of hosts {', '.join(open_)}"
+    if fleet.unproved:
+        yield f"nobody verified the arithmetic of hosts {', '.join(fleet.unproved)}"
+    for verify_id in dict.fromkeys(one.verify_id for one in fleet.proofs):
+        members = [one for one in fleet.proofs if one.verify_id == verify_id]
+        date, sentence = members[0].created[:10], members[0].sentence
+        yield f"verify {verify_id} of {date} on {len(members)} of {len(fleet.hosts)} hosts: {sentence}"
+
+
+def away(one: FleetHost) -> str:
+    """`−8.1 %`."""
+    return NOTHING if one.away is None else f"{100 * one.away:+.1f} %".replace("-", "−")
+
+
+def interval(one: FleetHost) -> str:
+    """`[−9.6, −6.5] %`."""
+    if one.interval is None:
+        return NOTHING
+    low, high = (f"{100 * bound:+.1f}".replace("-", "−") for bound in one.interval)
+    return f"[{low}, {high}] %"
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 2)} %"
+
+
+def render(
+    fleet: Fleet, *, everything: bool = False, width: int = 100, color: bool = False, encoding: str = "utf-8"
+) -> str:
+    """One line per host, the worst first, then what explains them, the links and the verdict."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    facts = (fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device)
+    if title := " · ".join(fact for fact in facts if fact):
+        writer.put(writer.text(title, "bold"))
+    bad = [one for one in fleet.hosts if one.verdict != "ok"]
+    shown = fleet.hosts if everything else fleet.hosts[: max(MAX_HOSTS, len(bad))]
+    if shown:
+        draw(writer, _table(fleet, shown))
+    if len(shown) < len(fleet.hosts):
+        writer.put(f"{len(fleet.hosts) - len(shown)} more hosts are ok; --all shows them")
+    if told := list(sentences(fleet)):
+        writer.put("", writer.numbered(told), "")
+    writer.put(writer.text(headline(fleet), OUTCOMES[fleet.outcome]))
+    return writer.drawn()
+
+
+def _table(fleet: Fleet, hosts: tuple[FleetHost, ...]) -> TableModel:
+    unit = tuple(fleet.unit.split())
+    columns: list[tuple[Column, Callable[[FleetHost], str]]] = [
+        (Column(title="host", right=False, label=True), lambda one: one.host),
+        (Column(title=fleet.metric, unit=unit), lambda one: NOTHING if one.value is None else number(one.value, 4)),
+        (Column(title="from median"), away),
+        (Column(title="95 % interval", spare=True), interval),
+    ]
+    if fleet.expected:
+        columns.append((Column(title="of expected"), of_expected))
+    if any(len(one.runs) > 1 for one in hosts):
+        columns.append((Column(title="runs", spare=True), lambda one: str(len(one.runs))))
+    columns.append((Column(title="verdict", right=False), lambda one: one.verdict))
+    return TableModel(
+        columns=[column for column, _ in columns],
+        rows=[[Cell(pieces=(shown(one),), style=STYLES[one.verdict]) for _, shown in columns] for one in hosts],
+    )
+
+
+def of_expected(one: FleetHost) -> str:
+    return NOTHING if one.of_expected is None else f"{100 * one.of_expected:.1f} %"
+
+
+def to_junit(fleet: Fleet) -> str:
+    """One test per host and cable; hosts name the tests, not runs, so that a server can follow a node over builds."""
+    plan = ".".join(part for part in (fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision) if part)
+    facts = {"metric": fleet.metric, "outcome": fleet.outcome, "hosts": str(len(fleet.hosts)), "device": fleet.device}
+    if fleet.median is not None:
+        facts["median"] = f"{number(fleet.median, 6)} {fleet.unit}"
+    name = f"trainmark.fleet.{plan}".rstrip(".")
+    return junit_document([junit_suite(name, created=fleet.created, properties=facts, cases=[*_cases(fleet)])])
+
+
+def _cases(fleet: Fleet) -> Iterator[JunitCase]:
+    yield _case("the fleet as a whole", "not accepted", fleet.faults, fleet.unsure, [headline(fleet)])
+    for one in sorted(fleet.hosts, key=lambda one: one.host):
+        why = [*one.reasons, *one.remarks]
+        value = "" if one.value is None else f"{number(one.value, 4)} {fleet.unit}"
+        passed = "; ".join(filter(None, [value, away(one), interval(one), *why]))
+        failed, unclear = one.verdict in ("slow", "failed"), one.verdict == "unclear"
+        yield _case(f"host {one.host}", one.verdict, why if failed else [], why[:1] if unclear else [], [passed])
+    links = fleet.links
+    for cable in sorted(links.cables, key=lambda one: one.host) if links else ():
+        # a doubtful way is skipped at both its ends: one pair is not enough to fail by
+        slow, doubtful = (told(links, cable.host) for told in (_slow_cables, _slow_ways)) if links else ([], [])
+        carries = f"{number(cable.gigabytes_per_s)} GB/s"
+        yield _case(f"cable of host {cable.host}", "slow", slow, doubtful, [carries])
+    for host in sorted({one.host for one in fleet.proofs}):
+        wrong = [said for one in fleet.proved("wrong") if one.host == host for said in one.wrong]
+        open_ = [one.sentence for one in fleet.proved("unsettled", "incomplete") if one.host == host]
+        passed = "; ".join(one.sentence for one in fleet.proofs if one.host == host)
+        yield _case(f"arithmetic of host {host}", "wrong", wrong, open_, [passed])
+
+
+def _case(name: str, kind: str, failures: Sequence[str], doubts: Sequence[str], passed: Sequence[str]) -> JunitCase:
+    if failures:
+        return JunitCase(name, "failed", failures, kind)
+    return JunitCase(name, "skipped", ["; ".join(doubts)]) if doubts else JunitCase(name, "passed", passed)

@@ -1,0 +1,168 @@
+"""`trainmark forecast`: what a training would do at sizes that were not run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.cli.price import add_price_options, price_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.features.forecast.cost import Work
+    from trainmark.features.forecast.inputs import Known
+    from trainmark.features.forecast.rates import OtherBatch
+    from trainmark.record.plan import Topology
+
+NAME = "forecast"
+HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
+EXAMPLES = """\
+  trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone
+  trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
+  trainmark forecast a1b2 c3d4 --to 2x8,64x8 --html forecast.html   the same with a chart
+  trainmark forecast last --to 2x8,4x8 --global-batch 4096   one batch, divided over the devices
+  trainmark forecast --published resnet50 --to 2x8   from the smaller rows of published tables
+  trainmark forecast --backtest                      how wrong such forecasts were for published clusters"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of it, group or file")
+    parser.add_argument("--to", metavar="NxM,...", help="the sizes to forecast, like 2x8,64x8")
+    parser.add_argument("--metric", default="p_core", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
+    parser.add_argument("--batch-per-device", type=int, metavar="N", help="another batch per device than the runs had")
+    parser.add_argument("--global-batch", type=int, metavar="N", help="one batch, divided over all devices")
+    parser.add_argument(
+        "--until",
+        default="target",
+        metavar="HOW_MUCH",
+        help="'target' (default), 'N epochs', 'N steps' or 'N items': what time, energy and cost are of",
+    )
+    add_price_options(parser)
+    parser.add_argument(
+        "--mtbf", type=float, metavar="HOURS", help="device-hours per failure, from 256 devices on (default: 50700)"
+    )
+    parser.add_argument("--published", metavar="WORKLOAD", help="go by published rows instead of runs")
+    parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with table and chart to FILE")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.cli.terminal import console, look
+    from trainmark.features.forecast.cost import MTBF_DEVICE_HOURS
+    from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
+    from trainmark.features.forecast.table import render
+    from trainmark.record.errors import UsageError
+    from trainmark.record.plan import Topology
+
+    if args.backtest:
+        return _backtest(args)
+    if not args.to:
+        raise UsageError("which sizes? name them, like --to 2x8,64x8")
+    if args.published is not None and args.runs:
+        raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
+    if args.mtbf is not None and not args.mtbf > 0:
+        raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
+    topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
+    known, work = _of_runs(args) if args.published is None else (_of_published(args, topologies), None)
+    hours = args.mtbf or MTBF_DEVICE_HOURS
+    assumed = Assumptions(price=price_of(args), mtbf_device_hours=hours, batch=_batch(args))
+    found = [forecast(one, topologies, work, assumed) for one in known]
+    if args.html:
+        from datetime import datetime, timezone
+
+        from trainmark import __version__
+        from trainmark.features.forecast import page as forecast_page
+        from trainmark.record.language import chosen
+        from trainmark.record.store import Store, default_folder
+        from trainmark.view.files import write
+
+        made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+        page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
+        write(args.html, page, Store(args.store or default_folder()))
+    screen = console()
+    document = {"forecasts": [to_json(one) for one in found]}
+    screen.file.write(json.dumps(document, indent=2) + "\n" if args.json else render(found, **look(screen)))
+    return 0
+
+
+def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
+    from trainmark import features
+    from trainmark.cli.terminal import say
+    from trainmark.features.forecast import inputs
+    from trainmark.features.forecast.cost import measure_work
+    from trainmark.record.errors import UsageError
+    from trainmark.record.lookup import records_of
+    from trainmark.record.store import Store, default_folder
+
+    records = records_of(args.runs or ["last"], Store(args.store or default_folder()))
+    known = inputs.of_records(records, args.metric)
+    try:
+        offered = (feature.reference(records[0]) for feature in features.offers("samples_to_target"))
+        reference = next(filter(None, offered), None)
+        work = measure_work(records, args.until, metric=known.metric, reference=reference)
+    except UsageError as error:
+        if args.until != "target" or args.price:
+            raise
+        say(f"no time is forecast: {error}")
+        return [known], None
+    return [known], work
+
+
+def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
+    from trainmark.analysis import published_library as library
+    from trainmark.analysis.scaling import throughput_alias
+    from trainmark.analysis.scaling_published import published_scalings
+    from trainmark.features.forecast import inputs
+    from trainmark.record.errors import UsageError
+
+    metric = throughput_alias(args.metric)
+    smallest = min(topology.devices for topology in topologies)
+    groups = published_scalings(library.rows(args.published))
+    found = [known for group in groups if (known := inputs.of_published(group, metric, smallest))]
+    if not found:
+        raise UsageError(
+            f"no published table of {args.published} has rows of {metric} smaller than {args.to} with one batch; "
+            f"'trainmark scaling --published {args.published}' shows what there is"
+        )
+    return found
+
+
+def _backtest(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from trainmark.analysis.clusters import chains
+    from trainmark.cli.terminal import console, look
+    from trainmark.features.forecast.backtest import backtest
+    from trainmark.features.forecast.table import render_backtest
+    from trainmark.record.errors import UsageError
+
+    if args.runs or args.to or args.published:
+        raise UsageError("--backtest uses the published clusters alone; leave out runs, --to and --published")
+    if args.html:
+        raise UsageError("--backtest has no page; leave --html out")
+    found = backtest(chains())
+    screen = console()
+    if args.json:
+        document = {**asdict(found), "coverage": found.coverage}
+        screen.file.write(json.dumps(document, indent=2).replace("Infinity", "null") + "\n")
+    else:
+        screen.file.write(render_backtest(found, **look(screen)))
+    return 0
+
+
+def _batch(args: argparse.Namespace) -> OtherBatch | None:
+    from trainmark.features.forecast.rates import OtherBatch
+    from trainmark.record.errors import UsageError
+
+    per_device, overall = args.batch_per_device, args.global_batch
+    if per_device is not None and overall is not None:
+        raise UsageError("--batch-per-device and --global-batch contradict each other; leave one of them out")
+    for option, value in (("--batch-per-device", per_device), ("--global-batch", overall)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option} {value} is not a batch; use a number above 0")
+    return OtherBatch(per_device=per_device, overall=overall) if per_device or overall else None

@@ -1,0 +1,307 @@
+"""Forecasts how long a training would take at a size, what energy it would use and what it would cost."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmark.analysis.needed import Needed, Reference
+from trainmark.features.forecast.rates import RateForecast
+from trainmark.record.errors import UsageError
+from trainmark.record.plan import Topology
+from trainmark.record.price import HOUR_S, JOULES_A_KWH, Price
+from trainmark.record.recipe import Span
+from trainmark.record.record import Record
+
+MTBF_DEVICE_HOURS = 50_700.0
+"""419 unexpected stops of 16,384 cards in 54 days, as the Llama 3 report tells: an assumption one may change."""
+FAILURES_FROM = 256
+"""Devices from which on failures count: below, one in eight days is lost in any interval."""
+CHECKPOINT_S = 60.0
+"""What saving the state of a large training takes, where nothing is known."""
+_AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How much there is to train, and what goes with it beside the steps."""
+
+    items: float
+    """At the batch of the run it is known from."""
+    why: str
+    """Where that number is from."""
+    items_per_step: float
+    """Of that run."""
+    devices: int
+    batch_per_device: int
+    global_batch: float
+    """Of that run, in samples."""
+    reference: Reference | None = None
+    """Where the items depend on the global batch, and how is known."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """When it evaluates and saves."""
+    items_per_epoch: float | None = None
+    start_s: float
+    """From the command to the first step."""
+    evaluation_s: float
+    """Of one evaluation."""
+    save_s: float = 0.0
+    """Of one checkpoint as the recipe requests them."""
+    train_share: float
+    """p_train over the throughput that is forecast: what waiting for data leaves."""
+    joules_per_item: float | None
+    idle_share: float = 0.0
+    """What a device draws before training, over what it draws in it; 0 where nobody measured it."""
+    checkpoint_s: float = CHECKPOINT_S
+    checkpoint_why: str = "assumed"
+    """Where its length is from."""
+    restore_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def batch_ratio(self, rate: RateForecast) -> float:
+        """A size's global batch over that of the run."""
+        batch = rate.batch_per_device or self.batch_per_device
+        return rate.topology.devices * batch / (self.devices * self.batch_per_device)
+
+    def needed(self, rate: RateForecast) -> Needed | None:
+        """Items to train at a size; None where its global batch is larger than any that is known to converge."""
+        if self.reference is None:
+            return Needed(self.items, self.items, self.items)
+        return self.reference(self.global_batch * self.batch_ratio(rate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastRange:
+    """A value with its 90 % interval."""
+
+    value: float | None
+    low: float
+    high: float
+
+    def scale(self, factor: float) -> ForecastRange:
+        middle = None if self.value is None else self.value * factor
+        return ForecastRange(value=middle, low=self.low * factor, high=self.high * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCost:
+    """What a training would take at one size from start to end."""
+
+    items: float
+    """To be trained."""
+    time_s: ForecastRange
+    parts_s: dict[str, float]
+    """Of the middle value: start, training, evaluation, checkpoints, failures."""
+    energy_kwh: ForecastRange | None
+    cost: ForecastRange | None
+    availability: float
+    """The share of time that is not lost to failures and checkpoints against them."""
+
+
+def measure_work(
+    records: Sequence[Record], until: str = "target", *, metric: str = "p_core", reference: Reference | None = None
+) -> Work:
+    """What the largest of some runs tells of a whole training; UsageError where that is not known.
+
+    `metric` is the throughput that is forecast; `reference` what training by the same recipe is known to need."""
+    record = max(records, key=lambda one: Topology.parse(one.plan.topology).devices)
+    timeline, recipe, history = record.timeline, record.plan.recipe, record.quality.history
+    trained = sum(trace.whole.items for trace in timeline.ranks)
+    if not timeline.steps or not trained:
+        raise UsageError(f"run {record.run_id} trained no step; a forecast of time needs one")
+    per_step = trained / timeline.steps
+    steps_per_epoch = next((each.step / each.epoch for each in reversed(history) if each.epoch), None)
+    devices, batch = Topology.parse(record.plan.topology).devices, int(recipe["batch_per_device"])
+    global_batch = float(devices * batch * int(recipe.get("accumulate", 1)))
+    met = next((found for one in [record, *records] if (found := _items_to_target(one))), None)
+    needed = reference(global_batch) if reference and until == "target" and not met else None
+    if needed:
+        items, why = needed.items, "as MLPerf's reference needs at the global batch of each size"
+    else:
+        items, why = met if met and until == "target" else _items(record, until, per_step, steps_per_epoch)
+    evaluations, saves = (
+        count_pauses(recipe, name, timeline.steps, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
+        for name in ("evaluate_every", "checkpoint_every")
+    )
+    base, train = (record.metrics.get(alias) for alias in (metric, "p_train"))
+    energy, power = record.metrics.get("energy_per_item"), record.metrics.get("power")
+    idle_w = record.environment.idle_power_w
+    saved = _measured_checkpoint(record)
+    save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / saves if saves else 0.0))
+    unknown = {
+        "the run evaluated nothing, so no evaluation is in the time": not history,
+        "how often it evaluates cannot be told in steps, so no evaluation is in the time": history
+        and evaluations is None,
+        "the run's energy was not measured, so none is forecast": energy is None or energy.value is None,
+        "the run saved no checkpoint, so none is in the time": saves and not save_s,
+    }
+    return Work(
+        items=items,
+        why=why,
+        items_per_step=per_step,
+        devices=devices,
+        batch_per_device=batch,
+        global_batch=global_batch,
+        reference=reference if needed else None,
+        recipe=recipe,
+        items_per_epoch=steps_per_epoch * per_step if steps_per_epoch else None,
+        start_s=timeline.seconds("startup", "init"),
+        evaluation_s=timeline.seconds("evaluate") / len(history) if history else 0.0,
+        save_s=save_s,
+        train_share=train.value / base.value if base and train and base.value and train.value else 1.0,
+        joules_per_item=energy.value if energy else None,
+        idle_share=min(1.0, idle_w / power.value) if idle_w and power and power.value else 0.0,
+        **saved,
+        notes=tuple(note for note, holds in unknown.items() if holds),
+    )
+
+
+def _items_to_target(record: Record) -> tuple[float, str] | None:
+    """How many items a run had trained when it met its target."""
+    quality, timeline = record.quality, record.timeline
+    for each in quality.history:
+        value = each.values.get(quality.name)
+        if value is not None and (value >= quality.goal if quality.better == "higher" else value <= quality.goal):
+            items = sum(trace.whole.items for trace in timeline.ranks) / max(1, timeline.steps) * each.step
+            return items, f"step {each.step}, at which run {record.run_id} met its target"
+    return None
+
+
+def _measured_checkpoint(record: Record) -> dict[str, Any]:
+    """What the run measured of saving and restoring, if it did."""
+    found = record.environment.checkpoint
+    if found is None or not found.save_s:
+        return {}
+    return {"checkpoint_s": found.save_s, "checkpoint_why": "measured", "restore_s": found.restore_s or 0.0}
+
+
+def _items(record: Record, until: str, per_step: float, steps_per_epoch: float | None) -> tuple[float, str]:
+    if match := _AMOUNT.fullmatch(until.strip()):
+        amount = float(match[1].replace(",", "").replace("_", ""))
+        if match[2] == "items":
+            return amount, f"{amount:,.0f} items, as requested"
+        if match[2] == "steps":
+            return amount * per_step, f"{amount:,.0f} steps of the measured batch, as requested"
+        if steps_per_epoch is None:
+            raise UsageError("the run's record does not say how long an epoch is; use --until 'N items'")
+        return amount * steps_per_epoch * per_step, f"{amount:g} epochs, as requested"
+    if until != "target":
+        raise UsageError(f"--until {until!r} is not 'target', 'N epochs', 'N steps' or 'N items'")
+    last = record.plan.last_step(
+        first_step=0, steps_per_epoch=round(steps_per_epoch) if steps_per_epoch else None, items_per_step=per_step
+    )
+    recipe = record.plan.recipe
+    if record.plan.limits.full and last:
+        return last * per_step, "the length of the recipe: no run here has met its target"
+    if steps_per_epoch and (epochs := int(recipe.get("epochs", 0))):
+        return epochs * steps_per_epoch * per_step, f"the recipe's {epochs} epochs: no run here has met its target"
+    if steps := int(recipe.get("steps", 0)):
+        return steps * per_step, f"the recipe's {steps} steps: no run here has met its target"
+    raise UsageError(
+        "no run here met its target or tells how long an epoch is; say how much to train, like --until '90 epochs' or "
+        "--until '1e9 items'"
+    )
+
+
+def forecast_cost(
+    work: Work, rate: RateForecast, price: Price, *, mtbf_device_hours: float = MTBF_DEVICE_HOURS
+) -> TrainingCost | None:
+    """None where no rate is forecast, or where nobody knows how much training such a batch takes."""
+    needed = work.needed(rate)
+    if rate.interval is None or needed is None:
+        return None
+    devices = rate.topology.devices
+    share = _availability(devices, work, mtbf_device_hours)
+
+    def phases(items: float, items_per_s: float) -> dict[str, float]:
+        found = _phases(work, rate, items, items_per_s)
+        # the availability holds the checkpoints against failures already
+        return found if share == 1 else {**found, "checkpoint": 0.0}
+
+    def seconds(items: float, items_per_s: float) -> float:
+        return work.start_s + sum(phases(items, items_per_s).values()) / share
+
+    slow, fast = rate.interval
+    time = ForecastRange(
+        value=None if rate.rate is None else seconds(needed.items, rate.rate),
+        low=seconds(needed.fewest, fast),
+        high=seconds(needed.most, slow),
+    )
+    middle = phases(needed.items, rate.rate or math.sqrt(slow * fast))
+    return TrainingCost(
+        items=needed.items,
+        time_s=time,
+        parts_s={"start": work.start_s, **middle, "failures": sum(middle.values()) * (1 / share - 1)},
+        energy_kwh=_energy(work, needed, rate, price),
+        cost=None if price.device_hour is None else time.scale(devices * price.device_hour / HOUR_S),
+        availability=share,
+    )
+
+
+def _phases(work: Work, rate: RateForecast, items: float, items_per_s: float) -> dict[str, float]:
+    """Seconds of training and of its pauses at a size: its devices share an evaluation, and one saves for all."""
+    per_step = work.items_per_step * work.batch_ratio(rate)
+    per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
+    evaluations, saves = (
+        count_pauses(work.recipe, name, items / per_step, steps_per_epoch=per_epoch, items_per_step=per_step) or 0
+        for name in ("evaluate_every", "checkpoint_every")
+    )
+    return {
+        "train": items / (items_per_s * work.train_share),
+        "evaluate": evaluations * work.evaluation_s * work.devices / rate.topology.devices,
+        "checkpoint": saves * work.save_s,
+    }
+
+
+def count_pauses(
+    recipe: Mapping[str, Any], name: str, steps: float, *, steps_per_epoch: float | None, items_per_step: float
+) -> int | None:
+    """How often `evaluate_every` or `checkpoint_every` pauses so many steps; None where nobody can know it in steps."""
+    word = str(recipe.get(name, ""))
+    if word in ("never", "end"):
+        return int(word == "end" and steps > 0)
+    try:
+        span = Span.parse(word)
+    except UsageError:  # a recipe of another version, or from outside
+        return None
+    unit = {"epochs": steps_per_epoch, "items": 1 / items_per_step}.get(span.unit, 1.0)
+    if not unit:
+        return None
+    every, first = span.count * unit, span.first * unit
+    # a count this close below a whole number is that number
+    before, after = (math.floor((step - first) / every + 1e-9) for step in (0.0, steps))
+    ends_on_one = abs((steps - first) / every - after) < 1e-6
+    return after - before + (steps > 0 and not ends_on_one)
+
+
+def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
+    """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
+    if work.joules_per_item is None or rate.interval is None:
+        return None
+    working = work.joules_per_item * price.pue / JOULES_A_KWH
+    ideal = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0)
+
+    def waits(items_per_s: float) -> float:
+        """For each second of work, what all devices of this speed wait."""
+        return max(0.0, ideal / items_per_s - 1)
+
+    slow, fast = rate.interval
+    low = needed.fewest * working * (1 + work.idle_share * waits(fast))
+    high = needed.most * working * (1 + waits(slow))
+    between = (1 + work.idle_share) / 2
+    value = None if rate.rate is None else needed.items * working * (1 + between * waits(rate.rate))
+    return ForecastRange(value=value, low=low, high=max(high, value or low))
+
+
+def _availability(devices: int, work: Work, mtbf_device_hours: float) -> float:
+    """By Young and Daly: a checkpoint every sqrt(2 d M), with d its seconds and M those between two failures."""
+    if devices < FAILURES_FROM:
+        return 1.0
+    between_s = mtbf_device_hours * HOUR_S / devices
+    every_s = math.sqrt(2 * work.checkpoint_s * between_s)
+    again_s = work.start_s + work.restore_s
+    lost = work.checkpoint_s / every_s + every_s / (2 * between_s) + again_s / between_s
+    return max(0.05, 1 - lost)

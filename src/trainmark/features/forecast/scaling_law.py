@@ -1,0 +1,131 @@
+"""Fits how much of its rate a device loses per doubling of the devices, with ranges from published clusters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from trainmark.analysis.clusters import Chain
+from trainmark.record.plan import Topology
+
+USUAL_LOSS, USUAL_SPREAD = -0.020, 0.030
+"""Change of the logarithm of a device's rate per doubling, over 84 pairs of published sizes of 17 submitters: the
+middle, and the standard deviation between clusters."""
+RUN_ERROR = 0.01
+"""Smallest error of the logarithm of a rate, from one run to the next."""
+MAX_SPREADS = 4.0
+"""Spreads from the usual loss at which two sizes contradict each other."""
+MAX_GAIN = 0.03
+"""A gain per doubling that no noise explains: the two did not train the same way."""
+MIN_DOUBLINGS = math.log2(1.5)
+"""Between two published sizes from which on they say something about the loss."""
+COVERAGE = 0.90
+"""The share of outcomes an interval shall hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What one size did: items per second over all its devices."""
+
+    topology: Topology
+    rate: float
+    error: float = RUN_ERROR
+    """Standard deviation of the rate's logarithm."""
+
+    @property
+    def doublings(self) -> float:
+        return math.log2(self.topology.devices)
+
+    @property
+    def log_rate(self) -> float:
+        """Of one device."""
+        return math.log(self.rate / self.topology.devices)
+
+
+class Reach(NamedTuple):
+    """How far outcomes lie below and above the law, as logarithms, after one doubling; more go with the square root."""
+
+    low: float
+    high: float
+
+    def after(self, doublings: float) -> Reach:
+        widened = math.sqrt(max(doublings, 0.0))
+        return Reach(self.low * widened, self.high * widened)
+
+
+def explain_nothing(topology: Topology) -> float:
+    return 0.0
+
+
+def fit_loss(
+    sizes: Sequence[Size], *, explained: Callable[[Topology], float] = explain_nothing, usual: float = USUAL_LOSS
+) -> float:
+    """The loss per doubling: a fit over the sizes in which the usual loss is one more observation.
+
+    What is explained otherwise, as a logarithm for each size, is taken out of the sizes first.
+    """
+    weights = [1 / max(size.error, RUN_ERROR) ** 2 for size in sizes]
+    doublings = [size.doublings for size in sizes]
+    rates = [size.log_rate - explained(size.topology) for size in sizes]
+    total = sum(weights)
+    center = sum(weight * x for weight, x in zip(weights, doublings, strict=True)) / total
+    level = sum(weight * y for weight, y in zip(weights, rates, strict=True)) / total
+    variance = sum(weight * (x - center) ** 2 for weight, x in zip(weights, doublings, strict=True))
+    slope = sum(w * (x - center) * (y - level) for w, x, y in zip(weights, doublings, rates, strict=True))
+    prior = 1 / USUAL_SPREAD**2
+    return (slope + usual * prior) / (variance + prior)
+
+
+def nearest(sizes: Sequence[Size], devices: int) -> Size:
+    """The size a forecast starts from: nearest in doublings, the larger of two as near."""
+    return min(sizes, key=lambda size: (abs(math.log2(devices) - size.doublings), -size.topology.devices))
+
+
+def predict(sizes: Sequence[Size], devices: int) -> float:
+    """Items per second of so many devices."""
+    base = nearest(sizes, devices)
+    return devices * math.exp(base.log_rate + fit_loss(sizes) * (math.log2(devices) - base.doublings))
+
+
+def find_contradictions(
+    sizes: Sequence[Size], *, explained: Callable[[Topology], float] = explain_nothing
+) -> list[tuple[Size, Size]]:
+    """Sizes whose step to the next larger no published cluster shows, and nothing explains, each with that one."""
+    found = []
+    for small, large in pairwise(sorted(sizes, key=lambda size: size.topology.devices)):
+        doublings = large.doublings - small.doublings
+        change = large.log_rate - small.log_rate - (explained(large.topology) - explained(small.topology))
+        noise = 2 * math.hypot(max(small.error, RUN_ERROR), max(large.error, RUN_ERROR))
+        too_low = change + noise < (USUAL_LOSS - MAX_SPREADS * USUAL_SPREAD) * doublings
+        too_high = change - noise > MAX_GAIN * doublings
+        if doublings > 0 and (too_low or too_high):
+            found.append((small, large))
+    return found
+
+
+def measure_reach(chains: Sequence[Chain], *, several: bool) -> Reach:
+    """The interval after one doubling: from one known size, or where several gave a loss of their own."""
+    off = sorted(error / math.sqrt(doublings) for error, doublings in measure_errors(chains, several=several))
+    tail = (1 - COVERAGE) / 2
+    # of n outcomes and one to come, the k-th is passed below with chance k / (n + 1)
+    rank = max(1, math.floor(tail * (len(off) + 1)))
+    return Reach(min(off[rank - 1], -RUN_ERROR), max(off[-rank], RUN_ERROR))
+
+
+def measure_errors(chains: Sequence[Chain], *, several: bool) -> list[tuple[float, float]]:
+    """How far every published outcome lies from the law, as a logarithm, and after how many doublings."""
+    found = []
+    for chain in chains:
+        sizes = [Size(topology=Topology(nodes=1, devices_per_node=n), rate=rate) for n, rate in chain.rates]
+        for place, larger in enumerate(sizes):
+            for known in [sizes[:place]] if several else [[size] for size in sizes[:place]]:
+                if len(known) < 1 + several or find_contradictions(known):
+                    continue
+                doublings = larger.doublings - known[-1].doublings
+                if doublings >= (0.1 if several else MIN_DOUBLINGS):
+                    predicted = predict(known, larger.topology.devices)
+                    found.append((math.log(larger.rate / predicted), doublings))
+    return found

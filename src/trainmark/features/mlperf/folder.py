@@ -1,0 +1,132 @@
+"""Finds result logs where a user points: a file, or the results/SYSTEM/BENCHMARK folders of a submission."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainmark.features.mlperf import power
+from trainmark.features.mlperf.benchmarks import Benchmark, benchmarks, round_of
+from trainmark.features.mlperf.log import RunLog, is_log, read
+from trainmark.record.errors import UsageError
+
+RESULT = re.compile(r"result_[^/]*\.txt")
+BESIDE = frozenset({"scaling.json", "package_checker_params", "power", "README.md"})
+"""What may lie beside the logs of a result."""
+MAX_LOGS = 20_000
+MAX_DESCRIPTION = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFolder:
+    """All logs of one benchmark on one system, or a log by itself."""
+
+    path: Path
+    logs: tuple[RunLog, ...]
+    unreadable: tuple[str, ...] = ()
+    """A sentence for each file that is called as a result and is none."""
+    others: tuple[str, ...] = ()
+    """Files beside them that no rule knows."""
+    whole: bool = True
+    """False where a log was named by itself, so that the rules on sets of runs do not apply."""
+
+    @property
+    def title(self) -> str:
+        """SUBMITTER/SYSTEM/BENCHMARK, as far as the path tells it."""
+        parts = [part for part in self.path.parts if part not in ("results", "/")]
+        return "/".join(parts[-3:])
+
+    @property
+    def system(self) -> str:
+        return self.path.parent.name if self.whole else ""
+
+    @property
+    def benchmark(self) -> str:
+        """As the logs call it, else the folder."""
+        return next((log.benchmark for log in self.logs if log.benchmark), self.path.name if self.whole else "")
+
+    @property
+    def known(self) -> Benchmark | None:
+        return benchmarks().get(self.benchmark)
+
+    @property
+    def division(self) -> str:
+        return next((log.word("submission_division") for log in self.logs if log.word("submission_division")), "closed")
+
+    @property
+    def round(self) -> str | None:
+        starts = [event.time_ms for log in self.logs if (event := log.first("run_start"))]
+        return round_of(self.benchmark, path=str(self.path.absolute()), time_ms=max(starts, default=None))
+
+    @property
+    def description_file(self) -> Path:
+        """Where a submission describes the system."""
+        return self.path.absolute().parent.parent.parent / "systems" / f"{self.system}.json"
+
+    @cached_property
+    def description(self) -> Mapping[str, Any] | None:
+        """The system as the submission describes it; None where that is not at hand or cannot be read."""
+        if not self.whole:
+            return None
+        try:
+            with self.description_file.open("rb") as stream:
+                found = json.loads(stream.read(MAX_DESCRIPTION))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    @cached_property
+    def power(self) -> Mapping[str, list[power.NodePower]]:
+        """By log what its nodes drew; empty where power was not measured."""
+        folder = self.path / "power"
+        if not self.whole or not folder.is_dir():
+            return {}
+        return {log.name: power.measure(folder / Path(log.name).stem, log) for log in self.logs}
+
+
+def holds_logs(path: Path) -> bool:
+    """Whether a folder has result logs anywhere inside."""
+    return any(is_log(found) for found in _results(path))
+
+
+def result_folders(path: Path) -> Iterator[ResultFolder]:
+    """Each benchmark of each system below a folder, by name; or one log. One at a time, so that few are in memory."""
+    if path.is_file():
+        yield ResultFolder(path=path, logs=(read(path),), whole=False)
+        return
+    members: dict[Path, list[Path]] = {}
+    for count, found in enumerate(_results(path)):
+        if count == MAX_LOGS:
+            raise UsageError(f"folder {path} has more than {MAX_LOGS} result logs; name a folder inside it")
+        members.setdefault(found.parent, []).append(found)
+    for folder in sorted(members):
+        yield _folder(folder, members[folder])
+
+
+def _results(path: Path) -> Iterator[Path]:
+    for found in path.rglob("result_*.txt"):
+        if RESULT.fullmatch(found.name) and found.is_file():
+            yield found
+
+
+def _folder(folder: Path, found: Sequence[Path]) -> ResultFolder:
+    logs, unreadable = [], []
+    for path in sorted(found, key=_in_order):
+        try:
+            logs.append(read(path))
+        except UsageError as error:
+            unreadable.append(str(error))
+    names = {path.name for path in found}
+    others = sorted(path.name for path in folder.iterdir() if path.name not in names | BESIDE)
+    return ResultFolder(path=folder, logs=tuple(logs), unreadable=tuple(unreadable), others=tuple(others))
+
+
+def _in_order(path: Path) -> tuple[int, str]:
+    """result_2 before result_10."""
+    number = re.search(r"([0-9]{1,9})", path.name)
+    return (int(number[1]) if number else -1, path.name)

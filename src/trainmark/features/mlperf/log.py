@@ -1,0 +1,259 @@
+"""Reads an MLPerf result log line by line, keeping what can be judged and not the log itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from trainmark.record.errors import UsageError
+
+TOKEN = b":::MLLOG "
+OLDER = b":::MLL "
+"""Begins the lines of rounds before 0.7, which have another form."""
+MAX_LINE = 1 << 20
+MAX_EVENTS = 200_000
+MAX_VALUES = 64
+"""Different values kept of one key."""
+MAX_DAMAGES = 1000
+MAX_HEAD = 8 << 20
+"""Bytes of a file in which its first line of such a log must stand; launchers print much before it."""
+
+TIMELINE = frozenset(
+    f"{what}_{end}" for what in ("init", "run", "epoch", "block", "eval") for end in ("start", "stop")
+) | {"eval_accuracy", "eval_error", "aggregated_eval_accuracy", "averaged_validation_loss"}
+"""Keys whose every occurrence is kept, in order."""
+PLACES = ("epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num")
+"""How a log says where in the training something happened."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEvent:
+    """One line of the timeline."""
+
+    key: str
+    time_ms: float
+    line: int
+    value: Any = None
+    status: str | None = None
+    place: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def at(self) -> float | None:
+        """Epochs or samples, as the log counts them."""
+        return next(
+            (self.place[name] for name in ("samples_count", "epoch_num", "step_num") if name in self.place), None
+        )
+
+
+@dataclass(kw_only=True)
+class RunLog:
+    """One result file, reduced to what a reader or an auditor asks of it."""
+
+    name: str
+    path: Path
+    sha256: str = ""
+    said_sha256: str = ""
+    """Of keys, values and metadata without the times: two logs of one training share it."""
+    entries: int = 0
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    """By key the different ones, in order, up to `MAX_VALUES`."""
+    events: list[LogEvent] = field(default_factory=list)
+    damages: list[tuple[int, str]] = field(default_factory=list)
+    """Lines that cannot be read, and why."""
+    cut: bool = False
+    """Whether it has more events than are kept."""
+
+    def value(self, key: str) -> Any:
+        """The first value of a key, or None."""
+        found = self.values.get(key)
+        return found[0] if found else None
+
+    def number(self, key: str) -> float | None:
+        return as_number(self.value(key))
+
+    def word(self, key: str) -> str:
+        value = self.value(key)
+        return value if isinstance(value, str) else ""
+
+    def of(self, *keys: str) -> list[LogEvent]:
+        return [event for event in self.events if event.key in keys]
+
+    def first(self, key: str) -> LogEvent | None:
+        return next(iter(self.of(key)), None)
+
+    def last(self, key: str) -> LogEvent | None:
+        found = self.of(key)
+        return found[-1] if found else None
+
+    @property
+    def benchmark(self) -> str:
+        return self.word("submission_benchmark")
+
+    @property
+    def evaluations(self) -> list[LogEvent]:
+        """Those that are held against the target."""
+        return self.of("eval_accuracy", "eval_error", "averaged_validation_loss")
+
+    @property
+    def status(self) -> str:
+        """`success`, `aborted`, or empty where the log does not say how the run ended."""
+        stop = self.last("run_stop")
+        return (stop.status or "") if stop else ""
+
+    @property
+    def run_s(self) -> float | None:
+        """What MLPerf scores: from run_start to run_stop."""
+        return self._between("run_start", "run_stop")
+
+    @property
+    def init_s(self) -> float | None:
+        return self._between("init_start", "init_stop")
+
+    @property
+    def evaluation_s(self) -> float:
+        """Between eval_start and eval_stop, where both stand in the log."""
+        total, began = 0.0, None
+        for event in self.of("eval_start", "eval_stop"):
+            if event.key == "eval_start":
+                began = event.time_ms
+            elif began is not None:
+                total, began = total + max(0.0, event.time_ms - began) / 1000, None
+        return total
+
+    @property
+    def seeds(self) -> list[int | float | str]:
+        return self.values.get("seed", [])
+
+    @property
+    def epochs(self) -> float | None:
+        """How many were trained from run_start to run_stop; None where the log does not count each of them."""
+        stop = self.last("run_stop")
+        until = stop.line if stop else math.inf
+        ended = {event.place.get("epoch_num") for event in self.of("epoch_stop") if event.line < until} - {None}
+        return len(ended) or sum(block.place.get("epoch_count", 0) for block in self.of("block_start")) or None
+
+    def _between(self, start: str, stop: str) -> float | None:
+        first, last = self.first(start), self.last(stop)
+        return (last.time_ms - first.time_ms) / 1000 if first and last else None
+
+
+def as_number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file holds a line of such a log."""
+    try:
+        with path.open("rb") as stream:
+            return any(TOKEN in line for line, _ in lines_of(stream, most=MAX_HEAD))
+    except OSError:
+        return False
+
+
+def read(path: Path) -> RunLog:
+    """UsageError where the file cannot be read or is of another kind."""
+    log, older = RunLog(name=path.name, path=path), False
+    content, said = hashlib.sha256(), hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            for number, (line, whole) in enumerate(lines_of(stream), 1):
+                content.update(line)
+                _, token, text = line.rpartition(TOKEN)
+                older = older or OLDER in line
+                if token and (found := _decoded(log, number, text, whole=whole)):
+                    said.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
+                    _keep(log, number, found)
+    except OSError as error:
+        raise UsageError(f"log {path} cannot be read: {error.strerror}") from error
+    if not log.entries and not log.damages:
+        form = "; its lines have the form of rounds before 0.7, which is not read" if older else ""
+        raise UsageError(
+            f"log {path} holds no line of MLPerf's logger, which begin with {TOKEN.decode().strip()}{form}"
+        )
+    log.sha256, log.said_sha256 = content.hexdigest(), said.hexdigest()
+    return log
+
+
+def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
+    """Lines, and whether each is whole: the rest of one that is too long is passed over unread."""
+    taken = 0
+    while taken < most and (line := stream.readline(MAX_LINE)):
+        taken += len(line)
+        whole = line.endswith(b"\n") or len(line) < MAX_LINE
+        yield line, whole
+        while not whole and (rest := stream.readline(MAX_LINE)):
+            taken += len(rest)
+            if rest.endswith(b"\n"):
+                break
+
+
+def _decoded(log: RunLog, number: int, text: bytes, *, whole: bool) -> dict[str, Any] | None:
+    """The entry of a line; None of one that is damaged, which the log then names."""
+    try:
+        if not whole:
+            raise ValueError(f"it is longer than {MAX_LINE // 2**10} KiB")
+        return decoded(text)
+    except ValueError as error:
+        if len(log.damages) < MAX_DAMAGES:
+            log.damages.append((number, str(error)))
+        return None
+
+
+def _keep(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
+    key, value, metadata = found["key"], found.get("value"), found.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    log.entries += 1
+    known = log.values.setdefault(key, [])
+    if len(known) < MAX_VALUES and not any(type(one) is type(value) and one == value for one in known):
+        known.append(value)
+    if key not in TIMELINE:
+        return
+    if len(log.events) >= MAX_EVENTS and key != "run_stop":
+        log.cut = True
+        return
+    status = metadata.get("status")
+    log.events.append(
+        LogEvent(
+            key=key,
+            time_ms=found["time_ms"],
+            line=number,
+            value=value,
+            status=status if isinstance(status, str) else None,
+            place={name: place for name in PLACES if (place := as_number(metadata.get(name))) is not None},
+        )
+    )
+
+
+def decoded(text: bytes) -> dict[str, Any]:
+    """The entry of a line; ValueError says in a few words what is wrong with it."""
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        try:
+            found = json.loads(text.decode("utf-8", "replace"))  # NaN and bytes of other encodings are borne
+        except (ValueError, RecursionError):
+            raise ValueError("it is no whole JSON") from None
+    if not isinstance(found, dict) or not isinstance(found.get("key"), str):
+        raise ValueError("it names no key")
+    time_ms = found.get("time_ms")
+    if isinstance(time_ms, str):
+        try:
+            time_ms = float(time_ms)
+        except ValueError:
+            time_ms = None
+    if (number := as_number(time_ms)) is None:
+        raise ValueError("it has no time")
+    found["time_ms"] = number
+    return found

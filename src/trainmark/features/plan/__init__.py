@@ -1,0 +1,1 @@
+"""What a run would do, and what its step costs, without running it."""

@@ -1,0 +1,52 @@
+"""`trainmark published`: what others measured, and where they say so."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+NAME = "published"
+HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their pages."
+EXAMPLES = """\
+  trainmark published                     every row
+  trainmark published vit                 those of one workload
+  trainmark published mlperf-resnet       MLPerf's results at every size, as `scaling --published` uses them
+  trainmark published resnet50 --json     for programs; null is what was not published"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workload", nargs="?", metavar="WORKLOAD", help="only rows of this workload (default: all)")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of imports (default: $TRAINMARK_STORE)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from trainmark.analysis import imported_rows as imported, published_library as library
+    from trainmark.analysis.peaks import mfu
+    from trainmark.cli.terminal import console, look, say
+    from trainmark.record import escape
+    from trainmark.record.store import default_folder
+
+    kept = imported.contents(args.store or default_folder())
+    asked = args.workload
+    added = tuple(row for row in kept.rows if asked is None or row.workload.casefold() == asked.casefold())
+    only_imported = added and asked is not None and asked.casefold() not in library.workloads()
+    rows = added if only_imported else (*library.rows(asked), *added)
+    screen = console()
+    if args.json:
+        documents = [{**asdict(row), "mfu": mfu(row), "imported": imported.is_imported(row)} for row in rows]
+        screen.file.write(json.dumps(documents, indent=2) + "\n")
+    else:
+        from trainmark.view.published_table import render
+
+        screen.file.write(render(rows, **look(screen)))
+        if asked is None:
+            more = library.further_rows()
+            names = ", ".join(dict.fromkeys(row.workload for row in more))
+            say(f"{len(more)} more rows, of FlagPerf's other cases and MLPerf, by name: {names}")
+    for sentence in kept.damaged:
+        say(escape.terminal(sentence))
+    return 0

@@ -1,0 +1,101 @@
+"""`trainmark import`: the tables of published pages, and the logs of MLPerf, as rows to compare with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmark.analysis.imported_rows import Kept
+    from trainmark.analysis.published_page import PublishedPage
+
+NAME = "import"
+HELP = "Read the result tables of published pages and MLPerf logs into the store, and say what could not be read."
+EXAMPLES = """\
+  trainmark import README.md                  a page in Markdown, as FlagPerf or DeepSpark publish results
+  trainmark import FlagPerf/training          every page of a folder; what is not of results is named and left out
+  curl -s ADDRESS | trainmark import -        a page from standard input
+  trainmark import results/SYSTEM/resnet      MLPerf Training: one log, a benchmark's folder, or a whole submission
+  trainmark import *.md --dry-run             show what would be read, keep nothing
+  trainmark import README.md --json           for programs; null is what was not published"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "pages",
+        nargs="+",
+        metavar="FILE.md|LOG|FOLDER|-",
+        help="pages in Markdown, MLPerf result logs, folders of either, or - for a page on standard input",
+    )
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+    parser.add_argument("--dry-run", action="store_true", help="keep nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from datetime import datetime, timezone
+
+    from trainmark.analysis import imported_rows as imported
+    from trainmark.features.published.audit import add_findings
+    from trainmark.features.published.found import found_pages
+    from trainmark.record.errors import UsageError
+    from trainmark.record.store import default_folder
+
+    store = args.store or default_folder()
+    day = datetime.now(timezone.utc).date().isoformat()
+    pages = list(found_pages(args.pages))  # every file is looked at before anything is kept
+    found: list[tuple[str, PublishedPage, Kept | None]] = []
+    for one in pages:
+        keeps = bool(one.page.rows) and not args.dry_run
+        kept = imported.keep(store, add_findings(one.page), content=one.content, day=day) if keeps else None
+        found.append((one.name, one.page, kept))
+    _show(found, as_json=args.json)
+    _tell(found)
+    if not any(page.rows for _, page, _ in found):
+        names = ", ".join(str(word) for word in args.pages)
+        raise UsageError(f"no rows of results could be read from {names}; 'trainmark import --help' says what is read")
+    return 0
+
+
+def _show(found: list[tuple[str, PublishedPage, Kept | None]], *, as_json: bool) -> None:
+    from trainmark.cli.terminal import console, look
+    from trainmark.view.published_table import render
+
+    screen = console()
+    if as_json:
+        screen.file.write(json.dumps({"pages": [_document(*entry) for entry in found]}, indent=2) + "\n")
+    elif rows := [row for _, page, _ in found for row in page.rows]:
+        screen.file.write(render(rows, **look(screen)))
+
+
+def _document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from trainmark.analysis.peaks import mfu
+
+    return {
+        "file": name,
+        "title": page.title,
+        "rows": [{**asdict(row), "mfu": mfu(row)} for row in page.rows],
+        "said": [asdict(said) for said in page.said],
+        "unread": list(page.unread),
+        "kept": str(kept.path) if kept else None,
+        "new": kept.new if kept else None,
+    }
+
+
+def _tell(found: list[tuple[str, PublishedPage, Kept | None]]) -> None:
+    """On stderr: what could not be read, and where the rest is kept."""
+    from trainmark.cli.terminal import say
+    from trainmark.record import escape
+
+    for name, page, kept in found:
+        for sentence in page.unread:
+            say(escape.terminal(f"{name}: not read: {sentence}"))
+        count = f"{len(page.rows)} row{'' if len(page.rows) == 1 else 's'}"
+        if kept and kept.new:
+            say(escape.terminal(f"{name}: {count} kept in {kept.path}"))
+        elif kept:
+            say(escape.terminal(f"{name}: imported before as {kept.path}; nothing was changed"))

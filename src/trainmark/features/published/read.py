@@ -1,0 +1,165 @@
+"""Turns a published page into rows: finds its tables, recognises what they hold, and says what it could not read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from trainmark.analysis import device_names as names
+from trainmark.analysis.device_names import key, tidy
+from trainmark.analysis.published_page import PublishedPage
+from trainmark.features.published import results
+from trainmark.features.published.cells import is_blank, place
+from trainmark.features.published.heads import Head, heads, is_software
+from trainmark.features.published.markdown import Fact, Heading, Layout, Table, layout
+from trainmark.features.published.section import Section, TableRun, quoted
+from trainmark.record.published_row import PublishedRow, Source
+
+MAX_UNREAD = 200
+"""More sentences than this help nobody."""
+
+_ACCELERATOR = ("加速卡型号", "acceleratormodel", "accelerator", "gpumodel", "加速卡")
+_NOT_ACCELERATOR = ("驱动", "driver")
+_FRAMEWORK = ("框架", "framework")
+_RESULTS = re.compile(r"result|performance|benchmark|结果|性能|运行情况", re.IGNORECASE)
+"""In the heading of tables of results."""
+
+
+def read(text: str, *, name: str) -> PublishedPage:
+    """What a page says. `name` is its address or path, which is all that tells two untitled pages apart.
+
+    Junk has no rows.
+    """
+    found = layout(text)
+    page = names.page_name(name)
+    sections = _sections(found, name)
+    rows = [row for section in sections for row in section.rows]
+    source = Source(title=_title(found, sections, name), address=tidy(name), date=None)
+    unread = [*found.unread, *(sentence for section in sections for sentence in section.unread)]
+    for section in sections:
+        if any(row.workload == names.UNKNOWN for row in section.rows):
+            unread.append("the page does not say which model was trained")
+    if not any(isinstance(part, Table) for part in found.parts):
+        unread.append("line 1: the page has no table")
+    elif not rows:
+        unread.append("line 1: no table of the page has rows of results")
+    if len(unread) > MAX_UNREAD:
+        unread = [*unread[:MAX_UNREAD], f"and {len(unread) - MAX_UNREAD} more"]
+    framework = names.framework(re.sub(r"[/\\]", " ", name))
+    rows = [replace(row, source=source, framework=framework or row.framework) for row in rows]
+    return PublishedPage(
+        title=source.title,
+        rows=names.named(rows, page),
+        said=tuple(said for section in sections for said in section.said),
+        unread=tuple(unread),
+        devices=tuple(dict.fromkeys(name for section in sections for name in section.devices)),
+        data_sets=tuple(dict.fromkeys(section.data_set for section in sections if section.data_set)),
+        was_read=True,
+    )
+
+
+def _title(found: Layout, sections: list[Section], name: str) -> str:
+    """The page's own, or what it is about: pages of results are often cut out of larger ones."""
+    first = next((part.text for part in found.parts if isinstance(part, Heading) and part.level == 1), "")
+    about = next((_about(section) for section in sections if section.model and section.rows), "")
+    return tidy(first) or about or tidy(name)
+
+
+def _about(section: Section) -> str:
+    """`bert on A100`: by the words of the page where they are those of its rows."""
+    row: PublishedRow = section.rows[0]
+    short = names.short_device(row.device)
+    words = (text for text in section.abbreviations if key(text).endswith(key(short)))
+    return f"{section.model} on {next(words, f'{row.vendor} {short}'.strip())}"
+
+
+def _sections(found: Layout, page: str) -> list[Section]:
+    sections = [Section(page=page)]
+    speeds: list[TableRun] = []
+    wholes: list[TableRun] = []
+
+    def begin() -> Section:
+        """What is said after results is about the next ones."""
+        results.combine(sections[-1], speeds, wholes)
+        speeds.clear()
+        wholes.clear()
+        if sections[-1].results:
+            sections.append(Section(page=page))
+        return sections[-1]
+
+    for part in found.parts:
+        section = sections[-1]
+        if isinstance(part, Heading):
+            section = begin() if part.level == 1 else section
+            section.latest = part.text
+            _head_section(section, part)
+        elif isinstance(part, Fact):
+            if _tells_accelerator(part):
+                (begin() if section.results else section).add_device(tidy(part.value))
+            elif any(word in key(part.key) for word in _FRAMEWORK):
+                section.framework = section.framework or names.framework(part.value)
+        else:
+            columns = heads(part.heads.cells, section.quality_word)
+            if {"metric", "value"} <= {head.kind for head in columns}:
+                section = begin() if section.results else section
+                for line in part.rows:
+                    section.learn(part, columns, line)
+            elif _take(section, part, columns, speeds, wholes):
+                section.results += 1
+    begin()
+    return sections
+
+
+def _take(section: Section, table: Table, columns: list[Head], speeds: list[TableRun], wholes: list[TableRun]) -> bool:
+    """Whether the table held results."""
+    if _is_environment(columns):
+        _learn_devices(section, table, columns)
+        return False
+    if not results.is_results(columns, table.rows, under_results=bool(_RESULTS.search(section.latest))):
+        if any(head.kind == "device" for head in columns):
+            _learn_devices(section, table, columns)
+        shown = ", ".join(quoted(cell, 20) for cell in table.heads.cells[:8])
+        section.complain(table.heads.number, f"this table has no columns that are known: {shown}")
+        return False
+    if results.is_whole(columns):
+        wholes += results.take(section, table, columns)
+    else:
+        if any(head.kind == "configuration" for head in columns):
+            section.tabled.add(table.index)
+        speeds += results.take(section, table, columns)
+    return True
+
+
+def _is_environment(columns: list[Head]) -> bool:
+    """A list of machines: devices, what runs on them, and nothing that was measured."""
+    others = [head for head in columns if head.kind not in ("device", "vendor", "mem")]
+    has_device = any(head.kind == "device" for head in columns)
+    return has_device and bool(others) and all(is_software(head) or not head.word for head in others)
+
+
+def _head_section(section: Section, part: Heading) -> None:
+    if part.level == 1 and section.title is None:
+        section.title = tidy(part.text) or None
+    elif section.heading is None and names.workload(part.text):
+        section.heading = part.text
+
+
+def _tells_accelerator(part: Fact) -> bool:
+    word = key(part.key)
+    return (
+        any(known in word for known in _ACCELERATOR)
+        and not any(other in word for other in _NOT_ACCELERATOR)
+        and not is_blank(part.value)
+    )
+
+
+def _learn_devices(section: Section, table: Table, columns: list[Head]) -> None:
+    for line in table.rows:
+        cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
+        whole = tidy(cells.get("device", ""))
+        if is_blank(whole):
+            continue
+        name = place(whole).device or whole
+        section.add_device(name)
+        if not is_blank(cells.get("vendor", "")):
+            section.vendors.update(dict.fromkeys((name, whole), tidy(cells["vendor"])))

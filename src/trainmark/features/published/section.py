@@ -1,0 +1,397 @@
+"""Collects what one section of a page says: about which model and devices, its rows, and what could not be read."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from trainmark import workloads
+from trainmark.analysis import device_names as names
+from trainmark.analysis.device_names import DeviceName, key, tidy
+from trainmark.analysis.published_page import Said
+from trainmark.features.published import heads, units
+from trainmark.features.published.cells import Figure, Place, is_blank, precision
+from trainmark.features.published.heads import QUALITIES, QUANTITIES, Head, head, is_precision, quality_name
+from trainmark.features.published.markdown import MarkdownRow, Table
+from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.plan import Topology
+from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
+
+MAX_DEVICES = 50
+
+_UNIT = re.compile(r"(?:单位[为是:]?|units?[:=]|\bin)\s*([A-Za-z%][A-Za-z /%]*)(?=[;,.()]|$)", re.IGNORECASE)
+_COUNTED = {
+    "图片": "images/s",
+    "images": "images/s",
+    "样本": "samples/s",
+    "samples": "samples/s",
+    "序列": "sequences/s",
+}
+_UNTITLED = Source(title="", address="", date=None)
+"""Until the whole page has been read."""
+_DATA_SET = ("数据集", "dataset")
+_GOAL = re.compile(r"(>=|≥|>|<=|≤|<)\s*([0-9][0-9.,e-]*)")
+_REACHED_AND_AIMED = re.compile(r"实际/目标|actual/target")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageQuality:
+    name: str
+    """As the page calls it."""
+    value: float | None
+    unit: str | None = None
+    text: str = ""
+    sure: bool = False
+    """Whether a general word such as acc surely means what the page's model is judged by."""
+
+
+@dataclass(kw_only=True)
+class TableRun:
+    """One run, filled from the cells that speak of it."""
+
+    line: int
+    device: str = ""
+    vendor: str = ""
+    model: str = ""
+    topology: Topology | None = None
+    precision: str = ""
+    half: bool | None = None
+    """What a column FP16 says."""
+    fix_hp: str | None = None
+    batch: int | None = None
+    e2e_time_s: float | None = None
+    throughputs: dict[str, float] = field(default_factory=dict)
+    item: str | None = None
+    qualities: list[PageQuality] = field(default_factory=list)
+    judged_by: str = ""
+    """What the table calls its quality, whether or not the row gives one."""
+    criterion: str = ""
+    """What the quality is called where the value to reach stands."""
+    criterion_unit: str | None = None
+    target: tuple[float | None, str | None] = (None, None)
+    """The value to reach, and which direction is better where the page says it."""
+    targets: dict[str, float] = field(default_factory=dict)
+    """The same by the quality's name, where there are several."""
+    memory: tuple[float | None, float | None] = (None, None)
+    memory_total: float | None = None
+    """Of one device, as the configuration gives it."""
+    details: list[PublishedDetail] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def has_measures(self) -> bool:
+        values = (self.e2e_time_s, *self.throughputs.values(), *self.memory)
+        return bool(self.qualities or self.details) or any(value is not None for value in values)
+
+    @property
+    def rate(self) -> float | None:
+        """What a table calls its speed, where it does not say which throughput that is."""
+        words = heads.WORDS["fps"] + heads.WORDS["performance"]
+        known = {key(word) for word in words}
+        return next((entry.value for entry in self.details if key(entry.name) in known and entry.value), None)
+
+    def keep(self, name: str, text: str, found: Figure | None = None) -> None:
+        unit = found.unit if found else None
+        self.details.append(
+            PublishedDetail(name=tidy(name), text=tidy(text), value=found.value if found else None, unit=unit or None)
+        )
+
+    def bare(self) -> TableRun:
+        """The same run before anything was measured."""
+        return replace(self, e2e_time_s=None, throughputs={}, qualities=[], memory=(None, None), details=[], remarks=[])
+
+
+@dataclass(kw_only=True)
+class Section:
+    """Filled while the page is walked from top to bottom."""
+
+    page: str
+    """Its file's name with the folders, which can tell the model where nothing else does."""
+    model: str | None = None
+    """What the table of metrics calls it: then it is this, whatever else the page speaks of."""
+    title: str | None = None
+    heading: str | None = None
+    devices: list[str] = field(default_factory=list)
+    """Full names, as lists and tables of the environment give them."""
+    abbreviations: list[str] = field(default_factory=list)
+    """`nvidia A100`: vendor and the word the rows use."""
+    vendors: dict[str, str] = field(default_factory=dict)
+    """By device, where a table has a column for them."""
+    units: dict[str, str] = field(default_factory=dict)
+    """By kind of column, where the table of metrics gives them."""
+    precision: str = ""
+    """Of all its rows, where the table of metrics gives it."""
+    framework: str | None = None
+    data_set: str = ""
+    quality_word: str | None = None
+    quality_means: str | None = None
+    """The name records use for it, where a note says which it is: top-1 accuracy."""
+    gives_target: bool = False
+    """Whether a note says that cells hold what was reached and what was aimed at."""
+    target: float | None = None
+    better: str | None = None
+    latest: str = ""
+    """The heading above, of whatever level."""
+    rows: list[PublishedRow] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    results: int = 0
+    """Tables of results so far."""
+    tabled: set[int] = field(default_factory=set)
+    """Tables whose rows are told by nodes and devices."""
+
+    @property
+    def workload(self) -> str:
+        if self.model:
+            return names.workload(self.model) or self.model
+        for text in (self.title, self.heading):
+            if text and (known := names.workload(text)):
+                return known
+        of_path = names.workload_of_path(self.page)
+        return of_path or self.title or names.model_of_path(self.page) or names.UNKNOWN
+
+    def add_device(self, name: str) -> None:
+        if name not in self.devices and len(self.devices) < MAX_DEVICES:
+            self.devices.append(name)
+
+    def device(self, word: str, memory_gib: float | None = None) -> DeviceName:
+        """The device a row means: by its full name where the page gives one, with the vendor the page names.
+
+        A row that gives its device's memory does not mean one of another size.
+        """
+        if not word and len({key(name) for name in self.devices}) == 1:
+            word = self.devices[0]
+        vendors = [
+            text[: -len(word)].strip(" _") for text in self.abbreviations if text.endswith((f" {word}", f"_{word}"))
+        ]
+        full = self._full(word)
+        size = re.search(r"([0-9]{1,4}) ?gi?b?\b", full, re.IGNORECASE)
+        if memory_gib is not None and size and float(size[1]) != memory_gib:
+            full = word
+        if word and vendors:
+            return DeviceName(vendor=names.vendor(min(vendors, key=len)), name=full)
+        found = names.device(full)
+        vendor = self.vendors.get(word, self.vendors.get(full, found.vendor))
+        return DeviceName(vendor=names.vendor(vendor), name=found.name) if word else found
+
+    def _full(self, word: str) -> str:
+        """The one name among the page's devices that the word is short for, without its vendor; else the word."""
+        found: set[str] = set()
+        begun: set[str] = set()
+        for name in self.devices:
+            known = names.device(name).name
+            if word in (name, known):
+                return word
+            tails = (known, re.split(r"[\s_]+", known, maxsplit=1)[-1])
+            found.update(tail for tail in tails if key(names.short_device(tail)) == key(word))
+            if word and known.casefold().startswith((f"{word.casefold()}-", f"{word.casefold()} ")):
+                begun.add(known)
+        return found.pop() if len(found) == 1 else begun.pop() if len(begun) == 1 and not found else word
+
+    def knows_device(self, word: str) -> bool:
+        """Whether the page names such a device, or somebody is known to make it."""
+        own = {key(names.short_device(names.device(name).name)) for name in self.devices}
+        return key(names.short_device(word)) in own or bool(names.device(word).vendor)
+
+    def _foreign(self, device: DeviceName) -> str:
+        """What a reader has to know where a row names another maker's card than its page."""
+        own = {names.device(name).vendor: name for name in self.devices if names.device(name).vendor}
+        if not device.vendor or not own or device.vendor in own:
+            return ""
+        return f"the row names {device.name}, and the page's own device is {', '.join(own.values())}"
+
+    def note(self, table: Table, head: Head, *, line: int | None = None, unit: str | None = None) -> None:
+        """Remembers how the page speaks of a quantity."""
+        self._say(table, head, line or table.heads.number, unit or "", None)
+
+    def note_figure(self, table: Table, line: int, head: Head, figure: Figure | None) -> None:
+        """The same with a figure; where rows have a configuration of nodes and devices, they themselves hold it."""
+        if figure is not None and not self.rows_tell(table):
+            self._say(table, head, line, figure.unit, figure.value)
+
+    def rows_tell(self, table: Table) -> bool:
+        return table.index in self.tabled
+
+    def said_place(self, table: Table, line: int, text: str, where: Place) -> None:
+        """Remembers a configuration whose words say another number of devices than its bracket."""
+        self.said.append(
+            Said(
+                place=f"table {table.index}, line {line}",
+                quantity="configuration",
+                word=text,
+                unit=f"{where.worded}, {where.topology}",
+            )
+        )
+
+    def _say(self, table: Table, head: Head, line: int, unit: str, value: float | None) -> None:
+        quantity = QUANTITIES.get(head.kind or "")
+        if quantity:
+            self.said.append(
+                Said(
+                    place=f"table {table.index}, line {line}",
+                    quantity=quantity,
+                    word=head.word,
+                    unit=unit or head.unit or self.units.get(head.kind or "") or None,
+                    value=value,
+                )
+            )
+
+    def complain(self, line: int, text: str) -> None:
+        self.unread.append(f"line {line}: {text}")
+
+    def learn(self, table: Table, columns: Sequence[Head], line: MarkdownRow) -> None:
+        """One row of the table of metrics: what stands where, by which word, in which unit."""
+        cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
+        name, value = cells.get("metric", ""), cells.get("value", "")
+        note = unicodedata.normalize("NFKC", cells.get("note", ""))
+        kind = _metric_kind(name)
+        if kind == "model" and not is_blank(value):
+            self.model = tidy(value)
+        elif kind == "device" and not is_blank(value):
+            self.abbreviations = [*self.abbreviations, tidy(value)][:MAX_DEVICES]
+        elif key(name) in _DATA_SET and not is_blank(value):
+            self.data_set = tidy(value)
+        elif kind == "precision" and is_precision(value):
+            self.precision = precision(value)
+        elif kind == "quality" and self.quality_word is None:
+            self.quality_word = tidy(re.split("[,，]", value)[0]) or None
+            self.quality_means = _meant(note)
+            self.gives_target = bool(_REACHED_AND_AIMED.search(note.casefold()))
+            self._learn_target(note)
+        if kind in QUANTITIES:
+            word = tidy(re.split("[,，]", value)[0])
+            if unit := _unit(note):
+                self.units[kind] = unit
+                # all three count the same items, and pages say which only once
+                self.units.update({alias: self.units.get(alias, unit) for alias in THROUGHPUTS if kind in THROUGHPUTS})
+            self.note(table, Head(kind=kind, word=word or tidy(name)), line=line.number)
+
+    def _learn_target(self, note: str) -> None:
+        if match := _GOAL.search(note):
+            try:
+                self.target = float(match[2].rstrip(".,"))
+            except ValueError:
+                return
+            self.better = "higher" if match[1] in (">=", "≥", ">") else "lower"
+
+    def add(self, run: TableRun) -> None:
+        """One more row, with what the library knows beside what the page says."""
+        device = self.device(run.device, run.memory_total)
+        workload = (names.workload(run.model) or run.model) if run.model else self.workload
+        first, others = self._qualities(run, workload)
+        known = names.quality(workload, first.name) if first else None
+        goal, better = self._goal(run, first, known)
+        half = "" if run.half is None else "fp16" if run.half else "fp32"
+        foreign = self._foreign(device)
+        self.rows.append(
+            PublishedRow(
+                name="",
+                source=_UNTITLED,
+                vendor=names.vendor(run.vendor) or device.vendor or names.vendor_of_path(self.page),
+                device=device.name or names.UNKNOWN,
+                workload=workload,
+                topology=str(run.topology) if run.topology else names.UNKNOWN,
+                precision=run.precision or half or self.precision or names.UNKNOWN,
+                fix_hp=run.fix_hp,
+                batch_per_device=run.batch,
+                item=self._item(run, workload),
+                e2e_time_s=run.e2e_time_s,
+                p_whole=run.throughputs.get("p_whole"),
+                p_train=run.throughputs.get("p_train"),
+                p_core=run.throughputs.get("p_core"),
+                quality_name=first.name if first else None,
+                quality_unit=(first.unit or (known.unit if known else None) or "-") if first else None,
+                quality=first.value if first else None,
+                target=goal,
+                better=better,
+                mem_used_gib=run.memory[0],
+                mem_total_gib=run.memory[1] if run.memory[1] is not None else run.memory_total,
+                remark=", ".join((*run.remarks, *((foreign,) if foreign else ()))) or None,
+                line=run.line,
+                framework=self.framework,
+                details=(*others, *run.details),
+            )
+        )
+
+    def _item(self, run: TableRun, workload: str) -> str | None:
+        """What its throughputs count; what a page calls samples may be what the workload's rate counts."""
+        item = run.item or next((found for alias in THROUGHPUTS if (found := units.item(self.units.get(alias)))), None)
+        if item is None and not run.throughputs:
+            return None
+        return item if item not in (None, "samples") else names.item(workload) or item
+
+    def _qualities(self, run: TableRun, workload: str) -> tuple[PageQuality | None, list[PublishedDetail]]:
+        """What the row is judged by, and what else was measured of the trained model."""
+        found = [self._named(quality, workload) for quality in run.qualities]
+        known = workloads.facts(workload)
+        aims = [quality for quality in found if known and known.find_quality(quality.name)]
+        scores = [quality for quality in found if heads.better(quality.name) != "lower"]
+        first = next(iter((*aims, *scores, *found)), None)
+        if first is None:
+            name = run.criterion or run.judged_by or self.quality_word
+            return (self._named(PageQuality(name=name, value=None, sure=True), workload) if name else None), []
+        others = [
+            PublishedDetail(name=quality.name, text=quality.text, value=quality.value, unit=quality.unit)
+            for quality in found
+            if quality is not first
+        ]
+        goals = [
+            PublishedDetail(name=f"target of {name}", text=f"{goal:g}", value=goal)
+            for name, goal in run.targets.items()
+            if key(name) != key(first.name)
+        ]
+        return first, [*others, *goals]
+
+    def _named(self, quality: PageQuality, workload: str) -> PageQuality:
+        """By the name records use; an accuracy of 0.755 without a unit is a share, which others write as 75.5 %."""
+        name = quality_name(quality.name, workload, sure=quality.sure) or tidy(quality.name)
+        if self.quality_means and self.quality_word and key(quality.name) == key(self.quality_word):
+            name = self.quality_means
+        value, unit = quality.value, quality.unit
+        if unit is None and value is not None and _is_share(name):
+            value, unit = round(100 * value, 10) if 0 < value <= 1 else value, "%"
+        return replace(quality, name=name, value=value, unit=unit)
+
+    def _goal(
+        self, run: TableRun, first: PageQuality | None, known: names.PublishedQuality | None
+    ) -> tuple[float | None, str | None]:
+        if first is None:
+            return None, None
+        goal, better = run.target if run.target[0] is not None else (self.target, self.better)
+        goal = next((value for name, value in run.targets.items() if key(name) == key(first.name)), goal)
+        if goal is not None and 0 < goal <= 1 and _is_share(first.name) and run.criterion_unit is None:
+            goal = round(100 * goal, 10) if first.unit == "%" else goal
+        if goal is None and known and self.model:  # another page's training may have had another aim
+            goal, better = known.target, known.better
+        return goal, better or (known.better if known else None) or heads.better(first.name)
+
+
+def _is_share(name: str) -> bool:
+    """Whether values of a quality are percentages of samples, as records know it."""
+    return any(quality.counted for quality in workloads.qualities() if quality.name == name)
+
+
+def _meant(note: str) -> str | None:
+    """The name records use for the quality a note speaks of, if it says that as pages do: `top1`, `acc1`."""
+    plain = note.casefold()
+    for name, words in QUALITIES.items():
+        for word in words:
+            if any(map(str.isdigit, word)) and re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", plain):
+                return name
+    return None
+
+
+def quoted(text: str, most: int = 60) -> str:
+    return repr(text if len(text) <= most else text[: most - 1] + "…")
+
+
+def _metric_kind(name: str) -> str:
+    return head(name).kind or ""
+
+
+def _unit(note: str) -> str | None:
+    if match := _UNIT.search(note):
+        return match[1].strip()
+    return next((unit for word, unit in _COUNTED.items() if word in note.casefold()), None)

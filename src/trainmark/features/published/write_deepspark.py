@@ -1,0 +1,266 @@
+"""Writes runs as a page with DeepSpark's sections and its six columns, each by DeepSpark's own definition."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from trainmark import workloads
+from trainmark.analysis.scaling import all_scalings
+from trainmark.analysis.stability import stability_of
+from trainmark.features.published.write import (
+    WrittenSection,
+    data_set,
+    machines,
+    memory_gib,
+    metric,
+    notes,
+    own_row,
+    rounded,
+    sections,
+    table,
+    written,
+)
+from trainmark.record import escape
+from trainmark.record.format import shown_quality
+from trainmark.record.language import Say, speaker
+from trainmark.record.plan import Topology
+from trainmark.record.precision import PRECISIONS
+
+if TYPE_CHECKING:
+    from trainmark.record.plan import Plan
+    from trainmark.record.published_row import PublishedRow
+    from trainmark.record.record import Record
+
+SHOWN = ("p_train", "p_steady", "power_steady", "mem_steady")
+UNKNOWN = "-"
+"""What such pages write where nothing was measured."""
+CODE = "```"
+DATA = "DATA"
+"""Stands for the reader's own folder of the data."""
+_PLAIN = re.compile(r"[\w.,=+/-]{1,60}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A row of the page: a run, or of its repeats the one whose quality is the median."""
+
+    record: Record
+    repeats: tuple[Record, ...]
+
+    @property
+    def row(self) -> PublishedRow:
+        return own_row(self.record)
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.parse(self.record.plan.topology)
+
+
+def write(records: Sequence[Record], *, lang: str) -> str:
+    """The page, in English (`en`) or Chinese (`zh`), with the units such pages leave out."""
+    return "\n".join(line for section in sections(records) for line in (*_section(section, lang, speaker(lang)), ""))
+
+
+def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
+    runs = _runs(section.records)
+    told = replace(section, records=tuple(run.record for run in runs), rows=tuple(run.row for run in runs))
+    yield f"# {escape.markdown_cell(workloads.title_of(section.records[0]))}"
+    yield from _headed("## " + say("Model Description"), _description(section, say))
+    yield from _headed("## " + say("Supported Environments"), *_environments(told, say))
+    yield from _headed("## " + say("Model Preparation"))
+    yield from _headed("### " + say("Prepare Resources"), data_set(section.records[0], say))
+    yield from _headed("### " + say("Install Dependencies"), f"{CODE}sh", "pip3 install -c constraints.txt .", CODE)
+    lines = dict.fromkeys(command(run.record.plan, repeat=len(run.repeats)) for run in runs)
+    yield from _headed("## " + say("Model Training"), f"{CODE}sh", *lines, CODE)
+    yield from _headed("## " + say("Model Results"), *_speeds(told, say))
+    yield ""
+    yield from table(_heads(section, say), (_whole(run, section, say) for run in runs))
+    yield from _headed(say("By DeepSpark's definitions:"), *(f"- {line}" for line in _definitions(runs, say)))
+    if lines_of_notes := notes(told, lang, SHOWN):
+        yield from _headed(say("Notes:"), *lines_of_notes)
+    yield from _headed("## " + say("References"), *_references(section, say))
+
+
+def _headed(head: str, *lines: str) -> Iterator[str]:
+    yield ""
+    yield head
+    if lines:
+        yield ""
+        yield from lines
+
+
+def _runs(records: Sequence[Record]) -> list[_Run]:
+    groups: dict[object, list[Record]] = {}
+    for index, record in enumerate(records):
+        alike = (record.group, record.plan.topology) if record.group else index
+        groups.setdefault(alike, []).append(record)
+    return [_Run(record=_middle(repeats), repeats=tuple(repeats)) for repeats in groups.values()]
+
+
+def _middle(repeats: Sequence[Record]) -> Record:
+    ordered = sorted(repeats, key=lambda record: (record.quality.value is None, record.quality.value or 0.0))
+    known = [record for record in ordered if record.quality.value is not None] or ordered
+    return known[(len(known) - 1) // 2]
+
+
+def _description(section: WrittenSection, say: Say) -> str:
+    record = section.records[0]
+    known = workloads.facts_of(record)
+    task = known.task if known else ""
+    return say("{title}: {task}, trained on {data}. Throughput counts {item}; quality is {quality} ({goal}).").format(
+        title=escape.markdown_cell(workloads.title_of(record)),
+        task=escape.markdown_cell(say(task) if task else section.first.workload),
+        data=escape.markdown_cell(record.plan.data.name),
+        item=escape.markdown_cell(record.item),
+        quality=escape.markdown_cell(section.quality),
+        goal=escape.markdown_cell(section.goal),
+    )
+
+
+def _environments(section: WrittenSection, say: Say) -> list[str]:
+    heads = ("GPU", say("Vendor"), "SDK", "Release", say("Driver"), say("Framework"), say("System"))
+    vendors = {row.device: row.vendor for row in section.rows}
+    releases = " / ".join(dict.fromkeys(f"trainmark {record.trainmark}" for record in section.records))
+    found = (
+        (
+            machine.device,
+            vendors[machine.device],
+            machine.sdk or UNKNOWN,
+            releases,
+            machine.driver or UNKNOWN,
+            machine.framework or UNKNOWN,
+            machine.kernel or UNKNOWN,
+        )
+        for machine in machines(section, say)
+    )
+    return table(heads, found)
+
+
+def _speeds(section: WrittenSection, say: Say) -> list[str]:
+    heads = (
+        "GPU",
+        "FP16",
+        f"FPS (p_train, {section.first.item}/s)",
+        say("Score ({score})").format(score=_score(section)),
+    )
+    return table(heads, (_speed(row) for row in section.rows))
+
+
+def _speed(row: PublishedRow) -> tuple[str, ...]:
+    topology = Topology.parse(row.topology)
+    count = f"x{topology.devices_per_node}" if topology.nodes == 1 else str(topology)
+    return f"{row.device} {count}", str(_is_half(row.precision)), written(row.p_train), written(row.quality)
+
+
+def _is_half(precision: str) -> bool:
+    known = PRECISIONS.get(precision)
+    return known is not None and known.family == "fp16"
+
+
+def _score(section: WrittenSection) -> str:
+    unit = section.first.quality_unit
+    return f"{section.quality}, {unit}" if unit not in (None, "-") else section.quality
+
+
+def _heads(section: WrittenSection, say: Say) -> tuple[str, ...]:
+    return (
+        say("Convergence criteria"),
+        say("Configuration (x denotes number of GPUs)"),
+        say("Performance ({rate})").format(rate=f"p_steady, {section.first.item}/s"),
+        say("Accuracy ({score})").format(score=_score(section)),
+        say("Power (W)"),
+        say("Scalability"),
+        say("Memory utilization (GiB)"),
+        say("Stability"),
+    )
+
+
+def _whole(run: _Run, section: WrittenSection, say: Say) -> tuple[str, ...]:
+    record, row, topology = run.record, run.row, run.topology
+    count = f"{topology.devices_per_node}x" if topology.nodes == 1 else str(topology)
+    batch = f"bs:{row.batch_per_device}/device," if row.batch_per_device is not None else ""
+    sign = "≥" if row.better == "higher" else "≤"
+    speed, power, memory = (metric(record, alias) for alias in ("p_steady", "power_steady", "mem_steady"))
+    return (
+        f"{section.quality}{sign}{written(row.target)}{'%' if row.quality_unit == '%' else ''}",
+        f"trainmark {record.trainmark},{batch}{count},{row.precision}",
+        UNKNOWN if speed is None else written(rounded(speed)),
+        written(row.quality) or UNKNOWN,
+        UNKNOWN if power is None else f"{written(rounded(power))}*{topology.devices}",
+        _scalability(run, section, say) or UNKNOWN,
+        UNKNOWN if memory is None else f"{written(memory_gib(memory))}*{topology.devices}",
+        written(stability_of(run.repeats)) or UNKNOWN,
+    )
+
+
+def _scalability(run: _Run, section: WrittenSection, say: Say) -> str:
+    """`0.96 (card)`: of the speed of one card, or of one such node where no single card was run alike."""
+    for found in all_scalings(section.records, "p_steady"):
+        here = next((point for point in found.points if run.record.run_id in point.runs), None)
+        if found.kind != "weak" or here is None or here.throughput.value is None:
+            continue
+        card, node = (Topology(nodes=1, devices_per_node=count) for count in (1, run.topology.devices_per_node))
+        for word, base in ((say("card"), card), (say("node"), node)):
+            alone = next((point.throughput.value for point in found.points if point.topology == base), None)
+            if alone and base != run.topology:
+                share = here.throughput.value * base.devices / run.topology.devices / alone
+                return f"{written(rounded(share, 3))} ({word})"
+    return ""
+
+
+def _definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
+    """How the columns are reckoned, which is not how our own of like names are."""
+    yield say(
+        "Performance is p_steady: the mean of the middle 3 of 5 equal parts of steady training, data loading included, "
+        "evaluation left out, over all cards."
+    )
+    yield say("Power and Memory are means of what the device's tool says of one card in steady training, times cards.")
+    yield say("Scalability is Performance by cards (or nodes) over Performance of one card (or node).")
+    yield say(
+        "Stability is 1 - 0.2 for each of 5 trainings to the criterion that ended further than 1 % from their median; "
+        "- where not all 5 reached it, or fewer were made."
+    )
+    for number, run in enumerate(runs, 1):
+        if len(run.repeats) > 1:
+            values = " / ".join(shown_quality(record.quality) for record in run.repeats)
+            yield say("Row {row} is the repeat with the median quality of {values}.").format(
+                row=number, values=escape.markdown_cell(values)
+            )
+
+
+def _references(section: WrittenSection, say: Say) -> Iterator[str]:
+    yield "- " + say("Runs, whose records `trainmark audit` checks: {runs}").format(
+        runs=", ".join(escape.markdown_cell(record.run_id) for record in section.records)
+    )
+
+
+# The command that runs a plan again, as a page of results gives it to its readers
+
+
+def command(plan: Plan, *, repeat: int = 1) -> str:
+    """In words of the reference recipe, so that whatever differs from it stands there."""
+    return " ".join(shlex.quote(word) for word in _words(plan, repeat))
+
+
+def _words(plan: Plan, repeat: int) -> Iterator[str]:
+    yield from ("trainmark", "run", plan.workload, "--recipe", "reference")
+    for deviation in plan.deviations:
+        setting = f"{deviation.name}={_value(deviation.actual)}"
+        if _PLAIN.fullmatch(setting):
+            yield from ("--set", setting)
+    yield from ("--topology", plan.topology, "--precision", plan.precision, "--platform", plan.platform_word)
+    if not plan.data.synthetic:
+        yield from ("--data", DATA)
+    for name in ("steps", "seconds", "epochs", "items"):
+        if (limit := getattr(plan.limits, name)) is not None:
+            yield from (f"--{name}", f"{limit:g}" if isinstance(limit, float) else str(limit))
+    if repeat > 1:
+        yield from ("--repeat", str(repeat))
+
+
+def _value(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,31 @@
+"""One run as a card for a notebook: the head of the page's section about it, with its style and without script."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from trainmark.analysis.record_checks import check_record
+from trainmark.features.report import curves, header, validity
+from trainmark.record.language import by_locale, speaker
+from trainmark.record.record import Record
+from trainmark.view.element import el, raw
+
+
+def card(record: Record) -> str:
+    say = speaker(by_locale())
+    section = el(
+        "section",
+        el("h2", header.sentence(record, say)),
+        header.facts(record, say),
+        header.figures(record, say),
+        el("div", curves.time_spent(record, say), validity.card(record, check_record(record), say), class_="pair"),
+        class_="run",
+    )
+    return el("div", el("style", raw(_style())), el("main", section), class_="trainmark-card")
+
+
+def _style() -> str:
+    """The page's style, for the card alone: a notebook has a root and a body of its own."""
+    page = files("trainmark.view").joinpath("style.css").read_text(encoding="utf-8")
+    own = page.replace(":root", ":scope").replace("\nbody {", "\n:scope {")
+    return f"@scope (.trainmark-card) {{\n{own}\n:scope {{ padding: 16px; }}\n}}"

@@ -1,0 +1,202 @@
+"""`trainmark report`: runs as one page, or as a table, a list or a build server's tests."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.cli.price import add_price_options, price_of
+from trainmark.cli.terminal import console, result_is_kept, say
+from trainmark.record.language import LANGUAGES
+from trainmark.view import NEWEST, TRENDED, WITH_ROWS
+
+if TYPE_CHECKING:
+    from trainmark.record.published_row import PublishedRow
+    from trainmark.record.record import Record
+    from trainmark.record.store import Store
+
+NAME = "report"
+HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, OpenMetrics, a published form, an mllog."
+EXAMPLES = """\
+  trainmark report                        a page of the newest 10 runs, in the store
+  trainmark report --trend resnet50       its plans from run to run, steps marked
+  trainmark report a1b2 c3d4 --html out.html
+  trainmark report last published:flagperf-a100-resnet50-1x1 --html out.html
+  trainmark report --limit 0 --format csv --out runs.csv
+  trainmark report --trend resnet50 --html out.html    its plans from run to run, steps marked
+  trainmark report --format openmetrics --out /var/lib/node_exporter/trainmark.prom
+  trainmark report last --publish --html out.html
+  trainmark report last --format flagperf --lang zh
+  trainmark report last --format mllog --out result_0.txt"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from trainmark.features.report.output import formats_known
+
+    add, known = parser.add_argument, formats_known()
+    add("runs", nargs="*", metavar="RUN", help="run ids, groups, record files or published:NAME (default: the newest)")
+    add("--html", type=Path, metavar="FILE", help="write the page to FILE")
+    add("--format", choices=known, metavar="FORM", help=f"one of {', '.join(known)} (default: html)")
+    add("--bom", action="store_true", help="begin CSV with a byte-order mark, by which Excel knows UTF-8")
+    add("--out", type=Path, metavar="FILE", help="write to FILE (default: stdout; a page goes to the store)")
+    add("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
+    add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
+    add("--labels", action="store_true", help="with --publish: keep tags and notes, which are left out otherwise")
+    add("--published", action="store_true", help="put the published rows of the same workloads into the table too")
+    add(
+        "--trend",
+        nargs="?",
+        const="",
+        metavar="RUN|WORKLOAD",
+        help="follow the plan of a run, those of a workload, or all, from run to run",
+    )
+    add(
+        "--limit",
+        type=_count,
+        metavar="N",
+        help=f"the newest N runs, 0 for all (default: {NEWEST}, of a trend {TRENDED})",
+    )
+    add_price_options(parser)
+    add("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainmark.analysis.beside import rows_beside
+    from trainmark.features.report import output, run_page
+    from trainmark.record import escape
+    from trainmark.record.errors import UsageError
+    from trainmark.record.store import Store, default_folder
+    from trainmark.record.whole_files import is_stream
+    from trainmark.view.files import keep_page, write
+
+    form, out = _asked(args)
+    if args.bom and form != "csv":
+        raise UsageError(f"--bom is for --format csv, not for {form}; leave it out")
+    if args.labels and not args.publish:
+        raise UsageError("--labels is about the copy that --publish makes; elsewhere tags and notes are always kept")
+    store = Store(args.store or default_folder())
+    if args.trend is None:
+        records, rows = _chosen(args.runs, args.limit, store)
+    else:
+        records, rows = _followed(args, store), []
+    if args.published:
+        rows = [*rows, *(row for row in rows_beside(records, store.folder) if row not in rows)]
+    folders = run_page.run_folders(records, store)
+    if args.publish:
+        records = _published(records, labels=args.labels)
+    if rows and form not in WITH_ROWS:
+        say(f"{len(rows)} published rows are left out: {form} is about runs")
+    text = output.render(
+        form,
+        records,
+        rows,
+        store=store,
+        language=args.lang,
+        folders=folders,
+        published=args.publish,
+        trend=args.trend is not None,
+        # what a site pays is its own affair: a copy to share holds only a price that was asked for
+        price=None if args.publish and args.price is None else price_of(args),
+    )
+    text = f"\ufeff{text}" if args.bom else text
+    if out is not None:
+        write(out, text, store)
+    elif form == "html":
+        out = keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
+    if out is None:
+        screen = console()
+        screen.file.write(escape.fitted(text, screen.encoding))
+    else:
+        result_is_kept()
+        if form == "html" and not is_stream(out):
+            print(escape.terminal(str(out)))
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> tuple[str, Path | None]:
+    """The form and the file; words that contradict each other are refused."""
+    from trainmark.record.errors import UsageError
+
+    if args.html is None:
+        form: str = args.format or "html"
+        out: Path | None = args.out
+        return form, out
+    if args.format not in (None, "html"):
+        raise UsageError(f"--html writes a page, but --format {args.format} was asked for; leave one of them out")
+    if args.out is not None:
+        raise UsageError(f"--html {args.html} and --out {args.out} both name the page; leave one of them out")
+    return "html", args.html
+
+
+def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
+    """The records and published rows meant; without words the newest records."""
+    from trainmark.analysis.published_lookup import subject
+    from trainmark.record import escape
+    from trainmark.record.errors import UsageError
+    from trainmark.record.store import read_record
+
+    if words:
+        if limit is not None:
+            raise UsageError("--limit counts the newest runs, but runs were named; leave one of them out")
+        subjects = [subject(word, store) for word in words]
+        # one run may be meant by several words
+        records = {record.run_id: record for found in subjects for record in found.records}
+        rows = dict.fromkeys(found.row for found in subjects if found.row is not None)
+        return list(records.values()), list(rows)
+    contents = store.contents()
+    for damaged in contents.damaged:
+        say(escape.terminal(str(damaged)))
+    newest = contents.rows[: NEWEST if limit is None else limit or None]
+    if not newest:
+        raise UsageError(f"the store {store.folder} holds no records yet; 'trainmark run' makes one")
+    return [read_record(store.path(row.run_id)) for row in newest], []
+
+
+def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
+    """The newest runs of the plans that are to be followed."""
+    from trainmark import workloads
+    from trainmark.analysis.published_lookup import subject
+    from trainmark.features.report.trend import followed
+    from trainmark.record.errors import UsageError
+    from trainmark.record.index import row_of
+    from trainmark.record.store import read_record
+
+    word = args.trend
+    if args.runs:
+        raise UsageError(f"--trend finds the runs of a plan itself, but {args.runs[0]} was named too; leave one out")
+    rows = store.rows()
+    if not word or word in {*workloads.names(), *(row.workload for row in rows)}:
+        found = followed(rows, workload=word or None)
+    else:
+        meant = subject(word, store).records
+        if not meant:
+            raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
+        found = followed(rows, of=row_of(meant[0]))
+    if not found:
+        if word:
+            raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")
+        raise UsageError(f"no plan in the store {store.folder} has two valid runs on one device; a trend takes two")
+    newest = found[: TRENDED if args.limit is None else args.limit or None]
+    return [read_record(store.path(row.run_id)) for row in newest]
+
+
+def _published(records: list[Record], *, labels: bool) -> list[Record]:
+    from trainmark.record import escape
+    from trainmark.view.publish import publishable
+
+    safe = publishable(records, labels=labels)
+    for replaced in safe.replaced:
+        say(escape.terminal(f"replaced {replaced}"))
+    if safe.dropped:
+        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} of which it is not known what may stand there")
+    if not safe.replaced:
+        say("nothing had to be replaced")
+    return list(safe.records)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count; try {NEWEST}")
+    return int(text)

@@ -1,0 +1,108 @@
+"""Puts the page of runs together: a summary, published rows beside it, then every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmark import features
+from trainmark.analysis import beside
+from trainmark.analysis.beside import PublishedSpeed
+from trainmark.features.report import artifacts, curves, details, header, machine, summary, trend_chart, validity
+from trainmark.features.report.inputs import COLUMNS, FEWER_COLUMNS, MAX_OPEN, ReportInputs
+from trainmark.record.format import device_name
+from trainmark.record.language import Say, speaker
+from trainmark.record.record import Record
+from trainmark.view.element import Child, Markup, el
+from trainmark.view.frame import page_footer, page_header, skip_link, whole_page
+from trainmark.view.headline import trained
+from trainmark.workloads import title_of
+
+
+def render(contents: ReportInputs) -> str:
+    """The whole page as text, to be written as UTF-8."""
+    say = speaker(contents.language)
+    # records from elsewhere may share an id, so runs are numbered
+    anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
+    room = artifacts.Room()
+    published = beside.speeds(contents.beside)
+    runs = [
+        _run(record, anchor, contents, room, published, say)
+        for record, anchor in zip(contents.records, anchors, strict=True)
+    ]
+    title = _title(contents, say)
+    body = [
+        skip_link(say),
+        _header(title, contents, say),
+        el(
+            "main",
+            trend_chart.draw(contents.trends, say),
+            summary.draw(contents, say, anchors),
+            [feature.draw(contents.records, contents.beside, say) for feature in features.offers("page_section")],
+            runs,
+        ),
+        page_footer(contents.trainmark, say, say("What a word means: trainmark explain p_core")),
+    ]
+    return whole_page(f"{title} · trainmark", body, language=contents.language, trainmark=contents.trainmark)
+
+
+def _title(contents: ReportInputs, say: Say) -> str:
+    records = contents.records
+    if len(records) == 1:
+        return say("{workload} on {device}").format(workload=trained(records[0]), device=device_name(records[0]))
+    return say("{count} training runs").format(count=len(records))
+
+
+def _header(title: str, contents: ReportInputs, say: Say) -> Markup:
+    machines = list(dict.fromkeys(device_name(record) for record in contents.records))
+    workloads = list(dict.fromkeys(title_of(record) for record in contents.records))
+    facts = [*workloads, *machines[:4]] if len(contents.records) > 1 else []
+    made = say("made {date}").format(date=contents.made) if contents.made else ""
+    brand = el("a", say("All results"), href=contents.home) if contents.home else "trainmark"
+    return page_header(title, (*facts, made), say, brand=brand)
+
+
+def _run(
+    record: Record,
+    anchor: str,
+    contents: ReportInputs,
+    room: artifacts.Room,
+    published: Sequence[PublishedSpeed],
+    say: Say,
+) -> Markup:
+    folded = len(contents.records) > MAX_OPEN
+    columns = FEWER_COLUMNS if folded else COLUMNS
+    heading = el("h2", header.sentence(record, say))
+    body: list[Child] = [
+        header.lead(record, published, say),
+        header.facts(record, say),
+        header.figures(record, say),
+        el(
+            "div",
+            curves.time_spent(record, say),
+            validity.card(record, contents.checks.get(record.run_id, ()), say),
+            class_="pair",
+        ),
+        el(
+            "div",
+            curves.step_times(record, say, columns),
+            curves.loss(record, say, columns),
+            curves.quality(record, say),
+            details.fill(record, say),
+            curves.ranks(record, say),
+            details.profile(record, say),
+            details.precision(record, say),
+            [details.card(section) for section in contents.facts.get(record.run_id, ())],
+            class_="charts",
+        ),
+        artifacts.draw(record.artifacts, contents.folders.get(record.run_id), room, say),
+        artifacts.draw_later(contents.samples.get(record.run_id), room, say),
+        machine.draw(record, say, columns),
+        el("div", details.folded(record, say)),
+    ]
+    if folded:
+        # as a script's text a browser passes over it, and makes a table and charts of it only when the run is opened
+        later = el("script", body, type="text/html", class_="later")
+        none = el("noscript", say("Opening a run needs the page's script; a page of up to 12 runs does not."))
+        fold = el("details", el("summary", heading), later, none, class_="run-fold")
+        return el("section", fold, class_="run", id=anchor)
+    return el("section", heading, body, class_="run", id=anchor)

@@ -1,0 +1,134 @@
+"""Charts of one plan from run to run: every run with its interval and revision, steps between neighbours marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from trainmark.record.format import NOTHING, device_name, number, telling, with_unit
+from trainmark.record.intervals import Bounds
+from trainmark.record.language import Say
+from trainmark.view import chart
+from trainmark.view.element import Markup, el
+from trainmark.view.headline import trained
+
+if TYPE_CHECKING:
+    from trainmark.features.report.trend import Trend, TrendPoint
+
+_MAX_MARKS = 6
+"""Revisions that have room below a chart."""
+_SHORT = 7
+"""Letters of a revision that people use."""
+
+
+def draw(trends: Sequence[Trend], say: Say) -> Markup | None:
+    """A chart for each number that is followed; nothing where there is none."""
+    if not trends:
+        return None
+    charts = [_chart(trend, say) for trend in trends]
+    return el("section", el("h2", say("Trend")), el("div", charts, class_="charts"), class_="growth")
+
+
+def _chart(trend: Trend, say: Say) -> Markup:
+    points, unit = trend.points, "" if trend.unit == "-" else trend.unit
+    said = _sentence(trend, say)
+    spread = [telling(point.interval) for point in points]
+    values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
+    # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
+    middle, room = median(values), 0.15 * (max(values) - min(values))
+    y = chart.linear([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
+    every = -(-len(points) // _MAX_MARKS)
+    marks = {float(place): _mark(points[place - 1]) for place in range(1, len(points) + 1, every)}
+    record = trend.record
+    steps = [place for place, point in enumerate(points, 1) if point.change is not None]
+    return chart.draw(
+        f"{trained(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
+        said,
+        say,
+        x=chart.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),
+        x_marks=marks,
+        y=y,
+        x_name=say("day and revision, oldest first"),
+        y_name=f"{trend.metric} {unit}".rstrip(),
+        y_unit=unit,
+        lines=[
+            chart.Line(
+                name=trend.metric,
+                points=[(place, point.value) for place, point in enumerate(points, 1)],
+                color=0 if trend.metric == "p_core" else 4,
+                dots=True,
+                spread=[_bar(point, ends, y) for point, ends in zip(points, spread, strict=True)],
+                labels=["" if point.change is None else _signed(point.change) for point in points],
+                tips=[_tip(point, trend.metric, unit, say) for point in points],
+            )
+        ],
+        rules=[
+            chart.Rule(
+                name=say("a step, by the verdict of compare") if place == steps[0] else "",
+                points=((place - 0.5, y.low), (place - 0.5, y.high)),
+            )
+            for place in steps
+        ],
+        heads=[say("run"), say("created"), say("source"), trend.metric, say("95 % interval"), say("step")],
+        rows=[
+            [
+                _name(point),
+                point.record.created[:16].replace("T", " "),
+                point.source,
+                with_unit(point.value, unit, 4),
+                _told(point, ends, say),
+                NOTHING if point.change is None else _signed(point.change),
+            ]
+            for point, ends in zip(points, spread, strict=True)
+        ],
+        size=(980, 240),
+    )
+
+
+def _bar(point: TrendPoint, ends: Bounds | None, y: chart.Axis) -> Bounds | None:
+    """One that tells nothing runs as far as the chart does: without a bar the point would look surer than others."""
+    if ends or point.interval is None:
+        return ends
+    return max(point.interval[0], y.low), min(point.interval[1], y.high)
+
+
+def _told(point: TrendPoint, ends: Bounds | None, say: Say) -> str:
+    if ends:
+        return f"{number(ends[0], 4)} – {number(ends[1], 4)}"
+    return NOTHING if point.interval is None else say("too noisy to say")
+
+
+def _sentence(trend: Trend, say: Say) -> str:
+    first, last = (trend.points[place].record.created[:10] for place in (0, -1))
+    told = say("{count} points from {first} to {last}.").format(count=len(trend.points), first=first, last=last)
+    if not trend.steps:
+        return f"{told} " + say("No neighbours differ by the verdict of compare.")
+    step = trend.steps[-1]
+    worse = say("worse") if step.worse else say("better")
+    return f"{told} " + say("Steps: {count}; the last is {change} at {source}, which is {worse}.").format(
+        count=len(trend.steps), change=_signed(step.change or 0.0), source=step.source, worse=worse
+    )
+
+
+def _tip(point: TrendPoint, metric: str, unit: str, say: Say) -> str:
+    runs = say("{count} runs").format(count=len(point.records)) if len(point.records) > 1 else _name(point)
+    parts = [point.record.created[:16].replace("T", " "), point.source, runs]
+    parts.append(f"{metric} {with_unit(point.value, unit, 4)}")
+    if point.change is not None:
+        parts.append(_signed(point.change))
+    return " · ".join(parts)
+
+
+def _mark(point: TrendPoint) -> str:
+    dirty = "+" if point.source.endswith("-dirty") else ""
+    short = point.source if point.source == point.record.trainmark else point.source[:_SHORT]
+    return f"{point.record.created[5:10]} {short}{dirty}"
+
+
+def _name(point: TrendPoint) -> str:
+    return point.record.group or point.record.run_id.rpartition("-")[2]
+
+
+def _signed(change: float) -> str:
+    return f"{100 * change:+.1f} %".replace("-", "−")

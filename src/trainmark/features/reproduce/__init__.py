@@ -1,0 +1,1 @@
+"""The same plan again, then compared."""

@@ -1,0 +1,1 @@
+"""What a trained network makes of an input."""

@@ -1,0 +1,1 @@
+"""Scores speech: a predicted opinion score and word errors."""

@@ -1,0 +1,1 @@
+"""Proves the arithmetic of a device: the same steps again, every bit compared."""

@@ -1,0 +1,113 @@
+"""Plans a verify from its options, and starts its ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainmark import workloads
+from trainmark.launch import planning, preflight, reproduction, without_training
+from trainmark.launch.launcher import Outcome
+from trainmark.launch.options import RunOptions
+from trainmark.platforms import detection, files
+from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import Limits
+from trainmark.record.store import Store
+
+STEPS = 30
+"""By themselves: ten more than the rule for losses leaves out."""
+Say = Callable[[str], None]
+
+
+def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) -> Plan:
+    """The plan of a verify: what the options say, or the very steps that another verify made."""
+    if options.steps is not None and options.steps < 1:
+        raise UsageError(f"--steps must be more than 0, not {options.steps}")
+    if against is None:
+        name = (options.workloads or (workloads.names()[0],))[0]
+        decided = planning.decide(name, options)
+        steps = options.steps or STEPS
+    else:
+        decided = _as_the_other(against, options)
+        steps = options.steps or against.limits.steps or STEPS
+    return replace(
+        decided,
+        limits=Limits(steps=steps, wall_s=soak_s or None),
+        max_restarts=0,
+        resume_from=None,
+    )
+
+
+def run(
+    plan: Plan,
+    options: RunOptions,
+    store: Store,
+    *,
+    own_command: Sequence[str],
+    say: Say,
+    watch: Callable[[Path], None] = lambda folder: None,
+) -> Outcome | None:
+    """Starts the ranks here, together with the other launchers of the job if there are any, and waits for their end.
+
+    None on a launcher that does not lead, which has nothing to report.
+    """
+    topology = Topology.parse(plan.topology)
+    joined = without_training.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
+    with joined as together:
+        store.check_writable()
+        leads = together is None or together.env.leads
+        if together is None or not together.env.first_local_rank:
+            try:
+                preflight.get_ready(plan, store.folder, say if leads else lambda sentence: None)
+            except TrainmarkError as error:
+                if together:
+                    together.refuse_run(error)
+                raise
+        shown = watch if leads else lambda folder: None
+        outcome = without_training.verify_steps(plan, store.folder, watch=shown, together=together)
+        if together and leads:
+            together.finish(outcome.exit_code)
+    if leads:
+        return outcome
+    if outcome.sentence:
+        say(f"trainmark: {outcome.sentence}")
+    return None
+
+
+def _as_the_other(other: Plan, said: RunOptions) -> Plan:
+    """Another verify's plan on this machine: only the chip, its precision and how many share the batch may differ."""
+    if said.workloads and workloads.find(said.workloads[0])[0].name != other.workload:
+        raise UsageError(
+            f"--against is a verify of {other.workload}, not of {said.workloads[0]}; leave the workload's name out"
+        )
+    words = [word for word in ("recipe", "seed", "init_from") if getattr(said, word) is not None]
+    if words or said.settings:
+        word = (words or ["set"])[0].replace("_", "-")
+        raise UsageError(f"--against makes the very steps of the other verify; leave out --{word}")
+    if other.workload_source and other.workload_source.file and not said.trust:
+        raise UsageError(
+            f"the other verify took a workload from {other.workload_source}, and this would run that file; "
+            "say --trust if you know what it holds"
+        )
+    chosen = detection.chosen() if said.platform in (None, "auto") else str(said.platform)
+    file = files.load(chosen)
+    decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
+    precision = Precision.parse(said.precision or other.precision)
+    if precision.name not in file.precisions:
+        raise UsageError(
+            f"precision {precision} does not run on platform {file.name}; it has {', '.join(file.precisions)}"
+        )
+    decided = replace(decided, precision=precision.name)
+    if said.topology is not None:
+        decided = planning.shared_anew(decided, Topology.parse(said.topology))
+    return reproduction.with_data_here(decided, said.data)
+
+
+def switches(plan: Plan) -> dict[str, str]:
+    """The variables that make the platform's libraries deterministic, as the workers of a verify have them."""
+    settings = files.load(plan.platform).deterministic_settings
+    return {name: os.environ.get(name, value) for name, value in settings.items()}

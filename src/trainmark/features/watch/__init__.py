@@ -1,0 +1,1 @@
+"""A running run, live, from another terminal."""

@@ -1,0 +1,414 @@
+"""Shows a running training: a frame for a terminal, a line for a log, a document for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trainmark.record import escape
+from trainmark.record.format import goal, number, plus_minus, with_unit
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.rank_log import RankLog
+from trainmark.record.run_folder import RunFolder
+from trainmark.record.time_left import RECENT_STEPS, time_left_s
+from trainmark.view.terminal import TerminalWriter
+from trainmark.workloads import quality_word
+
+if TYPE_CHECKING:
+    from trainmark.record.events import DeviceReading, Evaluated
+    from trainmark.record.record import Record
+
+ASKED = ("workload", "recipe_name", "platform", "topology", "precision")
+MAX_RANKS = 6
+MAX_DEVICES = 8
+SILENT_S = 15.0
+"""Ranks write about twice a second, or once a step: a longer silence is worth a word."""
+SILENT_STEPS = 3
+_READINGS = {
+    "power_w": ("W", 1.0),
+    "temperature_c": ("°C", 1.0),
+    "memory_used_bytes": ("GiB", 2.0**30),
+    "utilisation_percent": ("% busy", 1.0),
+}
+
+
+class Speed(NamedTuple):
+    """Throughput over the last steps, their wait for data included."""
+
+    items_per_s: float
+    interval: tuple[float, float] | None
+    """95 % confidence; None with too few steps."""
+    steps: int
+
+
+class Late(NamedTuple):
+    """How far a rank is behind the others."""
+
+    rank: int
+    steps: int
+    """Behind the rank that has written most."""
+    percent: float | None
+    """Longer than the fastest rank's own computing; None where nothing can be compared yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A run as far as it has come."""
+
+    folder: RunFolder
+    silent_s: float | None = None
+    """How long no rank has written; None where the run's folder cannot tell."""
+    gone: bool = False
+    """None of the run's processes is there any more, and no record."""
+
+    @property
+    def note(self) -> str | None:
+        """What is not as it should be, in words."""
+        if self.failure:
+            return self.failure
+        if self.gone:
+            return "its processes are gone, and it has left no record"
+        if self.silent_s is None or self.over:
+            return None
+        silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * self.usual_s)
+        return f"no event for {duration(self.silent_s)}" if silent else None
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.run_id
+
+    @property
+    def plan(self) -> Plan | None:
+        """None until it could be read."""
+        return self.folder.plan
+
+    @property
+    def item(self) -> str | None:
+        return self.folder.head.item if self.folder.head else None
+
+    @property
+    def ranks(self) -> list[RankLog]:
+        return self.folder.logs
+
+    @property
+    def first(self) -> RankLog:
+        return next(iter(self.ranks), RankLog())
+
+    @property
+    def evaluation(self) -> Evaluated | None:
+        """The last one."""
+        return self.first.evaluations[-1] if self.first.evaluations else None
+
+    @property
+    def phase(self) -> str:
+        """Of the first rank; a failure of any goes before."""
+        return "failed" if any(rank.failed for rank in self.ranks) else phase(self.first)
+
+    @property
+    def over(self) -> bool:
+        """Every rank heard has said its last word."""
+        return bool(self.ranks) and all(rank.end or rank.failed for rank in self.ranks)
+
+    @property
+    def failure(self) -> str | None:
+        if self.folder.fault:
+            return self.folder.fault.sentence
+        return next((f"rank {rank.rank}: {rank.failed.sentence}" for rank in self.ranks if rank.failed), None)
+
+    @property
+    def step(self) -> int:
+        """Steps that every rank has finished."""
+        return min((rank.step for rank in self.ranks), default=0)
+
+    @property
+    def devices(self) -> int:
+        return Topology.parse(self.plan.topology).devices if self.plan else max(1, len(self.ranks))
+
+    @property
+    def planned(self) -> int | None:
+        """The step at which the run ends at the latest, where that is a step."""
+        first = self.first
+        if self.plan is None:
+            return None
+        return self.plan.last_step(
+            first_step=first.first_step, steps_per_epoch=first.steps_per_epoch, items_per_step=first.items_per_step
+        )
+
+    @property
+    def elapsed_s(self) -> float | None:
+        return max((node.elapsed_s for node in self.folder.nodes if node.elapsed_s is not None), default=None)
+
+    @property
+    def usual_s(self) -> float:
+        """What the longest of the last steps took."""
+        recent, log = slice(-RECENT_STEPS, None), self.first
+        taken = zip(log.wait_ns[recent], log.compute_ns[recent], strict=True)
+        return max((wait + compute for wait, compute in taken), default=0) / 1e9
+
+    @property
+    def left_s(self) -> float | None:
+        """About how long the training still takes; None where nobody can know."""
+        if self.plan is None or self.phase not in ("train", "evaluate"):
+            return None
+        return time_left_s(self.plan, self.first, step=self.step, elapsed_s=self.elapsed_s)
+
+    @property
+    def loss(self) -> float | None:
+        """Of the last step all ranks have finished, as a mean over them."""
+        if not (common := self._common()):
+            return None
+        last = [rank.loss[part][-1] for rank, part in common]
+        known = [loss for loss in last if loss is not None and math.isfinite(loss)]
+        return sum(known) / len(known) if len(known) == len(last) else None
+
+    def speed(self) -> Speed | None:
+        """Over the steady part of the last steps; ranks on other machines that are not heard do as much as these."""
+        if not (common := self._common()):
+            return None
+        import numpy as np
+
+        from trainmark.record import statistics
+
+        whole_s = [(np.array(rank.wait_ns[part]) + np.array(rank.compute_ns[part])) / 1e9 for rank, part in common]
+        step_s = max(whole_s, key=lambda taken: float(taken.sum()))
+        items = np.sum([rank.items[part] for rank, part in common], axis=0) * (self.devices / len(common))
+        start = statistics.steady_start(step_s, items)
+        step_s, items = step_s[start:], items[start:]
+        if step_s.sum() <= 0:
+            return None
+        found = statistics.mean_interval(step_s, items)
+        rate = float(items.sum() / step_s.sum())
+        return Speed(rate, (found.low, found.high) if found else None, int(step_s.size))
+
+    def lateness(self) -> list[Late]:
+        """Of every rank, the latest first."""
+        furthest = max((rank.step for rank in self.ranks), default=0)
+        # all ranks take equally long for a step, as the fast ones wait in their exchange: what is left tells them apart
+        own = [sum(rank.compute_ns[part]) - sum(rank.exchange_ns[part]) for rank, part in self._common()]
+        fastest = min(own, default=0)
+        found = [
+            Late(rank.rank, furthest - rank.step, 100 * (spent / fastest - 1) if fastest > 0 and len(own) > 1 else None)
+            for rank, spent in zip(self.ranks, own or [0] * len(self.ranks), strict=True)
+        ]
+        return sorted(found, key=lambda late: (-late.steps, -(late.percent or 0.0), late.rank))
+
+    def _common(self) -> list[tuple[RankLog, slice]]:
+        """Of each rank those of its last steps that all ranks have finished; nothing where there is none of them."""
+        ranks = self.ranks
+        high = min((rank.step for rank in ranks), default=0)
+        low = max((max(rank.kept_from, rank.step - RECENT_STEPS) for rank in ranks), default=0)
+        if low >= high:
+            return []
+        return [(rank, slice(low - rank.kept_from, high - rank.kept_from)) for rank in ranks]
+
+
+def phase(rank: RankLog) -> str:
+    """What a rank does, with the ends that its events tell apart from training."""
+    if rank.failed:
+        return "failed"
+    return "finish" if rank.phases_ns and rank.phase == "train" else rank.phase
+
+
+def duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def line(live: Live) -> str:
+    """All that matters in one line, for a log; safe to print."""
+    parts = [f"step {_step(live)}"] if live.first.compute_ns else []
+    if live.loss is not None:
+        parts.append(f"loss {live.loss:.4f}")
+    parts += [said for said in (_speed(live), _quality(live), live.note) if said]
+    elapsed = "" if live.elapsed_s is None else f" [{live.elapsed_s:5.0f} s]"
+    if live.left_s is not None:
+        parts.append(f"{_left(live)} left")
+    what = live.plan.workload if live.plan else live.run_id
+    return escape.terminal(f"{what}{elapsed} {live.phase:8} {'  '.join(parts)}".rstrip())
+
+
+def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
+    """The whole frame, one fact per line."""
+    from trainmark.view.describe import PLAIN_SPARKS, SPARKS, spark
+
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
+    writer.put(writer.text(" · ".join(asked), "bold"))
+    writer.put(writer.text(live.run_id, "dim"))
+    pairs = [("phase", _phase(live)), ("step", _step(live))]
+    if said := _speed(live):
+        pairs.append(("speed", said))
+    if live.loss is not None:
+        heights = SPARKS if escape.carries(encoding, SPARKS) else PLAIN_SPARKS
+        known = [loss for loss in live.first.loss if loss is not None and math.isfinite(loss)]
+        curve = spark(known, max(8, min(48, width - 30)), heights)
+        pairs.append(("loss", f"{number(live.loss, 4)}  {curve}"))
+    if said := _quality(live):
+        pairs.append(("quality", said))
+    if len(live.ranks) > 1 and live.first.compute_ns:
+        pairs.append(("ranks", _ranks(live)))
+    pairs += [("device" if index == 0 else "", said) for index, said in enumerate(_devices(live))]
+    if live.elapsed_s is not None:
+        pairs.append(("elapsed", duration(live.elapsed_s)))
+    if live.left_s is not None:
+        pairs.append(("left", _left(live)))
+    writer.put_pairs(pairs, indent=0, folds=False)
+    if live.note:
+        writer.put(writer.text(live.note, "bold red" if live.failure or live.gone else "yellow"))
+    return writer.drawn()
+
+
+def result(record: Record) -> str:
+    """How a run came out, in one line; safe to print."""
+    from trainmark.record.format import device_name, shown_quality, verdict
+
+    plan = record.plan
+    parts = [f"{record.status}: {record.ended}"]
+    p_core = record.metrics.get("p_core")
+    if p_core is not None and p_core.value is not None:
+        parts.append(f"p_core {number(p_core.value)} {p_core.unit} {plus_minus(p_core.interval)}".rstrip())
+    if record.quality.value is not None:
+        name = quality_word(record.quality.name)
+        parts.append(f"{name} {shown_quality(record.quality)}, target {goal(record.quality)}: {verdict(record)}")
+    parts.append(f"{len(record.doubts)} doubts")
+    what = f"{plan.workload} {plan.recipe_name} {device_name(record)} {plan.topology} {record.precision}"
+    return escape.terminal(f"{what}: {'; '.join(parts)}")
+
+
+def document(live: Live) -> dict[str, Any]:
+    """The same for programs; what is not known is null."""
+    speed, head = live.speed(), live.folder.head
+    late = {entry.rank: entry for entry in live.lateness()}
+    found = {
+        "kind": "trainmark watch",
+        "run_id": live.run_id,
+        **{name: getattr(live.plan, name, None) for name in ASKED},
+        "item": live.item,
+        "phase": live.phase,
+        "over": live.over,
+        "step": live.step,
+        "planned_step": live.planned,
+        "items_per_s": speed.items_per_s if speed else None,
+        "interval": speed.interval if speed else None,
+        "over_steps": speed.steps if speed else 0,
+        "loss": live.loss,
+        "evaluation": msgspec.to_builtins(live.evaluation),
+        "target": {
+            **(msgspec.to_builtins(head.target) if head else {}),
+            "goal": live.plan.recipe.get("target") if live.plan else None,
+        },
+        "elapsed_s": live.elapsed_s,
+        "left_s": live.left_s,
+        "silent_s": live.silent_s,
+        "note": live.note,
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "host": rank.host,
+                "phase": phase(rank),
+                "step": rank.step,
+                "steps_behind": late[rank.rank].steps,
+                "slower_percent": late[rank.rank].percent,
+                "failed": rank.failed.sentence if rank.failed else None,
+            }
+            for rank in live.ranks
+        ],
+        "devices": [
+            {"host": node.begin.host if node.begin else "", **msgspec.to_builtins(reading)}
+            for node in live.folder.nodes
+            for reading in node.last
+        ],
+    }
+    return {name: _finite(value) for name, value in found.items()}
+
+
+def _phase(live: Live) -> str:
+    said = live.phase
+    if said == "evaluate" and live.first.samples:
+        said += f", {live.first.samples} samples seen by rank {live.first.rank}"
+    if len(live.ranks) < live.devices:
+        said += f"; {len(live.ranks)} of {live.devices} ranks are heard here"
+    restarts = max((rank.restart for rank in live.ranks), default=0)
+    return f"{said}; started again {restarts} times" if restarts else said
+
+
+def _step(live: Live) -> str:
+    return f"{live.step}" if live.planned is None else f"{live.step} of {live.planned}"
+
+
+def _speed(live: Live) -> str | None:
+    speed = live.speed()
+    if speed is None:
+        return None
+    shown = f"{number(speed.items_per_s)} {live.item or 'items'}/s {plus_minus(speed.interval)}".rstrip()
+    return f"{shown} over {speed.steps} steps"
+
+
+def _quality(live: Live) -> str | None:
+    from trainmark.record.numbers import reached, telling_digits
+    from trainmark.record.record import Quality
+
+    evaluation, head = live.evaluation, live.folder.head
+    if evaluation is None or head is None or live.plan is None or head.target.name not in evaluation.values:
+        return None
+    target, aim = head.target, float(live.plan.recipe["target"])
+    value, name = evaluation.values[target.name], quality_word(target.name)
+    if value is None or not math.isfinite(value):
+        return f"{name} is not finite at step {evaluation.step}"
+    shown = with_unit(value, target.unit, telling_digits(value, aim, target.better))
+    verdict = "reached" if reached(value, aim, target.better) else "not yet"
+    wanted = goal(Quality(name=target.name, unit=target.unit, goal=aim, better=target.better))
+    return f"{name} {shown} at step {evaluation.step}, target {wanted}: {verdict}"
+
+
+def _ranks(live: Live) -> str:
+    found = live.lateness()
+    said = []
+    for late in found[:MAX_RANKS]:
+        percent = "" if late.percent is None else f" +{late.percent:.1f} %"
+        steps = f" {late.steps} steps behind" if late.steps else ""
+        said.append(f"{late.rank}{percent}{steps}")
+    more = f" and {len(found) - MAX_RANKS} more" if len(found) > MAX_RANKS else ""
+    return f"{', '.join(said)}{more} (own computing, beside the fastest)"
+
+
+def _left(live: Live) -> str:
+    # a target may end a full run sooner
+    about = "at most about" if live.plan and live.plan.limits.full else "about"
+    return f"{about} {duration(live.left_s or 0.0)}"
+
+
+def _devices(live: Live) -> Iterator[str]:
+    nodes = live.folder.nodes
+    readings = [(node, reading) for node in nodes for reading in sorted(node.last, key=lambda reading: reading.device)]
+    for node, reading in readings[:MAX_DEVICES]:
+        if said := _reading(reading):
+            where = f"{node.begin.host} " if len(nodes) > 1 and node.begin else ""
+            yield f"{where}{reading.device}: {said}" if len(readings) > 1 else said
+    for node in nodes:
+        if not node.last and node.unavailable:
+            yield f"unavailable: {'; '.join(sorted(set(node.unavailable.values())))}"
+    if len(readings) > MAX_DEVICES:
+        yield f"and {len(readings) - MAX_DEVICES} more"
+
+
+def _reading(reading: DeviceReading) -> str:
+    values = ((getattr(reading, name), unit, scale) for name, (unit, scale) in _READINGS.items())
+    return ", ".join(f"{number(value / scale)} {unit}" for value, unit, scale in values if value is not None)
+
+
+def _finite(value: Any) -> Any:
+    """As JSON can carry it: what is not finite is null, and the word that says which event this was is not shown."""
+    if isinstance(value, Mapping):
+        return {str(name): _finite(entry) for name, entry in value.items() if name != "event"}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,260 @@
+"""Slurm: a task of srun is a node or a rank; a script for sbatch has one task per node, or is an array of such."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from trainmark.launch import secret
+from trainmark.launch.cluster_env import ClusterEnv, RenderedRun, at_leader, node_env, rank_env, read_number
+from trainmark.launch.cluster_job import (
+    ClusterJob,
+    about,
+    absolute,
+    activation_line,
+    check_option,
+    job_of,
+    option,
+    printable,
+)
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import Topology
+
+PRIORITY = 2
+RENDERS = "a script for sbatch"
+WARNING_S = 60
+"""How long before the end of its time a run is told, so that it can save and write its record."""
+LAST_TASK_S = 300
+"""What the other nodes get to end after the first has: the first node writes the record in that time."""
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_NAMES = rf"{_NAME}(,{_NAME})*"
+_TIME = r"[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}"
+
+
+def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> ClusterEnv | None:
+    """A task of srun is a rank where there is a task for each device, and a node where there is one a node."""
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    tasks = read_number(environ, "SLURM_STEP_NUM_TASKS", "Slurm") if "SLURM_STEP_ID" in environ else 1
+    if tasks == 1:  # a batch script, or a shell of somebody's: nothing was started for us yet
+        return ClusterEnv(kind="slurm", is_batch=True, launchers=topology.nodes) if topology.nodes > 1 else None
+    task, job, step = (read_number(environ, f"SLURM_{name}", "Slurm") for name in ("PROCID", "JOB_ID", "STEP_ID"))
+    leader = slurm_address(first_host(environ.get("SLURM_STEP_NODELIST", "")))
+    # jobs may share a node, and steps a job: each gets a port of its own, below those the kernel hands out
+    meeting_port = port or 10000 + (7 * job + step) % 20000
+    if tasks == topology.nodes:
+        return at_leader(node_env(topology, "slurm", task), leader, meeting_port)
+    if tasks == topology.devices:
+        local = read_number(environ, "SLURM_LOCALID", "Slurm")
+        return at_leader(rank_env(topology, "slurm", task, tasks, local, _tasks_here(environ)), leader, meeting_port)
+    raise NotReadyError(
+        f"{topology} asked, {tasks} ranks joined; give srun --ntasks-per-node=1, or one task for each device"
+    )
+
+
+def _tasks_here(environ: Mapping[str, str]) -> int:
+    """From a list such as `2(x3),1`: two tasks on the first three nodes, one on the fourth."""
+    node = read_number(environ, "SLURM_NODEID", "Slurm")
+    counts: list[int] = []
+    for count, _, times in re.findall(r"(\d+)(\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        counts += [int(count)] * int(times or 1)
+    if node >= len(counts):
+        raise NotReadyError(
+            "this looks like a process of Slurm, but SLURM_STEP_TASKS_PER_NODE does not count this node"
+        )
+    return counts[node]
+
+
+def first_host(node_list: str) -> str:
+    """The first name of a Slurm node list: gpu03 of `gpu[03-05,9],login`, rack1-ib of `rack[1-2]-ib`."""
+    match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", node_list)
+    if not match:
+        raise NotReadyError("this looks like a process of Slurm, but its list of nodes is empty")
+    return "".join(part or "" for part in match.groups())
+
+
+def slurm_address(node: str) -> str:
+    """Where a Slurm node is reached: by its name, or where that does not resolve by the address Slurm itself uses."""
+    try:
+        socket.getaddrinfo(node, None)
+    except OSError:
+        pass
+    else:
+        return node
+    try:
+        shown = subprocess.run(
+            ["scontrol", "show", "node", "-o", node], capture_output=True, text=True, timeout=20, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        shown = ""
+    match = re.search(r"\bNodeAddr=(\S+)", shown)
+    if not match:
+        raise NotReadyError(
+            f"the address of Slurm's node {node} is not known here: neither its name resolves nor scontrol"
+        )
+    return match[1]
+
+
+def start_tasks(topology: Topology, command: Sequence[str]) -> NoReturn:
+    """Becomes the srun that starts the launchers of a batch job, which get a secret of their own from it."""
+    os.environ.setdefault(secret.VARIABLE, secret.make())
+    os.execvp("srun", own_srun(topology, os.environ, command))  # noqa: S606
+
+
+def own_srun(topology: Topology, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """The srun that starts one launcher a node inside an allocation. A task that ends badly must not end the leader,
+    which then still has a record to write."""
+    each = environ.get("SLURM_CPUS_PER_TASK")  # a step does not inherit it
+    return [
+        *("srun", f"--nodes={topology.nodes}", f"--ntasks={topology.nodes}", "--ntasks-per-node=1", "--overlap"),
+        *([f"--cpus-per-task={each}"] if each else []),
+        *("--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=300", *command),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmRequest:
+    """What the script asks of the cluster beyond nodes; None leaves it to the cluster."""
+
+    name: str | None = option("--name", "the job's name (default: from the plan)")
+    time: str | None = option(
+        "--time", "the longest it may take, such as 2:00:00 (default: the cluster's)", metavar="T"
+    )
+    partition: str | None = option("--partition", "the queue (default: the cluster's)")
+    account: str | None = option("--account", "who pays (default: the user's)")
+    gpus_per_node: int | None = option(
+        "--gpus-per-node", "devices to ask for (default: the topology's; none on cpu)", metavar="N", kind=int
+    )
+    cpus_per_task: int | None = option(
+        "--cpus-per-task", "processors a node (default: all of them)", metavar="N", kind=int
+    )
+    venv: str | None = option("--venv", "virtual environment to enter first", metavar="DIR")
+    array: int | None = None
+    """So many tasks of an array, each of which is the whole job on a node of its own; None is one job."""
+
+
+REQUEST = SlurmRequest
+
+
+def render(request: SlurmRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
+    options = replace(run.options, store=absolute(run.options.store))
+    return script(job_of(replace(run, options=options), request.name), replace(request, venv=absolute(request.venv)))
+
+
+def script(job: ClusterJob, request: SlurmRequest) -> str:
+    head = _HEAD if request.array is None else _array_head(job, request.array)
+    lines = ["#!/bin/bash", *(f"# {line}" for line in about(job)), *head, "", *_directives(job, request), ""]
+    if request.venv is not None:
+        lines += ["# the virtual environment trainmark is installed in; every node must see it at this path", "set -e"]
+        lines += [activation_line(request.venv), ""]
+    step = [f"--nodes={job.topology.nodes}", f"--ntasks={job.topology.nodes}", "--ntasks-per-node=1"]
+    if request.cpus_per_task is not None:
+        step.append(f"--cpus-per-task={request.cpus_per_task}")
+    step += ["--cpu-bind=none", "--kill-on-bad-exit=0", f"--wait={LAST_TASK_S}"]
+    if job.topology.nodes > 1:
+        lines += [*_SECRET, ""]
+    return "\n".join([*lines, *_STEP, f"exec srun {' '.join(step)} \\\n  {job.shell_command()}", ""])
+
+
+_HEAD = (
+    "#",
+    "# submit:     sbatch FILE",
+    "# watch:      squeue --me; tail -f NAME-NUMBER.out",
+    "# end early:  scancel --signal=TERM NUMBER   (the step is finished and what was measured is kept)",
+)
+
+
+def _array_head(job: ClusterJob, tasks: int) -> tuple[str, ...]:
+    [*_, (_, store)] = [words for words in job.words if words[0] == "--store"]
+    return (
+        "#",
+        "# submit:     sbatch FILE",
+        "# watch:      squeue --me --array",
+        f"# judge:      trainmark fleet {shlex.quote(printable(store))} --expect {tasks}",
+        f"#             Where fewer than {tasks} nodes are free, Slurm gives one node to several tasks, one after the",
+        "#             other: their runs count as repeats of one host, and --expect tells how many hosts are missing.",
+    )
+
+
+_SECRET = (
+    "# what the nodes prove to each other before they talk: made anew in every job, and srun hands it on",
+    f"export {secret.VARIABLE}=\"$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\"",
+)
+
+_STEP = (
+    "# one trainmark on each node; the first node's leads and writes the record",
+    "#   --cpu-bind=none         its workers share out the node's processors themselves",
+    "#   --kill-on-bad-exit=0    when one node fails, the first still has to say which, and to write the record;",
+    f"#   --wait={LAST_TASK_S}              whoever has not ended after so many seconds is ended by Slurm",
+)
+
+
+def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
+    """The #SBATCH lines, each below what it is for; one with ## is switched off."""
+    for_each = job.topology.devices_per_node
+    gpus = request.gpus_per_node
+    if gpus is None:
+        gpus = 0 if job.on_cpu else for_each
+    least_of = (
+        ("--gpus-per-node", gpus, 0),
+        ("--cpus-per-task", request.cpus_per_task, 1),
+        ("--slurm", request.array, 1),
+    )
+    for flag, count, least in least_of:
+        if count is not None and count < least:
+            raise UsageError(f"{flag} must be at least {least}, not {count}")
+    name = check_option("--name", job.name, _NAME, "a job name: letters, digits, '.', '_' and '-'")
+    time = _check_optional("--time", request.time, _TIME, "a time such as 30, 2:00:00 or 1-12:00:00")
+    partition = _check_optional("--partition", request.partition, _NAMES, "the name of a partition")
+    account = _check_optional("--account", request.account, _NAMES, "the name of an account")
+    cpus = None if request.cpus_per_task is None else str(request.cpus_per_task)
+    blocks = [
+        ("the name squeue shows", _on("job-name", name)),
+        *(
+            [("where output goes: %x is the name, %j the number of the job", _on("output", "%x-%j.out"))]
+            if request.array is None
+            else [
+                ("one task a node of the fleet, all of them alike", _on("array", f"1-{request.array}")),
+                ("where output goes: %A is the number of the array, %a of the task", _on("output", "%x-%A_%a.out")),
+            ]
+        ),
+        (f"as many nodes as the topology {job.topology} has", _on("nodes", str(job.topology.nodes))),
+        (f"one task a node; it starts the node's {for_each} workers itself", _on("ntasks-per-node", "1")),
+        (
+            "devices of each node; where Slurm calls them something else: --gres=KIND:COUNT",
+            _on("gpus-per-node", str(gpus)) if gpus else _off("gpus-per-node", str(for_each)),
+        ),
+        ("nodes of our own, because neighbours change what is measured", "#SBATCH --exclusive"),
+        ("all memory of each node", _on("mem", "0")),
+        (
+            "processors of each node; all of them unless said otherwise",
+            _on("cpus-per-task", cpus) if cpus else _off("cpus-per-task", "64"),
+        ),
+        ("the longest it may take, as hours:minutes:seconds", _on("time", time) if time else _off("time", "1:00:00")),
+        ("the queue", _on("partition", partition) if partition else _off("partition", "NAME")),
+        ("who pays", _on("account", account) if account else _off("account", "NAME")),
+        (
+            f"{WARNING_S} s before that time is over trainmark is told: it saves, and writes its record",
+            _on("signal", f"TERM@{WARNING_S}"),
+        ),
+    ]
+    return [line for comment, directive in blocks for line in (f"# {comment}", directive)]
+
+
+def _check_optional(option: str, text: str | None, pattern: str, wanted: str) -> str | None:
+    return None if text is None else check_option(option, text, pattern, wanted)
+
+
+def _on(option: str, value: str) -> str:
+    return f"#SBATCH --{option}={value}"
+
+
+def _off(option: str, value: str) -> str:
+    return f"##SBATCH --{option}={value}"

@@ -1,0 +1,360 @@
+"""Takes files out of archives that nobody vouches for: only plain files, only inside the folder, only so many.
+
+Nothing is executed, no link is made or followed, and every refusal names the archive and the member.
+"""
+
+from __future__ import annotations
+
+import errno
+import lzma
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import IO, Any, Protocol
+
+from trainmark.record.errors import NotReadyError
+from trainmark.record.whole_files import UNFINISHED
+
+_CHUNK = 1 << 20
+_MAX_EXTENDED_HEADER = 64 << 10
+_MAX_NAME_PART = 240  # bytes in one part of a name; 255 is the usual limit, and a temporary name needs a few more
+_EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE, *tarfile.GNU_TYPES)
+_DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+
+_REFUSED_KINDS = {
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.CHRTYPE: "a character device",
+    tarfile.BLKTYPE: "a block device",
+    tarfile.FIFOTYPE: "a named pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+_END_MARK: Any = vars(tarfile)["EOFHeaderError"]  # what a block of zeros raises
+
+
+class Readable(Protocol):
+    """Anything that gives bytes in order; `b""` is the end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveLimits:
+    """What one archive may hold at most; more is taken for an attack or the wrong file."""
+
+    files: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Member:
+    """One plain file in an archive: its checked name, its size, and its bytes, to be read before the next member."""
+
+    archive: str
+    name: str
+    size: int
+    content: IO[bytes]
+    offset: int = 0
+    """Where its bytes begin in an archive that is not compressed."""
+
+    def __str__(self) -> str:
+        return f"{self.archive}: member {self.name!r}"
+
+    def read(self, size: int = -1, /) -> bytes:
+        try:
+            return self.content.read(size)
+        except _DAMAGE as error:
+            raise NotReadyError(f"{self} is cut off or damaged ({error}); fetch it again") from error
+
+
+class _StrictTarInfo(tarfile.TarInfo):
+    """A header of which nothing damaged passes for the end of the archive, as `tarfile` alone would have it."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _StrictTarInfo:
+        info = super().frombuf(buf, encoding, errors)
+        if info.size < 0:
+            raise tarfile.ReadError(f"member {info.name!r} has the size {info.size}")
+        if info.type in _EXTENDED and info.size > _MAX_EXTENDED_HEADER:
+            raise tarfile.ReadError(f"a header of {info.size} bytes, which no honest archive has")
+        return info
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> _StrictTarInfo:
+        try:
+            return super().fromtarfile(tar)
+        except _END_MARK:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from error
+
+
+class _Gate:
+    """Lets members of one archive pass while their names and sizes are as they may be."""
+
+    def __init__(self, archive: str, limits: ArchiveLimits) -> None:
+        self._archive, self._limits = archive, limits
+        self._seen: set[str] = set()
+        self._bytes = 0
+
+    def admit(self, name: str, size: int) -> str:
+        """The name, checked."""
+        name, limits = str(safe_path(name, self._archive)), self._limits
+        if name in self._seen:
+            raise NotReadyError(f"{self._archive}: member {name!r} occurs twice; which one is meant cannot be known")
+        if size < 0:
+            raise NotReadyError(f"{self._archive}: member {name!r} has the size {size}")
+        self._seen.add(name)
+        self._bytes += size
+        if len(self._seen) > limits.files or self._bytes > limits.total_bytes:
+            raise NotReadyError(
+                f"{self._archive}: more than {limits.files} files or {limits.total_bytes} bytes, at member {name!r}; "
+                "refused as too large"
+            )
+        return name
+
+
+def tar_members(source: Path | Readable, archive: str, limits: ArchiveLimits) -> Iterator[Member]:
+    """The plain files of a tar archive in order; folders are passed over, everything else is refused.
+
+    `source` is a file, compressed or not, or anything that gives its bytes, a pipe too; `archive` names it in errors.
+    The end mark must be there: an archive cut off between two members is refused like one cut off within.
+    """
+    gate, after = _Gate(archive, limits), "at its very start"
+    try:
+        with _open_tar(source) as tar:
+            for number, info in enumerate(tar):
+                tar.members = []  # type: ignore[attr-defined]  # what was passed is not needed again, and an archive may hold millions
+                if number > 3 * limits.files + 100:  # folders cost time, even if nothing is written
+                    raise NotReadyError(f"{archive}: more than {number} headers for at most {limits.files} files")
+                kind = "a sparse file" if info.issparse() else _kind(info)
+                if kind:
+                    raise NotReadyError(
+                        f"{archive}: member {info.name!r} is {kind}; only plain files are taken from archives"
+                    )
+                after = f"after member {info.name!r}"
+                content = tar.extractfile(info)
+                if content is not None:
+                    name = gate.admit(info.name, info.size)
+                    yield Member(archive=archive, name=name, size=info.size, content=content, offset=info.offset_data)
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise NotReadyError(f"cannot read the archive {source}: {error.strerror}") from error
+    except _DAMAGE as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise NotReadyError(
+            f"{archive} is cut off or damaged {after}, or no tar archive ({reason}); fetch it again"
+        ) from error
+
+
+def _open_tar(source: Path | Readable) -> tarfile.TarFile:
+    options: dict[str, Any] = {"tarinfo": _StrictTarInfo, "encoding": "utf-8"}
+    if isinstance(source, Path):
+        return tarfile.open(source, "r:*", **options)
+    stream: Any = source
+    can_seek = hasattr(stream, "seekable") and stream.seekable()
+    return tarfile.open(fileobj=stream, mode="r:" if can_seek else "r|", **options)
+
+
+def _kind(info: tarfile.TarInfo) -> str:
+    """What a member is that is neither a file nor a folder."""
+    if info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
+        return ""
+    return _REFUSED_KINDS.get(info.type, f"of the unknown kind {info.type!r}")
+
+
+def zip_members(archive: Path, limits: ArchiveLimits) -> Iterator[Member]:
+    """The plain files of a zip archive in its order, each held to its checksum once it is read to its end; folders are
+    passed over, and all that `tar_members` refuses is refused here."""
+    try:
+        file = zipfile.ZipFile(archive)
+    except (OSError, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise NotReadyError(f"{archive} is no zip archive, or it is cut short ({reason}); fetch it again") from error
+    gate = _Gate(archive.name, limits)
+    with file:
+        for info in file.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            what = "a link or a device" if kind not in (0, stat.S_IFREG, stat.S_IFDIR) else ""
+            what = what or ("encrypted" if info.flag_bits & 1 else "")
+            if what:
+                raise NotReadyError(f"{archive.name}: member {info.filename!r} is {what}; only plain files are taken")
+            if not info.is_dir():
+                name = gate.admit(info.filename, info.file_size)
+                try:
+                    content = file.open(info)
+                except (NotImplementedError, RuntimeError, zipfile.BadZipFile, OSError) as error:
+                    raise NotReadyError(
+                        f"{archive.name}: member {name!r} cannot be read ({error}); fetch it again"
+                    ) from error
+                with content:
+                    yield Member(archive=archive.name, name=name, size=info.file_size, content=content)
+
+
+def safe_path(name: str, archive: str) -> PurePosixPath:
+    """The member's place below the destination; a name that leads elsewhere or cannot be shown is refused."""
+    path = PurePosixPath(name)
+    if not name.isprintable():
+        raise NotReadyError(f"{archive}: member {name!r} has control or undecodable characters in its name")
+    if path.is_absolute():
+        raise NotReadyError(f"{archive}: member {name!r} has an absolute name; it would be written outside the folder")
+    if ".." in path.parts:
+        raise NotReadyError(f"{archive}: member {name!r} has '..' in its name; it would be written outside the folder")
+    if not path.parts:
+        raise NotReadyError(f"{archive}: member {name!r} has no name")
+    if any(len(part.encode()) > _MAX_NAME_PART for part in path.parts):
+        raise NotReadyError(f"{archive}: member {name[:60]!r}... has too long a name")
+    return path
+
+
+class Destination:
+    """A folder that files are written into; below it no symbolic link is ever followed.
+
+    Every folder on the way is opened relative to the one above it with O_NOFOLLOW, so a link planted at any time
+    is an error and never a way out. The folder itself may be reached through links: it is what the user asked for.
+    Folders that were made for nothing, because something was refused, are removed again.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._made = [path for path in (*reversed(root.parents), root) if not path.exists()]
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise NotReadyError(f"cannot write to the folder {root}: {error.strerror}") from error
+
+    def __enter__(self) -> Destination:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._root_fd)
+        for path in reversed(self._made) if error is not None else ():
+            with suppress(OSError):  # something is in it
+                path.rmdir()
+
+    def write(self, path: PurePosixPath, source: Readable, size: int, *, keep: bool = True) -> bool:
+        """Writes a file with mode 0644, whole or not at all; False if a file of that size was there and was kept.
+
+        Whole after a kill, that is: nothing is synced to disk here, a million times over.
+        """
+        try:
+            folder = self._open_folder(path.parent)
+        except OSError as error:
+            raise self._cannot_write(path, error) from error
+        try:
+            if _size_of_file(folder, path.name) == size and keep:
+                return False
+            _write_stream(folder, path.name, source, size)
+        except OSError as error:
+            raise self._cannot_write(path, error) from error
+        finally:
+            os.close(folder)
+        return True
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """The content of a small file, None if there is none."""
+        try:
+            folder = self._open_folder(path.parent)
+        except OSError as error:
+            raise self._cannot_write(path, error) from error
+        try:
+            with os.fdopen(os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise NotReadyError(f"cannot read {self.root / path}: {error.strerror}") from error
+        finally:
+            os.close(folder)
+
+    def files(self, path: PurePosixPath) -> tuple[int, int]:
+        """How many plain files a folder holds, and their bytes; unfinished ones left by a kill are not counted."""
+        try:
+            folder = self._open_folder(path)
+        except OSError as error:
+            raise self._cannot_write(path, error) from error
+        try:
+            with os.scandir(folder) as entries:
+                sizes = [
+                    entry.stat(follow_symlinks=False).st_size
+                    for entry in entries
+                    if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
+                ]
+        finally:
+            os.close(folder)
+        return len(sizes), sum(sizes)
+
+    def _open_folder(self, path: PurePosixPath) -> int:
+        folder, here = os.dup(self._root_fd), self.root
+        for part in path.parts:
+            here /= part
+            try:
+                below, is_new = _open_or_make_folder(folder, part)
+            finally:
+                os.close(folder)
+            folder = below
+            if is_new:
+                self._made.append(here)
+        return folder
+
+    def _cannot_write(self, path: PurePosixPath, error: OSError) -> NotReadyError:
+        target = self.root / path
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            return NotReadyError(f"cannot write {target}: a link or a file stands where a folder is due; remove it")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return NotReadyError(f"the disk is full at {target}; free some space and start again, it goes on from here")
+        return NotReadyError(f"cannot write {target}: {error.strerror}")
+
+
+def _open_or_make_folder(parent: int, name: str) -> tuple[int, bool]:
+    """The folder, and whether it was made now."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    try:
+        return os.open(name, flags, dir_fd=parent), False
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=parent)
+        return os.open(name, flags, dir_fd=parent), True
+
+
+def _size_of_file(folder: int, name: str) -> int | None:
+    """The size of a plain file, None if there is none; anything else under that name is an error."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EEXIST, "a link, a folder or a device stands in its place; remove it")
+    return status.st_size
+
+
+def _write_stream(folder: int, name: str, source: Readable, size: int) -> None:
+    """As `whole_files` does, but piece by piece and relative to a folder that is open, so that no link leads away."""
+    partial = f".{name}{UNFINISHED}"
+    if _size_of_file(folder, partial) is not None:  # left by a run that was killed
+        os.unlink(partial, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(partial, flags, 0o600, dir_fd=folder), "wb") as file:
+            left = size
+            while left and (data := source.read(min(left, _CHUNK))):
+                file.write(data)
+                left -= len(data)
+            if left:
+                raise NotReadyError(f"the content of {name!r} ends {left} bytes early")
+            os.fchmod(file.fileno(), 0o644)
+    except BaseException:
+        os.unlink(partial, dir_fd=folder)
+        raise
+    os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,0 +1,119 @@
+"""How many cores this process may really use, and how many threads a rank takes of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent_pid: int | None = None) -> None:
+    """Asks the kernel to kill this process when the thread that started it is gone.
+
+    Give the parent's pid where it is known: it may have gone before we could ask.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if parent_pid is not None and os.getppid() != parent_pid:
+        os._exit(1)
+
+
+_NO_LIMIT_BYTES = 1 << 60
+"""Version 1 writes a number near this where there is no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowance:
+    """None where nothing is limited, or nothing is known."""
+
+    cores: float | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+
+
+def read_cgroup(root: Path) -> Allowance:
+    """The narrowest limit on the way from the process's own group to the top; `root` is where /proc and /sys are."""
+    memory = [*_numbers(root, "memory", "memory.max"), *_numbers(root, "memory", "memory.limit_in_bytes")]
+    return Allowance(
+        cores=min(_quotas(root), default=None),
+        memory_bytes=min((size for size in memory if size < _NO_LIMIT_BYTES), default=None),
+        processes=min(_numbers(root, "pids", "pids.max"), default=None),
+    )
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    for folder in _folders(root, "cpu"):
+        words = _words(folder / "cpu.max")
+        if not words:
+            words = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            yield int(words[0]) / int(words[1])
+
+
+def _numbers(root: Path, controller: str, name: str) -> Iterator[int]:
+    for folder in _folders(root, controller):
+        words = _words(folder / name)
+        if words and words[0].isdigit():
+            yield int(words[0])
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """Where the limits of a controller stand, from the process's own group upwards."""
+    mounted = root / "sys/fs/cgroup"
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = ["0::/"]  # a container shows its own group at the top
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        tops = [mounted / controllers, mounted / controller] if controllers else [mounted, mounted / "unified"]
+        top = next((folder for folder in tops if folder.is_dir()), None)
+        if top is None:
+            continue
+        # a group of another namespace is written with dots, and one of the host's may not be shown here
+        own = PurePosixPath(*(part for part in PurePosixPath(path).parts if part not in ("/", "..")))
+        for folder in (own, *own.parents):
+            if (top / folder).is_dir():
+                yield top / folder
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+
+
+FOREIGN_LOAD = 0.10
+"""Share of the machine that others may use before it is worth a word."""
+MAX_RANKS_A_CORE = 4
+"""More ranks than this on a core are refused: they only take turns, and a step takes minutes."""
+
+
+def usable(root: Path = Path("/")) -> int:
+    """Whole cores, by the scheduler's affinity and by the quota of the control group, of version 1 or 2."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return within_quota(allowed, read_cgroup(root).cores)
+
+
+def within_quota(cores: int, quota: float | None) -> int:
+    """A quota stops all threads once it is spent, so what is left of a core is not counted as one."""
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def threads(local_ranks: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Of one of so many ranks on a machine: what the user says by OMP_NUM_THREADS, else its part of the cores."""
+    asked = environ.get("OMP_NUM_THREADS", "")
+    # a user's own torchrun sets it to 1 for several ranks where nobody said anything
+    by_torchrun = asked == "1" and local_ranks > 1 and "TORCHELASTIC_RUN_ID" in environ
+    if asked.isdigit() and int(asked) > 0 and not by_torchrun:
+        return int(asked)
+    return max(1, usable() // local_ranks)

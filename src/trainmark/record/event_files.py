@@ -1,0 +1,265 @@
+"""Append-only event files: readable up to the last whole line whatever happened to the writer.
+
+The newest lines lie plain in `rank3.jsonl`. Each time they are `CHUNK_BYTES` they are appended, as one gzip member, to
+`rank3.jsonl.gz`, and a new plain file takes the place of the old one; its first line says how many chunks there are. So
+a run that is short leaves one plain file, and `zcat rank3.jsonl.gz; cat rank3.jsonl` reads any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
+
+import msgspec
+
+from trainmark.record.errors import WorkloadError
+from trainmark.record.events import AnyEvent, Event, Folded, LauncherEvent, RankEvent, SamplerEvent, Unknown
+
+CHUNK_BYTES = 1 << 16
+"""So many bytes of lines become one chunk: about a millisecond's work."""
+MAX_CHUNK_BYTES = 1 << 26
+"""No writer makes a larger one; a damaged file must not take all memory."""
+COMPRESSION = 2
+"""A quarter of the usual level's work, for 7 % more bytes."""
+FOLDED = ".gz"
+HEAD_BYTES = 64
+"""The line that says how many chunks there are is shorter."""
+
+Source = Literal["rank", "telemetry", "launcher"]
+_NAME = re.compile(r"(rank|telemetry)([0-9]+)\.jsonl|(launcher)\.jsonl")
+_KINDS: dict[Source, Any] = {
+    "rank": RankEvent | Folded,
+    "telemetry": SamplerEvent | Folded,
+    "launcher": LauncherEvent | Folded,
+}
+_DECODERS: dict[Source, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(kind) for name, kind in _KINDS.items()}
+
+
+class Writer(NamedTuple):
+    """Who wrote a file: `rank3.jsonl` is of rank 3, `telemetry0.jsonl` of the sampler beside launcher 0."""
+
+    source: Source
+    number: int
+
+
+def writer_of(name: str) -> Writer | None:
+    """By the name of its plain file; None where it is no event file."""
+    if not (match := _NAME.fullmatch(name)):
+        return None
+    return Writer(cast(Source, match[1] or match[3]), int(match[2] or 0))
+
+
+_HEAD = b'{"event":"folded"'
+
+
+class EventWriter:
+    """Writes one JSON line an event, in one write call, so that lines are whole or missing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._encoder = msgspec.json.Encoder()
+        self._one_at_a_time = threading.Lock()  # a sampler's threads share one file
+        try:
+            self._descriptor = _open_to_append(path)
+        except OSError as error:
+            raise self._refused(error) from error
+        self._size = os.fstat(self._descriptor).st_size
+        self._chunks = 0
+        self._fold_at = CHUNK_BYTES
+        if self._size:  # whoever wrote before may have been killed in the middle of a line, or of a chunk
+            os.write(self._descriptor, b"\n")
+            self._size += 1
+            self._go_on()
+
+    def write(self, event: Event) -> None:
+        line = self._encoder.encode(event) + b"\n"
+        with self._one_at_a_time:
+            try:
+                _write_all(self._descriptor, line)
+            except OSError as error:
+                raise self._refused(error) from error
+            self._size += len(line)
+            if self._fold_at <= self._size < MAX_CHUNK_BYTES:
+                self._fold()
+
+    def _refused(self, error: OSError) -> WorkloadError:
+        return WorkloadError(f"cannot write {self.path}: {error.strerror}; what was written before is kept")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _go_on(self) -> None:
+        """After a writer that was killed: a chunk that is torn goes, and one that is whole is not kept twice."""
+        plain = self.path.read_bytes()
+        self._chunks = _chunks_before(plain[:HEAD_BYTES].partition(b"\n")[0])
+        ends, last = [0], b""
+        with contextlib.suppress(FileNotFoundError), folded(self.path).open("rb") as file:
+            for content, end in _members(file):
+                last = content
+                ends.append(end)
+        if len(ends) == self._chunks + 2 and plain.strip() == last.strip():
+            self._begin_plain(self._chunks + 1)
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(folded(self.path), ends[min(self._chunks, len(ends) - 1)])
+
+    def _fold(self) -> None:
+        """Moves the plain lines into a chunk. Where there is no room for that they stay, and lines follow them."""
+        chunks = folded(self.path)
+        before = chunks.stat().st_size if chunks.exists() else 0
+        try:
+            target = _open_to_append(chunks)
+            try:
+                _write_all(target, gzip.compress(self.path.read_bytes(), COMPRESSION, mtime=0))
+            finally:
+                os.close(target)
+            self._begin_plain(self._chunks + 1)
+        except OSError:
+            self._fold_at = 2 * self._size
+            with contextlib.suppress(OSError):
+                os.truncate(chunks, before)
+
+    def _begin_plain(self, chunks: int) -> None:
+        head = self._encoder.encode(Folded(chunks=chunks)) + b"\n"
+        fresh = self.path.with_name(f".{self.path.name}.part")
+        try:
+            fresh.write_bytes(head)
+            descriptor = _open_to_append(fresh)
+            fresh.replace(self.path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        os.close(self._descriptor)
+        self._descriptor, self._size, self._chunks, self._fold_at = descriptor, len(head), chunks, CHUNK_BYTES
+
+
+class EventTail:
+    """Reads a growing event file; a half-written last line waits for its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        writer = writer_of(path.name)
+        self._source: Source = writer.source if writer else "rank"
+        self._chunk = 0
+        """Which chunk is being read: the last one is still plain."""
+        self._chunk_at = 0
+        """Where it begins, or will, among the finished ones."""
+        self._offset = 0
+        """How much of it was read."""
+        self._rest = b""
+        self._missing = False
+
+    def new_events(self) -> Iterator[AnyEvent | Unknown]:
+        for data in self.new_bytes():
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                if (event := read_line(line, self._source)) is not None and not isinstance(event, Folded):
+                    yield event
+
+    def new_bytes(self) -> Iterator[bytes]:
+        """What was written since the last look, in parts."""
+        try:
+            # opened once: whoever folds the lines meanwhile puts another file in the place of this one
+            with self.path.open("rb") as file:
+                chunks = _chunks_before(file.readline(HEAD_BYTES))
+                file.seek(self._offset if chunks == self._chunk else 0)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        if chunks > self._chunk:
+            yield from self._finished(chunks)
+        self._offset += len(data)
+        yield data
+
+    def _finished(self, until: int) -> Iterator[bytes]:
+        """What is new in the chunks that are finished since the last look."""
+        with contextlib.suppress(FileNotFoundError), folded(self.path).open("rb") as file:
+            file.seek(self._chunk_at)
+            for content, end in _members(file):
+                new, self._offset = content[self._offset :], 0
+                self._chunk, self._chunk_at = self._chunk + 1, end
+                yield new
+                if self._chunk == until:
+                    return
+        self._missing, self._chunk, self._offset, self._rest = True, until, 0, b""
+
+    @property
+    def torn(self) -> bool:
+        """True where the file ends in the middle of a line, or where a finished part of it is missing."""
+        return bool(self._rest) or self._missing
+
+
+def folded(path: Path) -> Path:
+    """Where the finished chunks of an event file lie."""
+    return path.with_name(path.name + FOLDED)
+
+
+def whole_log(path: Path) -> bytes:
+    """All lines of an event file, with those in its finished chunks; OSError where it cannot be read."""
+    with path.open("rb"):
+        return b"".join(EventTail(path).new_bytes())
+
+
+def _members(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """The content of every whole gzip member from here on, and where in the file it ends; a torn one is left out."""
+    at, waiting = file.tell(), b""
+    while True:
+        member, parts, size = zlib.decompressobj(wbits=31), [], 0
+        while not member.eof:
+            waiting = waiting or file.read(1 << 16)
+            if not waiting:
+                return
+            try:
+                parts.append(member.decompress(waiting, MAX_CHUNK_BYTES - size))
+            except zlib.error:
+                return
+            at += len(waiting) - len(member.unconsumed_tail) - len(member.unused_data)
+            waiting, size = member.unconsumed_tail or member.unused_data, size + len(parts[-1])
+            if size >= MAX_CHUNK_BYTES:
+                return
+        yield b"".join(parts), at
+
+
+def _chunks_before(first_line: bytes) -> int:
+    """How many finished chunks go before a plain file, by its first line."""
+    event = read_line(first_line, "rank") if first_line.startswith(_HEAD) else None
+    return event.chunks if isinstance(event, Folded) else 0
+
+
+def _open_to_append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def read_line(line: bytes, source: Source) -> AnyEvent | Unknown | None:
+    """The event of a line; None where the line is no event at all."""
+    event: AnyEvent
+    try:
+        event = _DECODERS[source].decode(line)
+        return event
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        # what is not finite is null now; files of earlier versions may hold NaN
+        document = json.loads(line, parse_constant=lambda constant: None)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or not isinstance(document.get("event"), str):
+        return None
+    try:
+        event = _DECODERS[source].decode(msgspec.json.encode(document))
+        return event
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, RecursionError):
+        return Unknown(kind=document["event"], raw=line)

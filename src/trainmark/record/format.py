@@ -1,0 +1,106 @@
+"""How values are written for people: digits that mean something, units, verdicts, short device names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from trainmark.record import endings
+from trainmark.record.intervals import Bounds, share, too_noisy
+from trainmark.record.language import ENGLISH, Say
+from trainmark.record.links import AllReduce, PairLink, best_pairs, size
+from trainmark.record.numbers import number as number, telling_digits
+
+if TYPE_CHECKING:
+    from trainmark.record.record import Quality, Record
+
+NOTHING = "—"
+"""Stands where there is no number; a note says why."""
+
+TOO_NOISY_WORDS = "too noisy to say"
+"""Instead of an interval that tells nothing."""
+
+VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
+
+
+def with_unit(value: float, unit: str, digits: int = 3) -> str:
+    return f"{number(value, digits)} {unit}" if unit not in ("", "-") else number(value, digits)
+
+
+def plus_minus(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> str:
+    """`±0.4 %`: the value times or divided by 1.004; words where that says nothing, and nothing without an interval."""
+    if interval is None:
+        return ""
+    return noisy if too_noisy(interval) else f"±{number(100 * share(interval), 2)} %"
+
+
+def telling(interval: Bounds | None) -> Bounds | None:
+    """An interval that is worth drawing."""
+    return None if interval is None or too_noisy(interval) else interval
+
+
+def shown_quality(quality: Quality) -> str:
+    """The value with enough digits that one just short of the target is not rounded onto it."""
+    if quality.value is None:
+        return NOTHING
+    return with_unit(quality.value, quality.unit, telling_digits(quality.value, quality.goal, quality.better))
+
+
+def goal(quality: Quality) -> str:
+    unit = f" {quality.unit}" if quality.unit not in ("", "-") else ""
+    return f"{'≥' if quality.better == 'higher' else '≤'} {quality.goal:g}{unit}"
+
+
+def verdict(record: Record) -> str:
+    """Whether the target was reached; a run that was cut to so many steps or seconds, or did not get to its end, is not
+    held to it."""
+    if record.status == "incomplete":
+        return "interrupted" if endings.by_signal(record.ended) else "unfinished"
+    if record.quality.value is None:
+        return "not finite" if record.quality.history else "not evaluated"
+    if record.quality.reached:
+        return "reached"
+    return "missed" if record.plan.limits.full else "short run"
+
+
+def device_name(record: Record) -> str:
+    return short_device(record.environment.device.name) or record.plan.platform_word
+
+
+def short_device(name: str) -> str:
+    """A device's name without what vendors add to it: `Intel Xeon Platinum 8370C`, `AMD EPYC 7763`."""
+    name = re.sub(r"\((?:R|TM|C)\)|®|™|\s@.*$|\bCPU\b|\b\d+-Core\b|\bProcessor\b", " ", name, flags=re.IGNORECASE)
+    return " ".join(name.split())
+
+
+def spread_percent(values: Sequence[float]) -> float | None:
+    """How far repeats of one run lie apart: (max - min) / median, in percent."""
+    return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None
+
+
+def links_summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
+    """Latency of the smallest message and bandwidth of the largest, in a sentence."""
+    smallest, largest = measured[0], measured[-1]
+    where = say("{ranks} ranks on {hosts} host") if hosts == 1 else say("{ranks} ranks on {hosts} hosts")
+    return say("all-reduce among {where}: {latency} ms for {smallest}, {bandwidth} GB/s for {largest}").format(
+        where=where.format(ranks=ranks, hosts=hosts),
+        latency=number(smallest.median_s * 1e3, 2),
+        smallest=size(smallest.size_bytes),
+        bandwidth=number(largest.bus_gigabytes_per_s, 2),
+        largest=size(largest.size_bytes),
+    )
+
+
+def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:
+    """How many pairs there are, and what the slowest and the median one carry."""
+    ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
+    slowest = ordered[0]
+    if len(ordered) == 1:
+        return f"nodes {slowest.first} and {slowest.second} carry {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
+    return (
+        f"{len(ordered)} pairs of nodes in {rounds} rounds: the median one carries "
+        f"{number(median(pair.bus_gigabytes_per_s for pair in ordered), 2)} GB/s, the slowest, nodes {slowest.first} "
+        f"and {slowest.second}, {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
+    )

@@ -1,0 +1,371 @@
+"""Makes one record out of what the processes of a run wrote down, whether or not they reached the end."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+import trainmark
+from trainmark.record import endings, series, statistics, telemetry_summary as samplers
+from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect
+from trainmark.record.errors import NotReadyError
+from trainmark.record.events import Failed, FaultFound
+from trainmark.record.machine import (
+    DeviceClock,
+    Environment,
+    ExchangeShape,
+    FillSearch,
+    FlopsFacts,
+    PrecisionProof,
+    StepCheck,
+    StepProfile,
+)
+from trainmark.record.metrics import Measured, measure, withhold
+from trainmark.record.numbers import Target
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.rank_log import RankLog
+from trainmark.record.record import Evaluation, Quality, Record, Restart, Status, coverage
+from trainmark.record.run_folder import RunFolder, open_run, read_rank
+from trainmark.record.series import StepSeries
+from trainmark.record.timeline import NO_STEPS, RankSums, RankTrace, Timeline
+from trainmark.record.workload_facts import WorkloadFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduced:
+    """What a record needs of the ranks' logs."""
+
+    ranks: Sequence[RankLog]
+    """All that they said but their steps."""
+    timeline: Timeline
+    loss: Sequence[float | None]
+    """Of each step's global batch: ranks weigh theirs by their share, so it is the plain mean."""
+    steps: StepSeries | None = None
+    """Of a run too long for its record to keep every rank's series."""
+
+
+def reduce(folder: RunFolder, *, full: bool) -> Reduced:
+    """All ranks of a run; with `full` its warm-up counts like any other step."""
+    together, ranks = _Together(), []
+    traces: list[RankTrace] = []
+    for log in folder.each_rank():
+        trace = log.trace()
+        together.add(trace, log.loss)
+        ranks.append(log)
+        if together.rank_steps > series.MAX_INSIDE:
+            if together.rank_steps - trace.steps <= series.MAX_INSIDE:  # this rank is the first too many
+                traces = [_without_series(before) for before in traces]
+            trace = _without_series(trace)
+        traces.append(trace)
+    if not ranks:
+        log = RankLog()
+        together.add(trace := log.trace(), ())
+        ranks, traces = [log], [trace]
+    whole = Timeline(ranks=tuple(traces))
+    slowest = together.slowest
+    compute_s = np.asarray(slowest.compute_ns[: whole.steps], dtype=np.float64) / 1e9
+    steady = statistics.steady_start(compute_s, together.items.astype(np.float64)) if whole.steps else 0
+    warmup = 0 if full else steady
+    if together.rank_steps <= series.MAX_INSIDE:
+        timeline = replace(whole, warmup_steps=warmup, steady_from=steady)
+        return Reduced(ranks=ranks, timeline=timeline, loss=together.mean_loss())
+    steps = StepSeries(
+        wait_ns=array("q", slowest.wait_ns[: whole.steps]),
+        compute_ns=array("q", slowest.compute_ns[: whole.steps]),
+        exchange_ns=array("q", slowest.exchange_ns[: whole.steps]) or (),
+        items=array("q", together.items.tolist()),
+        loss=together.mean_loss(),
+    )
+    sums = [
+        replace(trace, sums=_sums(folder, log, slowest if slowest.rank == trace.rank else trace, warmup, whole.steps))
+        for log, trace in zip(ranks, traces, strict=True)
+    ]
+    timeline = series.timeline(sums, steps, warmup_steps=warmup, steady_from=steady)
+    return Reduced(ranks=ranks, timeline=timeline, loss=steps.loss, steps=steps)
+
+
+class _Together:
+    """What the ranks that were read so far make together, of the steps they all finished."""
+
+    def __init__(self) -> None:
+        self.rank_steps = 0
+        self.slowest = RankTrace(rank=-1)
+        self.items: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._loss: npt.NDArray[np.float64] = np.empty(0)
+        self._ranks = 0
+
+    def add(self, trace: RankTrace, loss: Iterable[float | None]) -> None:
+        if not self._ranks or trace.busy_ns > self.slowest.busy_ns:
+            self.slowest = trace
+        items = np.array(trace.items, dtype=np.int64)
+        losses = np.array(list(loss), dtype=np.float64)  # None becomes NaN, and so does every sum with it
+        self.items = _added(self.items, items) if self._ranks else items
+        self._loss = _added(self._loss, losses) if self._ranks else losses
+        self.rank_steps += trace.steps
+        self._ranks += 1
+
+    def mean_loss(self) -> list[float | None]:
+        means = (self._loss / self._ranks).tolist()
+        rounded = means if self._ranks == 1 else [float(f"{mean:.7g}") for mean in means]
+        return [mean if np.isfinite(mean) else None for mean in rounded]
+
+
+def _added(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    common = min(len(one), len(other))
+    return np.asarray(one[:common] + other[:common])
+
+
+def _without_series(trace: RankTrace) -> RankTrace:
+    """What is known of a rank before it is known which steps count."""
+    if trace.sums:
+        return trace
+    sums = RankSums(steps=trace.steps, exchanged=trace.exchanged, warmup=NO_STEPS, counted=trace.whole)
+    return RankTrace(
+        rank=trace.rank,
+        host=trace.host,
+        phases_ns=trace.phases_ns,
+        memory_peak_bytes=trace.memory_peak_bytes,
+        sums=sums,
+    )
+
+
+def _sums(folder: RunFolder, log: RankLog, trace: RankTrace, first: int, last: int) -> RankSums:
+    """A rank's steps, those from `first` to `last` counted; its log is read again as far as that asks for it."""
+    if trace.sums and (first or trace.steps > last):
+        needed = first if trace.steps == last and not log.restarts else None
+        found = read_rank(folder.path, log.rank, until=needed).trace()
+    else:
+        found = trace
+    warmup = found.part(slice(first)) if first else NO_STEPS
+    rest = found.part(slice(last, None)) if trace.steps > last else NO_STEPS
+    return RankSums(
+        steps=trace.steps, exchanged=trace.exchanged, warmup=warmup, counted=trace.whole - warmup - rest, rest=rest
+    )
+
+
+AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck, ExchangeShape, StepProfile)
+
+
+def record(path: Path) -> Record:
+    """The record of the run in a folder."""
+    return gather(open_run(path))
+
+
+def gather(folder: RunFolder) -> Record:
+    """The record of a run. One that did not reach its end gives an incomplete record, with all it measured.
+
+    One rank's series are in memory at a time, beside what all ranks' make together.
+    """
+    head, plan = folder.head, folder.plan
+    if head is None or plan is None:
+        raise NotReadyError(f"{folder.path} is not a run folder: it does not say what was to run")
+    reduced = reduce(folder, full=plan.limits.full)
+    ranks, timeline = reduced.ranks, reduced.timeline
+    first = ranks[0]
+    quality = _quality(head.target, plan, first)
+    clock = max(filter(None, (log.clock() for log in ranks)), key=lambda found: found.apart, default=None)
+    status, ended = _status(plan, ranks, folder.fault, clock)
+    machines = Topology.parse(plan.topology).nodes
+    nodes = samplers.nodes(folder, of=machines, settling_ns=timeline.settling_ns)
+    environment = _environment(folder, first, clock, nodes)
+    flops = environment.flops
+    measured = Measured(
+        item=head.item,
+        timeline=timeline,
+        memory_capacity_bytes=environment.device.memory_bytes,
+        steps_planned=_planned(plan, first, reached=quality.reached),
+        target_reached_ns=_reached_ns(head.target, plan, first),
+        sensed=samplers.summarise_sensors(nodes, machines),
+        flops_per_item=flops.per_item if flops else None,
+        peak_tflops=flops.peak_tflops if flops else None,
+        peak_source=flops.peak_source if flops else None,
+        peak_error=flops.peak_error if flops else None,
+        others=environment.others,
+    )
+    metrics = measure(measured)
+    if status == "invalid":
+        metrics = withhold(metrics)
+    telemetry = samplers.summary(nodes)
+    restarts = _restarts(ranks)
+    data_facts = _finite(first.end.facts) if first.end else {}
+    workload_facts = WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None
+    return Record(
+        run_id=head.run_id,
+        created=head.created,
+        trainmark=trainmark.__version__,
+        revision=head.revision,
+        status=status,
+        ended=ended,
+        group=head.group,
+        tags=head.tags,
+        note=head.note,
+        plan=plan,
+        item=head.item,
+        metrics=metrics,
+        coverage=coverage(full=plan.limits.full, steps=timeline.steps, warmup=timeline.warmup_steps),
+        quality=quality,
+        timeline=timeline,
+        loss=reduced.loss,
+        series_file=series.file_of(head.run_id, reduced.steps) if reduced.steps else None,
+        points=series.thinned(reduced.steps, timeline.steady_from) if reduced.steps else None,
+        restarts=restarts,
+        environment=environment,
+        telemetry=telemetry,
+        doubts=collect(
+            Facts(
+                plan=plan,
+                status=status,
+                timeline=timeline,
+                metrics=metrics,
+                quality=quality,
+                environment=environment,
+                telemetry=telemetry,
+                reference_global_batch=head.reference_global_batch,
+                resumed=first.resumed,
+                restarts=restarts,
+                torn_ranks=tuple(log.rank for log in ranks if log.torn),
+                loss=reduced.loss,
+                data_facts=data_facts,
+                no_sample=first.no_sample,
+                judged=workload_facts.find_quality(quality.name) if workload_facts else None,
+            )
+        ),
+        skipped_files=tuple(first.end.skipped) if first.end else (),
+        artifacts=first.artifacts,
+        event_files=folder.event_files(),
+        data_facts=data_facts,
+        workload_facts=workload_facts,
+    )
+
+
+def with_series(record: Record, folder: Path) -> Record:
+    """A record that came without the file of its series, with what the run's events tell of them where these are."""
+    if record.means_only is None:
+        return record
+
+    def read(said: series.SeriesFile) -> series.StepSeries:
+        steps = reduce(open_run(folder), full=record.plan.limits.full).steps
+        if steps is None or series.file_of(record.run_id, steps) != said:
+            raise ValueError("the run's events make another")
+        return steps
+
+    try:
+        return Record.from_json(record.to_json(), read)
+    except NotReadyError:
+        return record
+
+
+def now_utc() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _environment(
+    folder: RunFolder, first: RankLog, clock: DeviceClock | None, nodes: Sequence[samplers.NodeSums]
+) -> Environment:
+    """What rank 0 said of its machine, with what was proved and measured of it; events are kept without their words."""
+    told = msgspec.structs.asdict(first.environment) if first.environment else {}
+    return Environment(
+        **told,
+        link=list(first.link),
+        link_levels=list(first.link_levels),
+        exchange=_plain(first.exchange, ExchangeShape),
+        profile=_plain(first.profile, StepProfile),
+        checkpoint=first.checkpoint(),
+        flops=_plain(first.flops, FlopsFacts),
+        precision=_plain(first.precision, PrecisionProof),
+        fill=_plain(folder.fill, FillSearch),
+        step_check=_plain(_step_check(folder.logs), StepCheck),
+        clock=clock,
+        foreign_load=samplers.foreign_load(nodes),
+        idle_power_w=samplers.idle_power(nodes),
+    )
+
+
+def _step_check(ranks: Sequence[RankLog]) -> StepCheck | None:
+    told = [log.step_check for log in ranks if log.step_check]
+    return next((found for found in told if found.differing), told[0] if told else None)
+
+
+def _plain(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:
+    return None if event is None else kind(**msgspec.structs.asdict(event))
+
+
+def _status(
+    plan: Plan, ranks: Sequence[RankLog], found: FaultFound | None, clock: DeviceClock | None
+) -> tuple[Status, str]:
+    fault = found or _first_failure(ranks)  # the launcher has weighed what the ranks said
+    if fault:
+        return "invalid" if fault.exit_code == endings.INVALID_CODE else "incomplete", fault.sentence
+    wanted = set(range(Topology.parse(plan.topology).devices))
+    if absent := wanted - {log.rank for log in ranks}:
+        return "incomplete", f"nothing came from rank {', '.join(map(str, sorted(absent)))}"
+    if ranks[0].end is None or any(log.end is None for log in ranks):
+        return "incomplete", endings.CUT_OFF
+    ended = ranks[0].end.ended
+    if clock is not None and clock.apart > CLOCKS_FAR_APART:
+        return "invalid", endings.CLOCKS_APART
+    return ("incomplete" if ended in endings.BY_SIGNAL else "valid"), ended
+
+
+def _first_failure(ranks: Sequence[RankLog]) -> Failed | None:
+    """Of a run whose launcher could not say it. Clocks of hosts differ, so only causes go before consequences."""
+    return min((log.failed for log in ranks if log.failed), key=lambda failure: failure.consequence, default=None)
+
+
+def _restarts(ranks: Sequence[RankLog]) -> tuple[Restart, ...]:
+    """As rank 0 saw them, each with what the rank that failed could say of itself."""
+    found = []
+    for index, restart in enumerate(ranks[0].restarts):
+        told = [log.restarts[index].reason for log in ranks if len(log.restarts) > index]
+        found.append(replace(restart, reason=next((reason for reason in told if reason), None)))
+    return tuple(found)
+
+
+def _quality(target: Target, plan: Plan, log: RankLog) -> Quality:
+    history = tuple(
+        Evaluation(step=event.step, epoch=event.epoch, values=_finite(event.values), samples=event.samples)
+        for event in log.evaluations
+    )
+    goal = float(plan.recipe["target"])
+    value = history[-1].values.get(target.name) if history else None
+    return Quality(
+        name=target.name,
+        unit=target.unit,
+        goal=goal,
+        better=target.better,
+        value=value,
+        reached=value is not None and target.reached(value, goal),
+        history=history,
+    )
+
+
+def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
+    """A value that is not finite has no place in a JSON document: it is missing there."""
+    return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _reached_ns(target: Target, plan: Plan, log: RankLog) -> int | None:
+    for event in log.evaluations:
+        value = event.values.get(target.name)
+        if value is not None and target.reached(value, float(plan.recipe["target"])):
+            return event.elapsed_ns
+    return None
+
+
+def _planned(plan: Plan, log: RankLog, *, reached: bool) -> int | None:
+    """How many steps the run was to take, as far as that is fixed; one that reached its target needed no more."""
+    if reached and plan.limits.full:
+        return log.step - log.first_step
+    last = plan.last_step(
+        first_step=log.first_step, steps_per_epoch=log.steps_per_epoch, items_per_step=log.items_per_step
+    )
+    return None if last is None else last - log.first_step

@@ -1,0 +1,280 @@
+"""Remembers in SQLite what lists show of each record file; it can be deleted at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from trainmark.record import endings
+from trainmark.record.errors import UsageError
+
+if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
+    from trainmark.record.record import Record
+
+
+class StoreRow(NamedTuple):
+    """What lists show of a run."""
+
+    run_id: str
+    created: str
+    status: str
+    """The record's word, or `no record` for a run folder whose run left none."""
+    workload: str = ""
+    recipe: str = ""
+    topology: str = ""
+    precision: str = ""
+    platform: str = ""
+    device: str = ""
+    p_core: float | None = None
+    unit: str = ""
+    quality_name: str = ""
+    quality: float | None = None
+    quality_unit: str = ""
+    doubts: int = 0
+    fingerprint: str = ""
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    """What the user said to find it by, each as `key=value`."""
+    reached: bool = False
+    """The target, by any evaluation."""
+    began: bool = False
+    """Every rank finished a step."""
+    interrupted: bool = False
+    """Somebody ended an incomplete run by a signal."""
+    host: str = ""
+    """Where it ran; several are joined by commas."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which runs are asked for; what is None is not asked."""
+
+    workload: str | None = None
+    group: str | None = None
+    """Its id, or how that begins."""
+    tags: tuple[str, ...] = ()
+    """A run has them all, each as `key=value`."""
+    since: datetime | None = None
+    """It was created then or later."""
+    measured: bool = False
+    """It is valid, or every rank finished a step."""
+
+    def fits(self, row: StoreRow) -> bool:
+        return (
+            self.workload in (None, row.workload)
+            and (self.group is None or (row.group or "").startswith(self.group))
+            and (not self.tags or {*self.tags} <= {*row.tags})
+            and (not self.measured or row.began or row.status == "valid")
+            and (self.since is None or instant(row.created) >= self.since.timestamp())
+        )
+
+
+def newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
+    return sorted(rows, key=lambda row: (instant(row.created), row.run_id), reverse=True)
+
+
+def instant(created: str) -> float:
+    """Seconds by which moments are ordered, whatever zone they are written in; 0 for what is no moment."""
+    try:
+        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    except ValueError:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def row_of(record: Record) -> StoreRow:
+    p_core = record.metrics.get("p_core")
+    return StoreRow(
+        run_id=record.run_id,
+        created=record.created,
+        status=record.status,
+        workload=record.plan.workload,
+        recipe=record.plan.recipe_name,
+        topology=record.plan.topology,
+        precision=record.precision,
+        platform=record.plan.platform_word,
+        device=record.environment.device.name,
+        p_core=p_core.value if p_core else None,
+        unit=p_core.unit if p_core else "",
+        quality_name=record.quality.name,
+        quality=record.quality.value,
+        quality_unit=record.quality.unit,
+        doubts=len(record.doubts),
+        fingerprint=record.plan.fingerprint,
+        group=record.group,
+        tags=tag_words(record.tags),
+        reached=record.quality.reached,
+        began=record.timeline.steps > 0,
+        interrupted=record.status == "incomplete" and endings.by_signal(record.ended),
+        host=", ".join(record.hosts),
+    )
+
+
+def folder_row(folder: Path) -> StoreRow:
+    """What can be said of a run that left no record: when its folder was last touched, and what its plan asked for."""
+    try:
+        touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
+    except OSError:
+        touched = ""
+    asked, head = _document(folder / "plan.json"), _document(folder / "run.json")
+    tags = head.get("tags")
+    return StoreRow(
+        run_id=folder.name,
+        created=touched,
+        status="no record",
+        workload=str(asked.get("workload", "")),
+        recipe=str(asked.get("recipe_name", "")),
+        topology=str(asked.get("topology", "")),
+        precision=str(asked.get("precision", "")),
+        platform=str(asked.get("platform", "")),
+        fingerprint=str(asked.get("fingerprint", "")),
+        group=str(head.get("group") or "") or None,
+        tags=tag_words({str(key): str(value) for key, value in tags.items()}) if isinstance(tags, dict) else (),
+    )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none."""
+    found: Any = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}
+
+
+LOCK_TIMEOUT_S = 5.0
+_VERSION = zlib.crc32(repr(StoreRow._fields).encode()) >> 1
+"""An index with other fields is made again."""
+_TABLE = """BEGIN IMMEDIATE; DROP TABLE IF EXISTS files;
+CREATE TABLE files (name TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, instant REAL, entry BLOB);
+CREATE INDEX newest ON files (instant, name)"""
+Answer = TypeVar("Answer")
+
+
+class IndexEntry(NamedTuple):
+    """A record file: how it looked when it was read, and its row, or why it is not a record."""
+
+    size: int
+    mtime_ns: int
+    row: StoreRow | None
+    problem: str | None = None
+
+
+_DECODER = msgspec.json.Decoder(tuple[StoreRow | None, str | None])
+
+
+class DamagedIndexError(Exception):
+    """The file holds something else than what was written to it."""
+
+
+class StoreIndex:
+    """The table of one open database."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version != _VERSION:
+            database.executescript(f"{_TABLE}; PRAGMA user_version = {_VERSION}; COMMIT")
+
+    def names(self) -> set[str]:
+        return {name for (name,) in self._database.execute("SELECT name FROM files")}
+
+    def count(self) -> int:
+        return int(self._database.execute("SELECT count(instant) FROM files").fetchone()[0])
+
+    def newest(self) -> Iterator[tuple[str, IndexEntry]]:
+        """Every file that held a record, the newest first."""
+        yield from self._entries("instant IS NOT NULL ORDER BY instant DESC, name DESC")
+
+    def damaged(self) -> list[tuple[str, IndexEntry]]:
+        return list(self._entries("instant IS NULL ORDER BY name"))
+
+    def _entries(self, where: str) -> Iterator[tuple[str, IndexEntry]]:
+        query = f"SELECT name, size, mtime_ns, entry FROM files WHERE {where}"  # noqa: S608 - one of two texts above
+        for name, size, mtime_ns, entry in self._database.execute(query):
+            try:
+                row, problem = _DECODER.decode(entry)
+            except (ValueError, RecursionError) as error:
+                raise DamagedIndexError from error
+            if row and f"{row.run_id}.json" != name:
+                raise DamagedIndexError
+            yield name, IndexEntry(size, mtime_ns, row, problem)
+
+    def put(self, entries: Iterable[tuple[str, IndexEntry]]) -> None:
+        rows = [
+            (name, size, mtime_ns, instant(row.created) if row else None, msgspec.json.encode((row, problem)))
+            for name, (size, mtime_ns, row, problem) in entries
+        ]
+        if rows:
+            with self._database:
+                self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
+
+    def forget(self, names: Iterable[str]) -> None:
+        if rows := [(name,) for name in names]:
+            with self._database:
+                self._database.executemany("DELETE FROM files WHERE name = ?", rows)
+
+
+def ask(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
+    """What the index in a file answers. A damaged one is made again; where none can be kept, one in memory answers."""
+    if path.parent.is_dir():
+        for _ in range(2):
+            try:
+                with contextlib.closing(_connect(path)) as database:
+                    return question(StoreIndex(database))
+            except sqlite3.OperationalError:  # read-only, full, or locked for long
+                break
+            except (sqlite3.DatabaseError, DamagedIndexError):
+                delete(path)
+    with contextlib.closing(sqlite3.connect(":memory:")) as memory:
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path, mode="ro")) as database:
+            database.backup(memory)
+        return question(StoreIndex(memory))
+
+
+def delete(path: Path) -> None:
+    for each in (path, path.with_name(f"{path.name}-journal")):
+        with contextlib.suppress(OSError):
+            each.unlink(missing_ok=True)
+
+
+def _connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S)
+
+
+LONGEST_NOTE = 1000
+_TAG = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,39})=(\S(?:[^\x00-\x1f\x7f]{0,98}\S)?)")
+
+
+def parse_tags(words: Iterable[str]) -> dict[str, str]:
+    """Tags from `key=value` words; UsageError where one is none, or a key has two values."""
+    tags: dict[str, str] = {}
+    for word in words:
+        if not (found := _TAG.fullmatch(word)):
+            raise UsageError(
+                f"--tag {word[:60]!r} is not key=value; a key is letters, digits, '.', '_' and '-', a value is "
+                "up to 100 signs; try 'driver=550.54'"
+            )
+        key, value = found.groups()
+        if tags.setdefault(key, value) != value:
+            raise UsageError(f"--tag {key} has two values, {tags[key]!r} and {value!r}; leave one of them out")
+    return tags
+
+
+def tag_words(tags: Mapping[str, str]) -> tuple[str, ...]:
+    """Tags as they are said: `key=value`, by their keys."""
+    return tuple(f"{key}={tags[key]}" for key in sorted(tags))
+
+
+def check_note(note: str) -> None:
+    if len(note) > LONGEST_NOTE:
+        raise UsageError(f"--note has {len(note)} signs; {LONGEST_NOTE} are kept at most, so say it shorter")

@@ -1,0 +1,117 @@
+"""English or Chinese: which one a reader wants, and gettext's translation of what we write into it."""
+
+from __future__ import annotations
+
+import gettext
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LANGUAGES = ("en", "zh")
+LOCALE = Path(__file__).parent.parent / "locale"
+"""One gettext catalogue for each language but English; `scripts/translations` lists what one lacks."""
+
+Say = Callable[[str], str]
+"""Translates an English sentence of ours, but for placeholders such as `{count}`; what has no entry stays English."""
+
+_LINE = re.compile(r'(?:(msgctxt|msgid|msgstr) )?(".*")')
+
+
+def by_locale(environment: Mapping[str, str] | None = None) -> str:
+    """The language the user's locale asks for; English where it is another."""
+    asked = os.environ if environment is None else environment
+    chosen = next((asked[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if asked.get(name)), "")
+    return "zh" if chosen.lower().startswith("zh") else "en"
+
+
+_chosen: ContextVar[str] = ContextVar("language", default=LANGUAGES[0])
+
+
+@contextmanager
+def speaking(language: str) -> Iterator[None]:
+    """Chooses the language of the views this process shows on a terminal meanwhile; records stay English."""
+    before = _chosen.set(language)
+    try:
+        yield
+    finally:
+        _chosen.reset(before)
+
+
+def chosen() -> str:
+    return _chosen.get()
+
+
+def _(sentence: str) -> str:
+    """The sentence in the language that was chosen for this process."""
+    return speaker(chosen())(sentence)
+
+
+@cache
+def speaker(language: str, context: str = "") -> Say:
+    """What translates into a language; a `context`, such as a table's form, may have its own word for something."""
+    if language == LANGUAGES[0]:
+        return _unchanged
+    found = translations(language)
+
+    def say(sentence: str) -> str:
+        plain = unwrapped(sentence)
+        in_context = found.pgettext(context, plain) if context else plain
+        translated = in_context if in_context != plain else found.gettext(plain)
+        return sentence if translated == plain else translated
+
+    return say
+
+
+def unwrapped(text: str) -> str:
+    """Paragraphs without the line breaks of the code they stand in: by these a definition is looked up."""
+    return "\n\n".join(" ".join(part.split()) if "\n" in part else part for part in text.split("\n\n"))
+
+
+class PoTranslations(gettext.GNUTranslations):
+    """Translations read from the .po file that translators edit, so that nothing has to be compiled."""
+
+    messages: Mapping[str, str]
+
+    def _parse(self, fp: Any) -> None:  # where gettext lets a class read a format of its own
+        self._catalog = self.messages = read_po(fp.read().decode("utf-8"))
+        self.plural = lambda n: int(n != 1)
+
+
+@cache
+def translations(language: str) -> PoTranslations:
+    with (LOCALE / language / "LC_MESSAGES" / "trainmark.po").open("rb") as stream:
+        return PoTranslations(stream)
+
+
+def catalogue(language: str) -> Mapping[str, str]:
+    """Every sentence of a language by its English, behind its context where it has one."""
+    return translations(language).messages
+
+
+def read_po(text: str) -> dict[str, str]:
+    """The entries of a catalogue: blocks of msgctxt, msgid and msgstr, each one or more quoted lines."""
+    found: dict[str, str] = {}
+    for block in text.split("\n\n"):
+        parts: dict[str, str] = {}
+        field = ""
+        for line in block.splitlines():
+            if match := _LINE.fullmatch(line):
+                field = match.group(1) or field
+                parts[field] = parts.get(field, "") + json.loads(match.group(2))
+        if parts.get("msgid") and parts.get("msgstr"):
+            context = f"{parts['msgctxt']}\x04" if "msgctxt" in parts else ""
+            found[context + parts["msgid"]] = parts["msgstr"]
+    return found
+
+
+def _unchanged(sentence: str) -> str:
+    return sentence
+
+
+ENGLISH = speaker(LANGUAGES[0])

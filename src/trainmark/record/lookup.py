@@ -1,0 +1,112 @@
+"""Finds the runs that a word of the command line stands for: one, repeats of one plan, or those in a record file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.index import Wanted
+from trainmark.record.published_row import PREFIX
+from trainmark.record.store import SHORTEST_GROUP, read_record
+
+if TYPE_CHECKING:
+    from trainmark.record.published_row import PublishedRow
+    from trainmark.record.record import Record
+    from trainmark.record.store import Store
+
+_NAMED = 4
+"""Runs that are named one by one in a label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is to be compared, audited or reported on: a run, repeats of one plan, or a published row."""
+
+    word: str
+    """As it was typed."""
+    label: str
+    """What to call it in a sentence; from outside, so it is escaped where it is shown."""
+    records: tuple[Record, ...] = ()
+    """One, or the repeats of one plan; none for a published row."""
+    row: PublishedRow | None = None
+
+
+def find_runs(word: str, store: Store) -> Subject:
+    """The runs a word means, or a sentence about what it could have meant.
+
+    A word is a run's id, its beginning or end, `last`, a record file, the id of a group of repeats or its beginning,
+    or several of these joined by commas.
+    """
+    if word.startswith(PREFIX):
+        raise UsageError(f"{word!r} is a published row, and only runs can stand here; name a run or a group")
+    if "," in word and not Path(word).is_file():
+        parts = [find_runs(part.strip(), store) for part in word.split(",") if part.strip()]
+        return of_records(word, [record for part in parts for record in part.records])
+    if word.lower().endswith((".md", ".markdown")):
+        raise UsageError(f"{word} is a page, not a record; 'trainmark import {word}' takes its rows in, then name one")
+    if word.endswith(".json") or os.sep in word:
+        return of_records(word, _in_file(Path(word).expanduser()))
+    try:
+        path = store.find(word)
+    except UsageError:
+        if repeats := group(word, store):
+            return of_records(word, repeats, label=f"group {repeats[0].group} ({len(repeats)} runs)")
+        raise
+    return of_records(word, _in_file(path))
+
+
+def records_of(words: Iterable[str], store: Store) -> list[Record]:
+    """The runs meant by words, those of groups among them, each once."""
+    found = {record.run_id: record for word in words for record in find_runs(word, store).records}
+    return list(found.values())
+
+
+def of_records(word: str, records: Sequence[Record], *, label: str | None = None) -> Subject:
+    """Records as one subject: one run, or repeats of one plan; a run named twice counts once."""
+    unique = tuple({record.run_id: record for record in records}.values())
+    if not unique:
+        raise UsageError(f"{word!r} names no run; give a run id, a record file or a group")
+    if len(unique) == 1:
+        return Subject(word=word, label=f"run {unique[0].run_id}", records=unique)
+    first = unique[0]
+    for other in unique[1:]:
+        if other.plan.fingerprint != first.plan.fingerprint:
+            raise UsageError(
+                f"runs {first.run_id} and {other.run_id} of {word!r} are not repeats of one plan; "
+                "name runs of the same plan, or one run"
+            )
+    ends = [record.run_id.rpartition("-")[2] for record in unique]
+    named = ", ".join(ends[:_NAMED]) + (f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else "")
+    return Subject(word=word, label=label or f"runs {named}", records=unique)
+
+
+def _in_file(path: Path) -> list[Record]:
+    """The records of a file: one, or those that `run --json` prints of several."""
+    opening = b""
+    with contextlib.suppress(OSError), path.open("rb") as stream:  # read_record says what is wrong with it
+        opening = stream.read(64)
+    from trainmark.record.record import REPEATS, Record, listed, parse
+
+    if not opening.lstrip().startswith(b"[") and REPEATS.encode() not in opening:
+        return [read_record(path)]
+    try:
+        return [Record.from_json(document) for document in listed(parse(path.read_bytes()))]
+    except TrainmarkError as error:
+        raise UsageError(f"record file {path} holds a list that is not all records: {error}") from error
+
+
+def group(word: str, store: Store) -> list[Record]:
+    """The records of the group meant; none where the word is the beginning of no group."""
+    if len(word) < SHORTEST_GROUP:
+        return []
+    rows = store.rows(Wanted(group=word))
+    rows = [row for row in rows if row.group == word] or rows
+    names = sorted({str(row.group) for row in rows})
+    if len(names) > 1:
+        raise UsageError(f"{word!r} could be any of {len(names)} groups: {', '.join(names[:5])}")
+    return [read_record(store.path(row.run_id)) for row in reversed(rows)]

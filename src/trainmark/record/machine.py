@@ -1,0 +1,377 @@
+"""What a run ran on, and what was measured of it: versions, device, processor, arithmetic, links, search of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from trainmark.record.links import AllReduce, LinkLevel
+from trainmark.record.numbers import Count, Finite, Positive, Whole
+from trainmark.record.precision import narrower_inside
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """One reading over time."""
+
+    at_s: Sequence[Finite]
+    """Since the launch."""
+    values: Sequence[Finite]
+
+    def __post_init__(self) -> None:
+        if len(self.at_s) != len(self.values):
+            raise ValueError(f"{len(self.values)} values were read at {len(self.at_s)} times")
+
+
+class DeviceTelemetry(Struct, frozen=True, kw_only=True):
+    device: Whole
+    """As the vendor's own tools number it."""
+    series: Mapping[str, Series] = {}
+    throttled: Mapping[str, Whole] = {}
+    """Samples of the training part in which the device said it was slowed, by the reason."""
+    ecc_errors_new: Finite | None = None
+    """Errors its memory could not correct during the run."""
+    power_samples: Whole = 0
+    power_gap_s: Finite | None = None
+    """The longest time between two samples of its power."""
+
+
+class MachineTelemetry(Struct, frozen=True, kw_only=True):
+    host: str
+    first_rank: Whole = 0
+    every_s: Finite = 0.0
+    samples: Whole = 0
+    ended_early: bool = False
+    sampler_cpu_s: Finite | None = None
+    """What sampling itself took; None where the sampler did not get to say it."""
+    last_s: Finite = 0.0
+    training_s: Annotated[Sequence[Finite], Meta(max_length=2)] = ()
+    """From when to when its first rank trained; nothing where it did not begin to."""
+    unavailable: Mapping[str, str] = {}
+    """What no sensor said, and why."""
+    host_series: Mapping[str, Series] = {}
+    devices: Sequence[DeviceTelemetry] = ()
+
+
+class Telemetry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    machines: Sequence[MachineTelemetry] = ()
+    """Nothing where nothing was sampled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensed:
+    """What the sensors of all devices came to over the part of a run that trained.
+
+    None is what no sensor could say, and `reasons` tells why, by the name of the field here.
+    """
+
+    power_w: float | None = None
+    """Of one device, as a mean over time and devices."""
+    power_peak_w: float | None = None
+    """The highest sample of any device."""
+    energy_j: float | None = None
+    """Of all devices together."""
+    temperature_peak_c: float | None = None
+    throttled_percent: float | None = None
+    """Samples in which the device said it was slowed, of the device with most of them."""
+    memory_peak_bytes: float | None = None
+    """In use on the fullest device, whoever used it."""
+    steady_power_w: float | None = None
+    """Of one device, as a mean over its samples from the first steady step on, and over devices."""
+    steady_memory_bytes: float | None = None
+    """In use on one device, likewise."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+class DeviceInfo(Struct, frozen=True, kw_only=True):
+    """One device as its driver describes it; what nobody said is empty or None."""
+
+    type: str = ""
+    name: str = ""
+    count_visible: Whole | None = None
+    memory_bytes: Whole | None = None
+    driver: str | None = None
+    stand_in: bool = False
+    """Made by trainmark to test itself: no result of it says anything about hardware."""
+
+
+class PlatformInfo(Struct, frozen=True, kw_only=True):
+    """The platform file a run went by, and the plugin it names."""
+
+    name: str = ""
+    sha256: str = ""
+    content: str | None = None
+    """The whole file where it is the user's own, so that the run can be made again elsewhere; a reader must not use it
+    unseen, as it may name programs and modules."""
+    plugin: str | None = None
+    plugin_version: str | None = None
+
+
+class CpuInfo(Struct, frozen=True, kw_only=True):
+    """The processor of a machine."""
+
+    name: str = ""
+    logical_cores: Whole | None = None
+    usable_cores: Whole | None = None
+    capability: str = ""
+    memory_bytes: Whole | None = None
+
+
+class MachineFacts(Struct, frozen=True, kw_only=True):
+    """What rank 0 says of the machine it runs on; nothing is known of a run that ended before that."""
+
+    trainmark: str = ""
+    python: str = ""
+    torch: str = ""
+    numpy: str = ""
+    os: str = ""
+    """Its kernel."""
+    distribution: str = ""
+    machine: str = ""
+    """The model its maker gave it."""
+    container: str = ""
+    """What the processes ran in: `docker`, `podman`, `kubernetes`, or `none`."""
+    libc: str = ""
+    device: DeviceInfo = DeviceInfo()
+    platform: PlatformInfo = PlatformInfo()
+    cpu: CpuInfo = CpuInfo()
+    threads: Whole | None = None
+    variables: Mapping[str, str] = {}
+    """Settings known to change speed, and no others."""
+    optimised_python: Whole | None = None
+    emulated_precision: bool = False
+    """The device computes the asked precision in a wider one and rounds."""
+
+
+class PrecisionProof(Struct, frozen=True, kw_only=True):
+    """What the first step was really computed in: by the types it handed to the device, and by what the device makes of
+    them."""
+
+    asked: str
+    ran: str
+    computed: Mapping[str, Mapping[str, Whole]] = {}
+    """Products of the first step, by their kind and the type of their factors."""
+    multiplications: Mapping[str, Mapping[str, Whole]] = {}
+    inside: Mapping[str, Mapping[str, str]] = {}
+    """By kind and type of the factors, the type in which the device multiplied numbers whose products tell types apart;
+    nothing where that was not tried."""
+    scaled_share: Finite | None = None
+    """What share of the multiplications had factors of eight bits; None where none was asked for."""
+    weights: Mapping[str, Whole] = {}
+    tf32: Mapping[str, bool] = {}
+    autocast: str | None = None
+    loss_scale: Finite | None = None
+    skipped_steps: Whole = 0
+    """Steps whose gradients were not finite, which changed no weight."""
+
+    @property
+    def narrowed(self) -> dict[str, dict[str, str]]:
+        """Of `inside`, what is narrower than what the device was asked for."""
+        found: dict[str, dict[str, str]] = {}
+        for kind, types in self.inside.items():
+            for factors in types:
+                asked = "tf32" if factors == "float32" and self.tf32.get(kind) else factors
+                if used := narrower_inside(kind, asked, factors, self.inside):
+                    found.setdefault(kind, {})[factors] = used
+        return found
+
+
+class StepCheck(Struct, frozen=True, kw_only=True):
+    """One step and one evaluation of the workload's own network on a device, held against the CPU before training."""
+
+    rank: Count = 0
+    samples: Count = 0
+    """Of the first batch, that were trained on."""
+    quantities: Count = 0
+    """Outputs of layers, running statistics, the loss, gradients, updates and sums of the evaluation."""
+    differing: Count = 0
+    """How many of them differ by more than rounding explains."""
+    first: str | None = None
+    """The first of those, in the order in which a step makes them."""
+    difference: Finite | None = None
+    """By which share of its size the first differs; None where it is not a number."""
+    allowed: Finite | None = None
+    """By which share rounding explains it."""
+    unavailable: str | None = None
+    """Why nothing was compared."""
+
+
+class DeviceClock(Struct, frozen=True, kw_only=True):
+    """What a rank's device counted of its training by its own events, and what the host's clock showed meanwhile."""
+
+    rank: Whole = 0
+    stretches: Whole = 0
+    """Each begins and ends with an idle device, so that both clocks saw the same time but for a moment."""
+    host_s: Finite = 0.0
+    device_s: Finite = 0.0
+
+    @property
+    def apart(self) -> float:
+        """The share of the host's time by which they differ, beyond what a busy host needs to notice an end."""
+        told_s = abs(self.device_s - self.host_s) - NOTICED_WITHIN_S * self.stretches
+        return max(0.0, told_s) / self.host_s if self.host_s else 0.0
+
+
+NOTICED_WITHIN_S = 0.05
+"""From the end of a device's work to the moment a busy host reads its clock."""
+
+
+class FlopsFacts(Struct, frozen=True, kw_only=True):
+    """What a run's speed is held to."""
+
+    per_item: Finite
+    otherwise: Mapping[str, Finite] = msgspec.field(default_factory=dict)
+    """The same as others count it, by what they leave out or put in."""
+    peak_tflops: Finite | None = None
+    peak_source: str | None = None
+    """Where the peak of a device is from, or why there is none."""
+    peak_error: float | None = None
+    """How far measurements of it lie apart: the standard deviation of their logarithm; None where it is no measured
+    one, or there is only one."""
+
+
+class ExchangeShape(Struct, frozen=True, kw_only=True):
+    """What ranks exchange in one step, as rank 0 saw it in the last one."""
+
+    kind: str
+    """`all-reduce`, or `reduce-scatter and all-gather` where the network is sharded; both where ranks also compute
+    blocks together."""
+    messages: Whole
+    """Buckets of gradients, and of weights where these are gathered."""
+    size_bytes: Whole = msgspec.field(name="bytes")
+    """Of all messages, each as long as what the ranks hold together of it."""
+    parallel: str = ""
+    """How the ranks share the work: `ddp`, `fsdp`, or `hsdp`, which shards inside a node, with `+tp2` behind where two
+    compute each block together; empty where not recorded."""
+    gathered_bytes: Whole = 0
+    """Of the bytes, those of weights that all-gathers put together; the others are gradients, and what blocks add up
+    where ranks compute them together."""
+    last_bytes: Whole | None = None
+    """Of the last message of a step, which no computing can hide."""
+    dtypes: Mapping[str, Whole] = {}
+    """The bytes by the type of their numbers."""
+    parameters: Whole | None = None
+    """Numbers that are trained."""
+    backward_s: Finite | None = None
+    """From a step's loss to its last gradient, as the median of some of the first steps: what there is to hide an
+    all-reduce behind. None where that was not measured."""
+
+
+class OperatorUse(Struct, frozen=True, kw_only=True):
+    """What one of torch's operators took in the steps that were looked at."""
+
+    name: str
+    calls: Whole
+    seconds: Finite
+    """Of its own: those of operators it calls are theirs. On the device where that tells, else on the host."""
+    size_bytes: Whole = msgspec.field(name="bytes", default=0)
+    """Memory it took, those it calls included, and did not give back itself."""
+
+
+class StepProfile(Struct, frozen=True, kw_only=True):
+    """Where rank 0's time went in some steps after those that count."""
+
+    steps: Count
+    seconds: Finite
+    """Of all of them, slowed by the looking."""
+    busy_s: Finite
+    """When at least one operator ran."""
+    launches: Whole
+    """Pieces of work the device was given; of a CPU, calls of operators that compute."""
+    on_device: bool = False
+    """Times are the device's own, and not the host's."""
+    operators: Sequence[OperatorUse] = ()
+    """Those that took longest, longest first."""
+    others: OperatorUse | None = None
+    """All that are not named, together."""
+    trace: str = ""
+    """The file in the run's folder that viewers of traces open; empty where it could not be written."""
+
+    @property
+    def idle(self) -> float:
+        """Share of the time in which nothing ran."""
+        return max(0.0, 1 - self.busy_s / self.seconds) if self.seconds else 0.0
+
+
+class CheckpointFacts(Struct, frozen=True, kw_only=True):
+    """What saving and restoring the state of a training took."""
+
+    size_bytes: Whole | None = msgspec.field(name="bytes", default=None)
+    """Of the last one."""
+    saves: Whole = 0
+    save_s: Finite | None = None
+    """The median, as the training waited for it."""
+    restore_s: Finite | None = None
+    """Of a run that was resumed or started again: from its file to weights on the device."""
+
+    @property
+    def gigabytes_per_s(self) -> float | None:
+        return self.size_bytes / self.save_s / 1e9 if self.size_bytes and self.save_s else None
+
+
+class BatchTry(Struct, frozen=True, kw_only=True):
+    """What one batch size did."""
+
+    batch: Positive
+    items_per_s: Finite = 0.0
+    step_s: Finite = 0.0
+    memory_bytes: Whole | None = None
+    unfit: str = ""
+    """Why this batch cannot be used; empty where it can."""
+
+
+class FillSearch(Struct, frozen=True, kw_only=True):
+    """How the largest useful batch was found."""
+
+    batch_per_device: Whole
+    reason: str
+    took_s: Finite = 0.0
+    curve: Sequence[BatchTry] = ()
+    """Every batch that was tried, in the order of their sizes."""
+
+
+class Environment(MachineFacts, frozen=True, kw_only=True):
+    """All a record says of where and how its run was computed."""
+
+    link: Sequence[AllReduce] = ()
+    """What the links between the ranks were measured to carry, smallest message first."""
+    link_levels: Sequence[LinkLevel] = ()
+    """The same for the links inside a node and between nodes apart, by collective."""
+    exchange: ExchangeShape | None = None
+    """None where nothing is exchanged, or this torch does not let it be counted."""
+    checkpoint: CheckpointFacts | None = None
+    """None where no state was saved or restored, or that was not recorded."""
+    profile: StepProfile | None = None
+    """None where no step was looked at."""
+    flops: FlopsFacts | None = None
+    precision: PrecisionProof | None = None
+    fill: FillSearch | None = None
+    step_check: StepCheck | None = None
+    """Of the first rank whose device does not compute as the CPU, else of rank 0; None where the CPU trained."""
+    clock: DeviceClock | None = None
+    """Of the rank whose device's events are furthest from the host's clock; None where the host times the steps."""
+    idle_power_w: Finite | None = None
+    """Of a device, before any rank touched it; None where nobody looked then, and of a processor, which starts the
+    ranks meanwhile."""
+    foreign_load: Finite | None = None
+    """Share of the worst machine's cores that went to others."""
+
+    @property
+    def others(self) -> float | None:
+        """The same where these cores are what trained: an accelerator's work hardly depends on its host's."""
+        return self.foreign_load if self.device.type == "cpu" else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What is known of it; a no is an answer, and what nobody said is left out."""
+        empty = msgspec.to_builtins(Environment())
+        told = msgspec.to_builtins(self)
+        return {name: value for name, value in told.items() if value != empty[name] or isinstance(value, bool)}
+
+
+class Artifact(Struct, frozen=True, kw_only=True):
+    file: str
+    """Relative to the run's folder."""
+    caption: str

@@ -1,0 +1,52 @@
+"""Which numbers a document may hold, so that what is computed of them stays finite, and how many digits people see."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    name: str
+    """The published word: `acc1`, `val_loss`."""
+    unit: str
+    better: Literal["higher", "lower"]
+
+    def reached(self, value: float, goal: float) -> bool:
+        return reached(value, goal, self.better)
+
+
+def reached(value: float, goal: float, better: str) -> bool:
+    return value >= goal if better == "higher" else value <= goal
+
+
+def telling_digits(value: float, goal: float, better: str, least: int = 4) -> int:
+    """As many digits as keep a value just short of the target from being rounded onto it."""
+    for digits in range(least, 9):
+        if reached(float(f"{value:.{digits}g}"), goal, better) == reached(value, goal, better):
+            break
+    return digits
+
+
+Finite = Annotated[float, Meta(ge=-1e100, le=1e100)]
+"""NaN and infinity lie outside too."""
+Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Positive = Annotated[int, Meta(ge=1, le=2**62)]
+
+
+def number(value: float, digits: int = 3) -> str:
+    """As many digits as mean something: 5.83, 797, 11 874."""
+    if not math.isfinite(value):
+        return str(value)
+    rounded = float(f"{value:.{digits}g}")
+    if abs(rounded) < 1e-4:
+        return f"{value:.{digits}g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
+    if decimals <= 0 or abs(rounded) >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.{decimals}f}"

@@ -1,0 +1,218 @@
+"""What the clocks of a run wrote: seconds by phase, items trained, the step series of every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import add, sub
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainmark.record.numbers import Count
+
+PHASES = ("startup", "init", "warmup", "data_wait", "compute", "evaluate", "checkpoint", "restart", "other")
+"""Never overlapping, and their sum is the end-to-end time."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class StepSums(NamedTuple):
+    """Some of a rank's steps added up."""
+
+    wait_ns: Count = 0
+    compute_ns: Count = 0
+    exchange_ns: Count = 0
+    items: Count = 0
+
+    def __add__(self, other: object) -> StepSums:
+        return StepSums(*map(add, self, other)) if isinstance(other, StepSums) else NotImplemented
+
+    def __sub__(self, other: StepSums) -> StepSums:
+        return StepSums(*map(sub, self, other))
+
+
+NO_STEPS = StepSums()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSums:
+    """All of a rank's steps added up, where their series are too long to be kept."""
+
+    steps: Count
+    exchanged: Count
+    """How many of them have their exchange measured."""
+    warmup: StepSums
+    counted: StepSums
+    """After the warm-up, those that all ranks finished."""
+    rest: StepSums = NO_STEPS
+    """Last ones that not all ranks finished."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """One rank's raw series, in whole nanoseconds so that sums are exact."""
+
+    rank: int
+    host: str = ""
+    phases_ns: Mapping[str, int] = field(default_factory=dict)
+    """Phases that are not made of steps: startup, init, evaluate, checkpoint, restart, other."""
+    wait_ns: Sequence[int] = ()
+    compute_ns: Sequence[int] = ()
+    exchange_ns: Sequence[int] = ()
+    """The part of each computation that only exchanged with other ranks; empty where none was measured."""
+    items: Sequence[int] = ()
+    memory_peak_bytes: int | None = None
+    sums: RankSums | None = None
+    """Of a long run: there only the slowest rank has series, of the steps all ranks finished."""
+
+    @property
+    def steps(self) -> int:
+        return self.sums.steps if self.sums else len(self.compute_ns)
+
+    @property
+    def exchanged(self) -> int:
+        """How many steps have their exchange measured."""
+        return self.sums.exchanged if self.sums else len(self.exchange_ns)
+
+    @property
+    def busy_ns(self) -> int:
+        """What this rank spent on its steps, waiting included; the rank with most of it sets the run's time."""
+        return self.whole.wait_ns + self.whole.compute_ns
+
+    @cached_property
+    def whole(self) -> StepSums:
+        """All its steps added up."""
+        if self.sums:
+            return self.sums.warmup + self.sums.counted + self.sums.rest
+        return self.part(slice(None))
+
+    def part(self, steps: slice) -> StepSums:
+        """Some of the steps it has series of, added up."""
+        return StepSums(*(sum(kept[steps]) for kept in (self.wait_ns, self.compute_ns, self.exchange_ns, self.items)))
+
+
+class Skew(NamedTuple):
+    """Two ranks that computed unlike long."""
+
+    slow: RankTrace
+    fast: RankTrace
+    factor: float
+    """How many times as long the slow one took, beyond what it was given more items for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """A run's time as its slowest rank saw it, and its items as all ranks counted them."""
+
+    ranks: tuple[RankTrace, ...]
+    warmup_steps: int = 0
+    """Steps left out of throughput; 0 in a full run, whose throughput covers every step."""
+    steady_from: int = 0
+    """The step from which the series is steady; intervals and drift are judged from there on."""
+    items_of_steps: Sequence[int] = ()
+    """Of all ranks together, where only the slowest rank's own series are kept."""
+
+    @cached_property
+    def slowest(self) -> RankTrace:
+        return max(self.ranks, key=lambda trace: trace.busy_ns)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps every rank finished; the last one of a run cut short may be missing on some."""
+        return min(trace.steps for trace in self.ranks)
+
+    @cached_property
+    def step_items(self) -> Floats:
+        """Items of each counted step, summed over ranks."""
+        if len(self.items_of_steps):
+            return self._after_warmup(self.items_of_steps)
+        return np.asarray(sum(self._after_warmup(trace.items) for trace in self.ranks))
+
+    @cached_property
+    def compute_s(self) -> Floats:
+        return self._after_warmup(self.slowest.compute_ns) / 1e9
+
+    @cached_property
+    def step_s(self) -> Floats:
+        """Each counted step with its data wait."""
+        return (self._after_warmup(self.slowest.wait_ns) + self._after_warmup(self.slowest.compute_ns)) / 1e9
+
+    @property
+    def items(self) -> int:
+        return sum(self.counted(trace).items for trace in self.ranks)
+
+    @cached_property
+    def exchange_known(self) -> bool:
+        return bool(self.ranks) and all(trace.exchanged >= self.steps for trace in self.ranks)
+
+    @cached_property
+    def exchange_s(self) -> Floats:
+        """Of each counted step, the exchange with other ranks that computing did not hide."""
+        return self._after_warmup(self.slowest.exchange_ns) / 1e9
+
+    @cached_property
+    def skew(self) -> Skew | None:
+        """The two ranks whose own computing differs most; None where fewer than two computed.
+
+        All ranks take equally long for a step, as the fast ones wait for the slow one inside their exchange: it is left
+        out where it was measured. A rank that took longer because it was given more items is not slow.
+        """
+        if len(self.ranks) < 2:
+            return None
+        own = np.array([self.own_ns(trace) for trace in self.ranks])
+        items = np.array([float(self.counted(trace).items) for trace in self.ranks])
+        if own.min() <= 0 or items.min() <= 0:
+            return None
+        # of 100,000 ranks only those few are paired that no other beats both in time and in time an item
+        slow, fast = _unbeaten(-own, -own / items), _unbeaten(own, own / items)
+        factors = own[slow, None] / own[fast] / np.maximum(1.0, items[slow, None] / items[fast])
+        row, column = np.unravel_index(int(factors.argmax()), factors.shape)
+        return Skew(self.ranks[slow[row]], self.ranks[fast[column]], float(factors[row, column]))
+
+    def own_ns(self, trace: RankTrace) -> float:
+        """A rank's computing in the counted steps, without the exchange in which it waits for slower ranks."""
+        counted = self.counted(trace)
+        return float(counted.compute_ns - counted.exchange_ns if self.exchange_known else counted.compute_ns)
+
+    def counted(self, trace: RankTrace) -> StepSums:
+        """A rank's counted steps added up."""
+        return trace.sums.counted if trace.sums else trace.part(slice(self.warmup_steps, self.steps))
+
+    @cached_property
+    def phases_ns(self) -> dict[str, int]:
+        trace = self.slowest
+        warmup = trace.sums.warmup if trace.sums else trace.part(slice(self.warmup_steps))
+        counted = trace.whole - warmup
+        return {
+            **dict.fromkeys(PHASES, 0),
+            **trace.phases_ns,
+            "warmup": warmup.wait_ns + warmup.compute_ns,
+            "data_wait": counted.wait_ns,
+            "compute": counted.compute_ns,
+        }
+
+    @property
+    def settling_ns(self) -> int:
+        """What the steps before the first steady one took."""
+        trace, early = self.slowest, slice(self.steady_from)
+        return int(sum(trace.wait_ns[early])) + int(sum(trace.compute_ns[early]))
+
+    def seconds(self, *phases: str) -> float:
+        return sum(self.phases_ns[phase] for phase in phases) / 1e9
+
+    def steady(self, counted: Floats) -> Floats:
+        """The steady part of a series of counted steps."""
+        return counted[self.steady_from - self.warmup_steps :]
+
+    def _after_warmup(self, values: Sequence[int]) -> Floats:
+        return np.asarray(values[self.warmup_steps : self.steps], dtype=np.float64)
+
+
+def _unbeaten(one: Floats, other: Floats) -> npt.NDArray[np.intp]:
+    """The places, in their order, at which no other place has less or as little of both."""
+    order = np.lexsort((other, one))
+    least_before = np.concatenate(([np.inf], np.minimum.accumulate(other[order])[:-1]))
+    return np.sort(order[other[order] < least_before])

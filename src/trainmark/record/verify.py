@@ -1,0 +1,125 @@
+"""What a verify finds and leaves: bits that differ, by step, rank and layer, and numbers another chip is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from trainmark.record.numbers import Finite, Whole
+from trainmark.record.precision import Sums
+
+SCHEMA = 1
+NUMBERS_FILE = "numbers.json"
+"""In the folder of a verify: what another chip can be held against."""
+SUM_COUNT = 8
+"""Sums of a tensor's numbers with random signs; the mean square of such sums is about the tensor's length squared."""
+STAGES = ("data", "loss", "gradient", "exchanged gradient", "weight", "statistic")
+"""What of a step is hashed, in the order in which a step makes it."""
+REPLICATED = ("exchanged gradient", "weight")
+"""Of these every rank holds the same."""
+
+Kind = Literal["repeat", "replica", "product", "link", "operator"]
+Verdict = Literal["equal", "wrong", "unsettled", "incomplete"]
+
+
+class BitDifference(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bits that are not as they were, as on other ranks, or as they must be."""
+
+    kind: Kind
+    round: Whole
+    """Which computation of all the steps, counted from 1."""
+    rank: Whole
+    step: Whole | None = None
+    """Counted from 1."""
+    stage: str = ""
+    """One of `STAGES`; of a matmul its type, of a link what was exchanged."""
+    layers: Sequence[str] = ()
+    """The first of those that differ."""
+    count: Whole = 1
+    """How many differ."""
+    never_alike: bool = False
+    """No two rounds gave the same, so that none can be called the wrong one."""
+
+
+class Operators(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which operators of a step give other bits when they are called again with the same numbers."""
+
+    seen: Whole = 0
+    steadied: Sequence[str] = ()
+    """Those that do so only while torch.use_deterministic_algorithms is off."""
+    unsteady: Sequence[str] = ()
+    """Those that do so even while it is on."""
+    warned: Sequence[str] = ()
+    """Those of which torch says that they have no deterministic implementation here."""
+    unavailable: str = ""
+    """Why nobody looked."""
+
+    @property
+    def not_deterministic(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.unsteady, *self.warned)))
+
+
+class StepNumbers(Struct, frozen=True, kw_only=True):
+    """One step in numbers that can be held against another chip's, computed in float64 on the host."""
+
+    loss: Finite | None
+    """The mean over ranks; None where it is not finite."""
+    data: Mapping[str, Sums] = {}
+    gradients: Mapping[str, Sums] = {}
+    """As exchanged, before they are clipped."""
+    weights: Mapping[str, Sums] = {}
+    """After the step."""
+
+
+class Numbers(Struct, frozen=True, kw_only=True):
+    """All steps of a verify, as rank 0 has them."""
+
+    initial: Mapping[str, Sums]
+    """The weights before the first step."""
+    steps: Sequence[StepNumbers]
+    rounded: Sequence[StepNumbers] = ()
+    """The same steps with every result off by as much as the precision rounds: what rounding can do."""
+
+
+class VerifyTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What sensors showed over the whole of a verify, of the device that showed most."""
+
+    temperature_c: Finite | None = None
+    power_w: Finite | None = None
+    least_clock_mhz: Finite | None = None
+    throttled: Sequence[str] = ()
+    ecc_errors: Finite | None = None
+    """How many were counted meanwhile."""
+
+
+class VerifyDocument(Struct, frozen=True, kw_only=True):
+    """What one verify leaves."""
+
+    schema: int = SCHEMA
+    verify_id: str
+    created: str
+    trainmark: str
+    plan: Mapping[str, Any]
+    device: str
+    torch: str
+    hosts: Sequence[str] = ()
+    rounds: Whole = 0
+    steps: Whole = 0
+    """Of each round."""
+    seconds: Finite = 0.0
+    hashed: Whole = 0
+    """Tensors of a step whose bits are looked at."""
+    hashed_on_host: str = ""
+    """Why, where the device could not do it."""
+    draws: bool = False
+    """The step makes random numbers, which were fixed so that every chip can make the same step."""
+    verdict: Verdict
+    sentence: str
+    differences: Sequence[BitDifference] = ()
+    operators: Operators = Operators()
+    switches: Mapping[str, str] = {}
+    """Variables that make the platform's libraries deterministic, with the values they had."""
+    telemetry: VerifyTelemetry = VerifyTelemetry()
+    numbers: Numbers | None = None

@@ -1,1 +1,0 @@
-"""A site of many results: a table a workload, a page a run, an audit on every row."""

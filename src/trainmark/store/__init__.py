@@ -1,1 +1,0 @@
-"""What runs leave: their folders made into records, and the records kept and indexed."""

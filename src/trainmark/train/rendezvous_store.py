@@ -1,0 +1,177 @@
+"""The key-value store by which ranks find each other: a file on one node, a connection to the leader across nodes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+from torch.distributed import (  # type: ignore[attr-defined]
+    DistNetworkError,
+    DistStoreError,
+    FileStore,
+    PrefixStore,
+    Store,
+)
+
+from trainmark.record.errors import WorkloadError
+from trainmark.train.ranks import RENDEZVOUS
+
+WAIT_TIMEOUT_S = 600.0
+"""How long a rank waits for a key of another one; its launcher notices sooner where nothing moves."""
+REPLY_TIMEOUT_S = 60.0
+"""How long the server may take to reply, beyond what it was asked to wait."""
+MAX_WAIT_S = 0.5
+"""The longest wait asked of the server at a time, so that threads that share a connection take turns."""
+MAX_MESSAGE_BYTES = 16 << 20
+"""A longer message ends the connection before any of it is read."""
+LENGTH_BYTES = 4
+"""Before each message stands its length."""
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """Keys and values are plain text and bytes: nothing that comes over a connection is ever executed."""
+
+    operation: Literal["set", "get", "wait", "add", "compare_set", "delete"]
+    key: str
+    value: bytes = b""
+    expected: bytes = b""
+    number: int = 0
+    wait_s: float = 0.0
+    """How long the key may take to appear."""
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    value: bytes = b""
+    number: int = 0
+    """A sum, or 1 where the key was there."""
+
+
+class LostStoreError(WorkloadError, DistNetworkError):
+    """The server does not reply any more: it, or the network between, is gone."""
+
+
+@functools.cache  # torch's C++ goes on using the store without Python knowing of it, so it lives as long as the process
+def open_store(world: int) -> Store:
+    """The store of this rank, as its launcher says: a file, or an open connection and the prefix of its keys."""
+    kind, _, place = os.environ[RENDEZVOUS].partition(":")
+    if kind == "file":
+        store: Store = FileStore(place, world)
+        store.set_timeout(timedelta(seconds=WAIT_TIMEOUT_S))
+        return store
+    number, _, prefix = place.partition(":")
+    return PrefixStore(prefix, _connected(int(number)))
+
+
+@functools.cache
+def _connected(number: int) -> RendezvousStore:
+    return RendezvousStore(socket.socket(fileno=number))
+
+
+class RendezvousStore(Store):
+    """torch's interface to a leader's store, by the names its C++ looks up; threads may share it."""
+
+    timeout: timedelta
+    """How long to wait for a key; torch's own, and its to change."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__()
+        self.reply_timeout_s = REPLY_TIMEOUT_S
+        self._connection = connection
+        self._lock = threading.Lock()
+        self.set_timeout(timedelta(seconds=WAIT_TIMEOUT_S))
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._ask(Request("set", key, _bytes(value)))
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._ask(Request("get", key)).value
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(self._is_there(key, 0.0) for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        limit_s = (timeout or self.timeout).total_seconds()
+        deadline_s = time.monotonic() + limit_s
+        for key in keys:
+            while not self._is_there(key, min(max(0.0, deadline_s - time.monotonic()), MAX_WAIT_S)):
+                if time.monotonic() >= deadline_s:
+                    raise DistStoreError(f"wait timeout: nobody set {key} within {limit_s:g} s")
+
+    def add(self, key: str, amount: int) -> int:
+        return self._ask(Request("add", key, number=amount)).number
+
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        """Sets a key that has the expected value, or has none where none is expected; what it then holds."""
+        return self._ask(Request("compare_set", key, _bytes(desired), _bytes(expected))).value
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._ask(Request("delete", key)).number)
+
+    def has_extended_api(self) -> bool:
+        return False
+
+    def clone(self) -> RendezvousStore:
+        return self
+
+    deleteKey = delete_key  # noqa: N815 - as C++ calls it
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # a thread that waits for a reply wakes up
+        self._connection.close()
+
+    def _is_there(self, key: str, wait_s: float) -> bool:
+        return bool(self._ask(Request("wait", key, wait_s=wait_s)).number)
+
+    def _ask(self, request: Request) -> Reply:
+        message = encode(request)
+        try:
+            with self._lock:
+                timeout_s = request.wait_s + self.reply_timeout_s
+                self._connection.settimeout(timeout_s)
+                self._connection.sendall(message)
+                return msgspec.msgpack.decode(receive_message(self._connection, timeout_s), type=Reply)
+        except (OSError, msgspec.MsgspecError) as error:
+            self.close()  # a late reply would be taken for that to the next request
+            why = "it does not reply" if isinstance(error, TimeoutError) else error
+            raise LostStoreError(f"connection closed: the store of this run is gone ({why})") from error
+
+
+def encode(message: Request | Reply) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {len(body)} bytes is longer than {MAX_MESSAGE_BYTES}")
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def receive_message(connection: socket.socket, timeout_s: float | None) -> bytes:
+    size = int.from_bytes(receive(connection, LENGTH_BYTES, timeout_s), "big")
+    if size > MAX_MESSAGE_BYTES:
+        raise ConnectionError(f"the other side announced a message of {size} bytes")
+    return receive(connection, size, timeout_s)
+
+
+def receive(connection: socket.socket, count: int, timeout_s: float | None) -> bytes:
+    """Exactly so many bytes, within the time given; ConnectionError where the other side closes before."""
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    received = bytearray()
+    while len(received) < count:
+        connection.settimeout(None if deadline_s is None else max(0.001, deadline_s - time.monotonic()))
+        part = connection.recv(min(count - len(received), 1 << 20))
+        if not part:
+            raise ConnectionError("the other side has closed it")
+        received += part
+    return bytes(received)
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else value

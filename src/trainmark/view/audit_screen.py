@@ -1,0 +1,46 @@
+"""Draws an audit for a terminal: the gravest findings first, each with its figures, its reason and what to check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmark.record.audit import SEVERITIES, Audit, findings, outcome, summary, why_not
+from trainmark.record.checks import CheckResult
+from trainmark.view.terminal import TerminalWriter
+
+STYLES = {"failed": "bold red", "doubt": "bold yellow", "note": "bold"}
+
+
+def render(
+    audits: Sequence[Audit],
+    *,
+    everything: bool = False,
+    width: int = 100,
+    color: bool = False,
+    encoding: str = "utf-8",
+) -> str:
+    """`everything` also lists what passed and what could not be checked."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    for finding in findings(audits):
+        head = writer.text(f"{SEVERITIES[finding.verdict]}: {finding.subject}", STYLES[finding.verdict])
+        head.append_text(writer.text(f"  {finding.name}", "dim"))
+        writer.put(head)
+        writer.put(finding.evidence, _sentence(finding.sentence), f"Check {finding.remedy}.", indent=2)
+        writer.put("")
+    if everything:
+        for audit in audits:
+            writer.put(writer.text(audit.title, "bold"))
+            for entry in audit.checks:
+                writer.put(writer.text(_line(entry), "" if entry.findings else "dim"), indent=2)
+            writer.put("")
+    writer.put(f"{summary(audits)}.")
+    return writer.drawn()
+
+
+def _line(entry: CheckResult) -> str:
+    said = f"{outcome(entry)}: {entry.claim}"
+    return f"{said} ({why_not(entry)})" if why_not(entry) else said
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,149 @@
+"""Where a run's time went, phase by phase and rank by rank, and what its evaluations found: lists for every view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trainmark.record.format import NOTHING, number
+from trainmark.record.language import Say
+from trainmark.record.record import Record
+
+TAKEN = (
+    ("e2e_time", ("startup", "init", "warmup", "restart")),
+    ("p_whole", ("evaluate", "checkpoint")),
+    ("p_train", ("data_wait", "other")),
+    ("p_core", ()),
+)
+"""Each number, and the phases that leave its time before the next number's."""
+MAX_RANKS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeStep:
+    """One line on the way from all time to computing, in nanoseconds, so that it sums."""
+
+    name: str
+    ns: int
+    start_ns: int = 0
+    """Where its bar begins."""
+    kind: Literal["total", "phase", "part"] = "phase"
+    """A number's time, a phase that is taken off, or a part of the last number's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTime:
+    """What one rank did in the counted steps."""
+
+    rank: int
+    host: str
+    own_ns: float
+    """Its computing without the exchange; with it where that was not measured."""
+    exchange_ns: int | None
+    over_fastest: float
+    """Its own computing beyond the fastest rank's, as a share of that."""
+    items: int
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluations:
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """One an evaluation, the first first."""
+
+
+def time_steps(record: Record) -> list[TimeStep]:
+    """From all time to computing, as the slowest rank saw it, then exchange and computing where these are known. Phases
+    that took nothing are left out; those we do not know go first."""
+    if not record.timeline.ranks:
+        return []
+    phases = dict(record.timeline.phases_ns)
+    known = {phase for _, taken in TAKEN for phase in taken} | {"compute"}
+    left = sum(phases.values())
+    found: list[TimeStep] = []
+    for name, taken in TAKEN:
+        found.append(TimeStep(name=name, ns=left, kind="total"))
+        others = tuple(phase for phase in phases if phase not in known) if name == "e2e_time" else ()
+        for phase in (*taken, *others):
+            if phases.get(phase, 0):
+                left -= phases[phase]
+                found.append(TimeStep(name=phase, ns=phases[phase], start_ns=left))
+    if (exchanged := exchange_ns(record)) is not None:
+        own = left - exchanged
+        found.append(TimeStep(name="exchange", ns=exchanged, start_ns=own, kind="part"))
+        found.append(TimeStep(name="computing", ns=own, kind="part"))
+    return found
+
+
+def exchange_ns(record: Record) -> int | None:
+    """What of computing only exchanged with other ranks, on the slowest rank; None where it was not measured."""
+    timeline = record.timeline
+    if len(timeline.ranks) < 2 or not timeline.exchange_known:
+        return None
+    return timeline.counted(timeline.slowest).exchange_ns
+
+
+def time_word(step: TimeStep, say: Say) -> str:
+    """What a line of it is called."""
+    words = {
+        "startup": say("start-up"),
+        "init": say("set-up"),
+        "warmup": say("warm-up"),
+        "data_wait": say("data wait"),
+        "compute": say("computing"),
+        "evaluate": say("evaluation"),
+        "checkpoint": say("checkpoints"),
+        "restart": say("restarts"),
+        "other": say("other"),
+    }
+    parts = {"exchange": say("of it exchange"), "computing": say("of it computing")}
+    if step.kind == "part":
+        return parts[step.name]
+    return step.name if step.kind == "total" else f"− {words.get(step.name, step.name)}"
+
+
+def rate_word(step: TimeStep, record: Record) -> str:
+    """The throughput that divides by a total; empty for the others, and where it is not known."""
+    quantity = record.metrics.get(step.name) if step.kind == "total" and step.name != "e2e_time" else None
+    return f"{number(quantity.value)} {quantity.unit}" if quantity is not None and quantity.value is not None else ""
+
+
+def rank_times(record: Record) -> list[RankTime]:
+    """Of several ranks, the slowest first; none where there is one."""
+    timeline = record.timeline
+    if len(timeline.ranks) < 2 or not timeline.steps:
+        return []
+    known = timeline.exchange_known
+    own = {trace.rank: timeline.own_ns(trace) for trace in timeline.ranks}
+    fastest = min(own.values()) or 1
+    found = [
+        RankTime(
+            rank=trace.rank,
+            host=trace.host,
+            own_ns=own[trace.rank],
+            exchange_ns=timeline.counted(trace).exchange_ns if known else None,
+            over_fastest=own[trace.rank] / fastest - 1,
+            items=trace.whole.items,
+            memory_bytes=trace.memory_peak_bytes,
+        )
+        for trace in timeline.ranks
+    ]
+    return sorted(found, key=lambda one: -one.own_ns)
+
+
+def evaluations(record: Record, say: Say) -> Evaluations:
+    """Every evaluation with all it measured."""
+    history = record.quality.history
+    names = list(dict.fromkeys(name for evaluation in history for name in evaluation.values))
+    rows = [
+        (
+            str(evaluation.step),
+            NOTHING if evaluation.epoch is None else number(evaluation.epoch),
+            *(number(evaluation.values[name], 4) if name in evaluation.values else NOTHING for name in names),
+            number(evaluation.samples, 6),
+        )
+        for evaluation in history
+    ]
+    return Evaluations(heads=[say("step"), say("epoch"), *names, say("samples")], rows=rows)

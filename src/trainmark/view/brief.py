@@ -1,0 +1,62 @@
+"""Draws what a reader wants first of one record: its sentence, its table with notes, and where its files are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.record.index import tag_words
+from trainmark.record.language import _
+from trainmark.view import headline, table
+from trainmark.view.terminal import TerminalWriter
+
+if TYPE_CHECKING:
+    from trainmark.record.published_row import PublishedRow
+    from trainmark.record.record import Record
+    from trainmark.record.store import Store
+
+
+def brief(
+    record: Record,
+    rows: Sequence[PublishedRow],
+    store: Store,
+    *,
+    path: Path,
+    width: int = 80,
+    color: bool = False,
+    encoding: str = "utf-8",
+) -> str:
+    """As a run ends on the screen, then what the user said of it and its files; `rows` are published ones of its kind,
+    `path` is where the record lies."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    writer.put("")
+    said = {"run_id": record.run_id, "status": _(record.status), "created": record.created}
+    writer.put_unbroken(_("Run: {run_id} ({status}, {created})").format(**said))
+    if record.group:
+        writer.put_unbroken(_("Repeats: {group}").format(group=record.group))
+    if record.tags:
+        writer.put(_("Tags: {tags}").format(tags=", ".join(tag_words(record.tags))))
+    if record.note:
+        writer.put(_("Note: {note}").format(note=record.note))
+    for line in _files(record, store, path):
+        writer.put_unbroken(line)
+    known_here = path in (store.path(record.run_id), store.runs / record.run_id)
+    word = record.run_id.rpartition("-")[2] if known_here else path
+    writer.put_unbroken(_("Everything there is to know: trainmark show {word} --all").format(word=word))
+    told = headline.sentences([record], rows)
+    return table.render([record], sentences=told, width=width, color=color, encoding=encoding) + writer.drawn()
+
+
+def _files(record: Record, store: Store, path: Path) -> Iterator[str]:
+    folder = store.runs / record.run_id
+    if path != folder:  # a run that was cut off left none
+        yield _("Record: {path}").format(path=path)
+    if folder.is_dir():
+        yield _("Events and logs: {folder}").format(folder=folder)
+    if (folder / "checkpoints").is_dir():
+        yield _("Checkpoints: {folder}").format(folder=folder / "checkpoints")
+    for artifact in record.artifacts:
+        yield _("Sample: {file}").format(file=folder / artifact.file)
+    if (page := store.folder / "reports" / f"{record.run_id}.html").is_file():
+        yield _("Page: {page}").format(page=page)

@@ -1,0 +1,142 @@
+"""Says a run in plain words: how fast, how many times slower or faster than a published device, and what it learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trainmark.analysis import device_names as names
+from trainmark.analysis.beside import PublishedSpeed, nearest, own_rate, same_network, speeds
+from trainmark.record.endings import BY_SIGNAL, translate_ending
+from trainmark.record.format import goal, number, shown_quality, verdict
+from trainmark.record.intervals import share, too_noisy
+from trainmark.record.language import Say, chosen, speaker
+from trainmark.record.learning import loss_trend
+from trainmark.record.plan import Topology
+from trainmark.record.published_row import PublishedRow
+from trainmark.record.record import Record
+from trainmark.workloads import facts_of, title_of
+
+ALIKE_WITHIN = 1.05
+"""Times that two speeds may differ and still be called about the same."""
+
+
+def sentences(records: Sequence[Record], rows: Sequence[PublishedRow]) -> list[str]:
+    """One for each thing that was run here; repeats are told by the one in their middle."""
+    published, say = speeds(rows), speaker(chosen())
+    plans: dict[str, list[Record]] = {}
+    for record in records:
+        plans.setdefault(record.plan.fingerprint, []).append(record)
+    told = [_middle(alike) for alike in plans.values()]
+    return [sentence(record, published, say, where=_here(record, say)) for record in told]
+
+
+def _middle(repeats: Sequence[Record]) -> Record:
+    """The run with the median speed; where not all have one, the last, which is the one that failed."""
+    rates = {record.run_id: own_rate(record, "p_core") for record in repeats}
+    if any(rate is None for rate in rates.values()):
+        return repeats[-1]
+    return sorted(repeats, key=lambda record: rates[record.run_id] or 0.0)[len(repeats) // 2]
+
+
+def _here(record: Record, say: Say) -> str:
+    nodes = Topology.parse(record.plan.topology).nodes
+    return say("this machine") if nodes == 1 else say("these {count} machines").format(count=nodes)
+
+
+def sentence(record: Record, published: Iterable[PublishedSpeed], say: Say, *, where: str) -> str:
+    """All of it in one sentence; `where` is the machine as the reader calls it."""
+    told = opening(record, say, where=where)
+    if beside := beside_published(record, published, say):
+        told = say("{told}, {more}").format(told=told, more=beside)
+    if learnt := what_it_learnt(record, say):
+        told = say("{told}; {more}").format(told=told, more=learnt)
+    return say("{sentence}.").format(sentence=told)
+
+
+def trained(record: Record) -> str:
+    """The network, and by which recipe unless it is the published network: a smoke run trains a far smaller one."""
+    title, recipe = title_of(record), record.plan.recipe_name
+    return title if recipe == "reference" or same_network(record) else f"{title} ({recipe})"
+
+
+def opening(record: Record, say: Say, *, where: str) -> str:
+    """The run's main number in words; a run without one says why."""
+    words = {"workload": trained(record), "where": where}
+    p_core = record.metrics.get("p_core")
+    rate = f"{number(p_core.value)} {p_core.unit}" if p_core is not None and p_core.value is not None else None
+    if record.ended in BY_SIGNAL:
+        words["steps"] = str(record.timeline.steps)
+        if rate is None:
+            return say("{workload} was interrupted on {where} before its speed was known").format(**words)
+        return say("{workload} was interrupted on {where} after {steps} steps, at {rate} until then").format(
+            **words, rate=rate
+        )
+    if record.status == "invalid":
+        return say("{workload} gave no valid result on {where}: {ended}").format(
+            **words, ended=translate_ending(record.ended, say)
+        )
+    if record.status != "valid":
+        return say("{workload} did not finish on {where}: {ended}").format(
+            **words, ended=translate_ending(record.ended, say)
+        )
+    if p_core is None or rate is None:
+        return say("{workload} was trained on {where}, but no step was counted").format(**words)
+    if p_core.interval is None:
+        return say("{workload} trains at about {rate} on {where}, from too few steps for an interval").format(
+            **words, rate=rate
+        )
+    if too_noisy(p_core.interval):
+        return say("{workload} trains at about {rate} on {where}, which is too noisy to say more").format(
+            **words, rate=rate
+        )
+    half = number(100 * share(p_core.interval), 2)
+    return say("{workload} trains at {rate} ±{half} % on {where}").format(**words, rate=rate, half=half)
+
+
+def beside_published(record: Record, published: Iterable[PublishedSpeed], say: Say) -> str:
+    """How many times slower or faster than the published device it is best held against; empty where there is none."""
+    found = nearest(record, published)
+    own = own_rate(record, found.metric) if found else None
+    if found is None or own is None:
+        return ""
+    several = Topology.parse(record.plan.topology).devices > 1 or Topology.parse(found.row.topology).devices > 1
+    by = say("{metric} a device").format(metric=found.metric) if several else found.metric
+    if found.row.findings:
+        by = say("{metric}, a row the audit calls {word}").format(
+            metric=by, word=say("wrong") if found.row.is_wrong else say("doubtful")
+        )
+    words = {"times": number_of_times(own, found.rate), "device": names.short_device(found.row.device), "by": by}
+    if max(own, found.rate) / min(own, found.rate) < ALIKE_WITHIN:
+        return say("about as fast as a published {device} ({by})").format(**words)
+    if own < found.rate:
+        return say("{times} times slower than a published {device} ({by})").format(**words)
+    return say("{times} times faster than a published {device} ({by})").format(**words)
+
+
+def number_of_times(one: float, other: float) -> str:
+    """How many times the smaller of two the larger is: `220`, `1.3`."""
+    times = max(one, other) / min(one, other)
+    return number(float(f"{times:.2g}"), 2 if times < 100 else 3)
+
+
+def what_it_learnt(record: Record, say: Say) -> str:
+    """Where the loss went, and what became of the quality; of a run that failed nothing."""
+    if record.status != "valid":
+        return ""
+    trends = {"fell": say("loss fell"), "rose": say("loss rose"), "level": say("loss hardly moved")}
+    trend = loss_trend(record.loss)
+    said = [trends[trend]] if trend else []
+    quality, known = record.quality, facts_of(record)
+    judged = known.find_quality(quality.name) if known else None
+    words = {
+        "quality": say(judged.plain) if judged else quality.name,
+        "value": shown_quality(quality),
+        "goal": goal(quality),
+    }
+    outcomes = {
+        "reached": say("{quality} {value}, target {goal} reached"),
+        "missed": say("{quality} {value}, target {goal} missed"),
+        "not finite": say("{quality} not finite"),
+    }
+    said.append(outcomes.get(verdict(record), say("{quality} not judged")).format(**words))
+    return say(", ").join(said)

@@ -1,0 +1,357 @@
+"""Draws records as the table that published benchmarks use, with its doubts: for terminals and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from trainmark.record import escape
+from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.endings import translate_ending
+from trainmark.record.format import (
+    NOTHING,
+    TOO_NOISY_WORDS,
+    VERDICT_STYLES,
+    device_name,
+    goal,
+    number,
+    shown_quality,
+    spread_percent,
+    verdict,
+)
+from trainmark.record.language import _
+from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.recipe import fix_hp
+from trainmark.record.record import translate_coverage
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
+from trainmark.workloads import quality_word
+
+if TYPE_CHECKING:
+    from trainmark.record.record import Record
+
+
+MAX_NOTES = 5
+"""Below a table in a terminal; `trainmark show --all` has them all."""
+TELLING_LAST = (
+    "resumed",
+    "restarted",
+    "init-from",
+    "skip-bad",
+    "not-evaluated",
+    "generated-data",
+    "small-batch",
+    "coverage",
+)
+"""Kinds of notes that a reader can do nothing about, or meant to be so; the others come first."""
+
+FURTHER = (("power", "power"), ("energy", "energy_kwh"), ("cost", "cost"))
+"""Columns that are there where any run has the number, by title and metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something to know before trusting a row."""
+
+    kind: str
+    """A doubt's code, or what else it is about: notes of one kind are told once for several rows."""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePage:
+    table: TableModel
+    notes: list[str]
+    """Numbered below the table; the last cell of a row says which of them hold for it."""
+    remarks: list[str]
+    """What holds for all: the steps that throughputs cover, how far repeats lie apart."""
+
+
+def page(records: Sequence[Record]) -> TablePage:
+    """Decides what is shown. What is the same for every row is said once, above or below."""
+    said = [[note.text for note in _notes(record, records)] for record in records]
+    notes = list(dict.fromkeys(text for texts in said for text in texts))
+    marks = [[notes.index(text) + 1 for text in texts] for texts in said]
+    return TablePage(table=_table_model(records, marks), notes=notes, remarks=_remarks(records))
+
+
+def first_notes(records: Sequence[Record]) -> list[str]:
+    """The notes of all rows as sentences that stand alone: one of a kind, what can be acted on first."""
+    names = _row_names(records)
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for record, name in zip(records, names, strict=True):
+        for note in _notes(record, records):
+            kinds.setdefault(note.kind, {}).setdefault(note.text, []).append(name)
+    ordered = sorted(kinds, key=lambda kind: TELLING_LAST.index(kind) + 1 if kind in TELLING_LAST else 0)
+    return [_told_once(kinds[kind], len(records)) for kind in ordered]
+
+
+def _told_once(texts: Mapping[str, Sequence[str]], rows: int) -> str:
+    """One kind of note: its first sentence, the rows it holds for, and the rows of which something like it holds."""
+    (text, holds), *others = texts.items()
+    alike = [name for more in others for name in more[1]]
+    if len(holds) == rows:
+        return text
+    told = _("{rows}: {text}").format(rows=_listed(holds), text=text)
+    return _("{told}; similar: {rows}").format(told=told, rows=_listed(alike)) if alike else told
+
+
+def _row_names(records: Sequence[Record]) -> list[str]:
+    """By which a note says of which row it speaks."""
+    names = [record.plan.workload for record in records]
+    return (
+        names
+        if len(set(names)) == len(names)
+        else [_("row {index}").format(index=index) for index in range(1, len(names) + 1)]
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return _(" and ").join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> TableModel:
+    several = len({record.plan.workload for record in records}) > 1
+    labels: list[tuple[Column, Callable[[Record], Cell]]] = [
+        (Column(title=_("workload"), right=False, label=True), _workload),
+        (Column(title=_("recipe"), right=False, label=True), _recipe),
+        (Column(title=_("configuration"), right=False, label=True), _configuration),
+        (Column(title=_("precision"), right=False, label=True), _precision),
+    ]
+    # workloads in one table leave no room for what they have in common; of one, the configuration leads its row
+    shared = [
+        label
+        for index, label in enumerate(labels)
+        if len({str(label[1](record)) for record in records}) == 1 and (several or index < 2)
+    ]
+    title = " · ".join(str(cell(records[0])) for _column, cell in shared)
+    labels = [label for label in labels if label not in shared]
+    one_item = len({record.item for record in records}) == 1
+    counted = Column(title=_("counts"), right=False)
+    share = Column(title="mfu", unit=("%",), spare=True)
+    parts: list[tuple[Column, Callable[[Record], Cell]]] = [
+        *labels,
+        (Column(title="fix_hp", right=False, label=True, least=12), _fix_hp),
+        (Column(title="e2e_time", unit=("s",)), lambda record: Cell(pieces=(_shown(record, "e2e_time"),))),
+        *([] if one_item else [(counted, lambda record: Cell(pieces=tuple(f"{record.item}/s".split())))]),
+        *(_throughput(alias, f"{records[0].item}/s" if one_item else "") for alias in THROUGHPUTS),
+        *([(share, lambda record: Cell(pieces=(_shown(record, "mfu"),)))] if _any(records, "mfu") else []),
+        _quality(records),
+        (Column(title="mem", unit=("GiB",)), _memory),
+        *(_metric(title, alias, records) for title, alias in FURTHER if _any(records, alias)),
+    ]
+    columns = [column for column, _cell in parts]
+    rows = [[cell(record) for _column, cell in parts] for record in records]
+    if any(marks):
+        columns.append(Column(title=_("notes"), right=False))
+        for row, mark in zip(rows, marks, strict=True):
+            row.append(Cell(pieces=tuple(", ".join(str(index) for index in sorted(mark)).split())))
+    return TableModel(title=title, columns=columns, rows=rows)
+
+
+def render(
+    records: Sequence[Record],
+    *,
+    sentences: Sequence[str] = (),
+    width: int = 100,
+    color: bool = False,
+    encoding: str = "utf-8",
+) -> str:
+    """The table for a terminal of the given width, in signs its encoding has, and below it the first of its notes;
+    `sentences` stand above."""
+    if not records:
+        return _("no records") + "\n"
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    if sentences:
+        writer.put(*(writer.text(sentence, "bold") for sentence in sentences), "")
+    table = _table_model(records, ())
+    writer.put(writer.text(table.title, "" if sentences else "bold"))
+    draw(writer, table)
+    notes, remarks = first_notes(records), _remarks(records)
+    if notes:
+        writer.put("", writer.numbered(notes[:MAX_NOTES]))
+    if (more := len(notes) - MAX_NOTES) > 0:
+        told = _("{more} more: trainmark show --all").format(more=more)
+        writer.put(told + ("" if len(records) == 1 else " RUN"))
+    if remarks:
+        writer.put("", *remarks)
+    return writer.drawn()
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The same as GitHub-flavoured Markdown, its notes as a numbered list."""
+    if not records:
+        return _("no records") + "\n"
+    shown = page(records)
+    table = shown.table
+    blocks = [[f"**{escape.markdown_cell(table.title)}**"]] if table.title else []
+    heads = _line(
+        f"{column.title} ({' '.join(column.unit)})" if column.unit else column.title for column in table.columns
+    )
+    sides = "| " + " | ".join("---:" if column.right else "---" for column in table.columns) + " |"
+    blocks.append([heads, sides, *(_line(str(cell) for cell in row) for row in table.rows)])
+    if shown.notes:
+        blocks.append([_("Notes")])
+        blocks.append([f"{index}. {escape.markdown_cell(note)}" for index, note in enumerate(shown.notes, 1)])
+    blocks += [[escape.markdown_cell(remark)] for remark in shown.remarks]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
+
+
+def _workload(record: Record) -> Cell:
+    return Cell(pieces=(record.plan.workload,))
+
+
+def _recipe(record: Record) -> Cell:
+    return Cell(pieces=(record.plan.recipe_name,))
+
+
+def _configuration(record: Record) -> Cell:
+    status = () if record.status == "valid" else (f"({_(record.status)})",)
+    return Cell(
+        pieces=(*device_name(record).split(), record.plan.topology, *status),
+        style={"valid": "", "incomplete": "yellow"}.get(record.status, "red"),
+    )
+
+
+def _precision(record: Record) -> Cell:
+    if record.precision == record.plan.precision:
+        return Cell(pieces=(record.precision,))
+    asked = _("({precision} asked)").format(precision=record.plan.precision)
+    return Cell(pieces=(*record.precision.split(), *asked.split()), style="yellow")
+
+
+def _fix_hp(record: Record) -> Cell:
+    return Cell(pieces=tuple(fix_hp(record.plan.deviations).replace(",", ", ").split()))
+
+
+def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]]:
+    def cell(record: Record) -> Cell:
+        quantity = record.metrics.get(alias)
+        return Cell(
+            pieces=(
+                _shown(record, alias),
+                *interval_pieces(quantity.interval if quantity and alias == "p_core" else None, _(TOO_NOISY_WORDS)),
+            ),
+            style="bold" if alias == "p_core" else "",
+        )
+
+    return Column(title=alias, unit=tuple(unit.split())), cell
+
+
+def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
+    """One column by the quality's own name with the target in its head; where these differ, each cell says them."""
+    words = sorted({quality_word(record.quality.name) for record in records})
+    goals = sorted({goal(record.quality) for record in records})
+    one_word, one_goal = len(words) == 1, len(words) == len(goals) == 1
+
+    def cell(record: Record) -> Cell:
+        quality = record.quality
+        if quality.value is None:
+            return Cell(pieces=(NOTHING,))
+        return Cell(
+            pieces=(
+                shown_quality(quality) if one_word else f"{quality_word(quality.name)} {shown_quality(quality)}",
+                _(verdict(record)),
+                *(() if one_goal else (goal(quality),)),
+            ),
+            style=VERDICT_STYLES.get(verdict(record), ""),
+        )
+
+    return Column(title=words[0] if one_word else _("quality"), unit=(goals[0],) if one_goal else ()), cell
+
+
+def _memory(record: Record) -> Cell:
+    used, total = _shown(record, "mem"), _shown(record, "mem_total")
+    return Cell(pieces=(NOTHING if used == total == NOTHING else f"{used}/{total}",))
+
+
+def _metric(title: str, alias: str, records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
+    unit = next(record.metrics[alias].unit for record in records if _shown(record, alias) != NOTHING)
+    return Column(title=_(title), unit=(unit,) if unit else (), spare=True), lambda record: Cell(
+        pieces=(_shown(record, alias),)
+    )
+
+
+def _any(records: Sequence[Record], alias: str) -> bool:
+    """Whether a column is worth its room: many devices do not say their power, and not every reader has a price."""
+    return any(_shown(record, alias) != NOTHING for record in records)
+
+
+def _shown(record: Record, alias: str) -> str:
+    quantity = record.metrics.get(alias)
+    return NOTHING if quantity is None or quantity.value is None else number(quantity.value)
+
+
+def _notes(record: Record, records: Sequence[Record]) -> list[Note]:
+    """What to know before trusting a row: how the run ended, why a number is missing, its doubts, what it covers."""
+    found: list[Note] = []
+    if record.status != "valid":
+        found.append(
+            Note(
+                kind="status",
+                text=_("{status}: {ended}").format(status=_(record.status), ended=translate_ending(record.ended, _)),
+            )
+        )
+    missing: dict[str, list[str]] = {}
+    for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _any(records, "mfu") else []), "mem", "mem_total"):
+        quantity = record.metrics.get(alias)
+        if quantity is None or quantity.value is None:
+            reason = (quantity.unavailable if quantity else None) or "not on the record"
+            missing.setdefault(reason, []).append(alias)
+    without = _("no {metrics}: {reason}")
+    found += [
+        Note(kind=reason, text=without.format(metrics=", ".join(aliases), reason=_(reason)))
+        for reason, aliases in missing.items()
+    ]
+    # how the run ended is said already
+    found += [
+        Note(kind=doubt.code, text=translate_doubt(doubt, _)) for doubt in record.doubts if doubt.code != "incomplete"
+    ]
+    if record.quality.value is None:
+        not_finite = _("its last evaluation gave no finite value")
+        reason = not_finite if record.quality.history else _("the model was not evaluated")
+        text = without.format(metrics=quality_word(record.quality.name), reason=reason)
+        found.append(Note(kind="not-evaluated", text=text))
+    if len({other.coverage for other in records}) > 1:
+        found.append(
+            Note(kind="coverage", text=_("throughputs cover {coverage}").format(coverage=translate_coverage(record, _)))
+        )
+    return found
+
+
+def _remarks(records: Sequence[Record]) -> list[str]:
+    coverages = {translate_coverage(record, _) for record in records}
+    remarks = []
+    if len(coverages) == 1:
+        remarks.append(_("Throughputs cover {coverage}.").format(coverage=coverages.pop()))
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        if record.group is not None:
+            groups.setdefault(record.group, []).append(record)
+    several = len({record.plan.workload for record in records}) > 1
+    return remarks + [
+        _repeats(f"{members[0].plan.workload}, {group}" if several else group, members)
+        for group, members in groups.items()
+        if len(members) > 1
+    ]
+
+
+def _repeats(name: str, members: Sequence[Record]) -> str:
+    completed = [record for record in members if record.status != "incomplete"]
+    found = [record.metrics["p_core"] for record in completed if "p_core" in record.metrics]
+    values = [quantity.value for quantity in found if quantity.value is not None]
+    spread = spread_percent(values)
+    said = _("Repeats of {name}: {completed} of {members} completed").format(
+        name=name, completed=len(completed), members=len(members)
+    )
+    if spread is None:
+        return said + _("; ") + _("spread {nothing}: fewer than two have a p_core.").format(nothing=NOTHING)
+    ends = _("p_core {low} to {high} {unit}, median {median}").format(
+        low=number(min(values)), high=number(max(values)), unit=found[0].unit, median=number(median(values))
+    )
+    return said + _("; ") + _("spread {spread} % ({ends}).").format(spread=number(spread, 2), ends=ends)

@@ -1,1 +1,0 @@
-"""How speech is scored by networks of others: what listeners might say of it, and which words a recogniser hears."""

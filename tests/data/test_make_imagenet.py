@@ -1,0 +1,367 @@
+"""The synthetic picture set: whole or absent, the same for everyone, and not to be guessed from colour or size."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image
+
+from trainmark.data.imagenet import make, renderer, shapes, verify
+from trainmark.record.errors import NotReadyError, UsageError
+
+SMALL: dict[str, Any] = {"classes": 2, "train_per_class": 3, "val_per_class": 2, "long_side": 64}
+
+
+def contents(root: Path) -> dict[str, str]:
+    """The hash of every picture by its path."""
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*.JPEG"))
+    }
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def manifest(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / "trainmark-set.json").read_text())
+    return found
+
+
+def test_the_tree_is_shaped_like_imagenet(tmp_path: Path) -> None:
+    make.make(tmp_path / "set", **SMALL)
+    assert list(contents(tmp_path / "set")) == [
+        *(f"train/n9000000{c}/n9000000{c}_{n}.JPEG" for c in range(2) for n in range(3)),
+        *(f"val/n9000000{c}/n9000000{c}_{n}.JPEG" for c in range(2) for n in range(2)),
+    ]
+    assert names(tmp_path) == ["set"]
+
+
+def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    make.make(root, **SMALL, seed=5)
+    assert verify.read_manifest(root) == verify.Counts(classes=2, train=6, val=4)
+    says = manifest(root)
+    assert (says["version"], says["seed"], says["long_side"]) == (make.VERSION, 5, 64)
+    assert says["bytes"] == sum(path.stat().st_size for path in root.rglob("*.JPEG"))
+    assert says["names"] == {"n90000000": "striped star", "n90000001": "spotted ring"}
+    lines = "".join(f"{digest}  {path}\n" for path, digest in contents(root).items())
+    assert says["sha256"] == hashlib.sha256(lines.encode()).hexdigest()
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_bytes_whatever_the_number_of_processes(tmp_path: Path) -> None:
+    sizes = {**SMALL, "train_per_class": 25}
+    make.make(tmp_path / "one", **sizes, processes=1)
+    make.make(tmp_path / "two", **sizes, processes=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert manifest(tmp_path / "one") == manifest(tmp_path / "two")
+
+
+def test_no_two_pictures_are_alike_and_another_seed_gives_others(tmp_path: Path) -> None:
+    make.make(tmp_path / "a", **SMALL)
+    make.make(tmp_path / "b", **SMALL, seed=1)
+    hashes = [*contents(tmp_path / "a").values(), *contents(tmp_path / "b").values()]
+    assert len(set(hashes)) == len(hashes) == 20
+
+
+def test_a_larger_set_holds_the_pictures_of_a_smaller_one(tmp_path: Path) -> None:
+    make.make(tmp_path / "small", **SMALL)
+    make.make(tmp_path / "large", **{**SMALL, "classes": 3, "train_per_class": 4})
+    assert contents(tmp_path / "small").items() <= contents(tmp_path / "large").items()
+
+
+def test_progress_is_told_up_to_the_last_picture(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    make.make(tmp_path / "set", **SMALL, progress=lambda done, total: told.append((done, total)))
+    assert told == [(3, 10), (6, 10), (8, 10), (10, 10)]
+
+
+def test_a_set_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    make.make(folder, **SMALL)
+    before = folder.stat().st_ino
+    make.make(folder, **SMALL)
+    assert folder.stat().st_ino == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_interrupted_maker_leaves_nothing(tmp_path: Path, processes: int) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make.make(tmp_path / "set", **{**SMALL, "train_per_class": 40}, processes=processes, progress=interrupt)
+    assert names(tmp_path) == []
+
+
+def test_what_a_killed_maker_left_is_swept_away_after_a_day(tmp_path: Path) -> None:
+    old, new = tmp_path / ".set.1-0a", tmp_path / ".set.2-0b"
+    for folder in (old, new):
+        (folder / "train").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    make.make(tmp_path / "set", **SMALL)
+    assert names(tmp_path) == [".set.2-0b", "set"]
+
+
+def test_two_makers_at_once_both_succeed(tmp_path: Path) -> None:
+    both_drawing = threading.Barrier(2)
+    failures: list[BaseException] = []
+
+    def wait(done: int, total: int) -> None:
+        if done == total:
+            both_drawing.wait(30)
+
+    def run() -> None:
+        try:
+            make.make(tmp_path / "set", **SMALL, processes=1, progress=wait)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert names(tmp_path) == ["set"]
+    assert len(contents(tmp_path / "set")) == 10
+
+
+@pytest.mark.parametrize("harm", ["cut", "lost", "split"])
+def test_a_damaged_set_is_made_again(tmp_path: Path, harm: str) -> None:
+    folder = tmp_path / "set"
+    make.make(folder, **SMALL)
+    whole = contents(folder)
+    victim = folder / "train/n90000001/n90000001_0.JPEG"
+    if harm == "cut":
+        victim.write_bytes(b"")
+    elif harm == "lost":
+        victim.unlink()
+    else:
+        (folder / "val").rename(folder / "value")
+    make.make(folder, **SMALL)
+    assert contents(folder) == whole
+    assert names(tmp_path) == [folder.name]
+
+
+def test_a_folder_with_other_things_in_it_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("all I have")
+    with pytest.raises(NotReadyError, match="no set that trainmark made"):
+        make.make(tmp_path, **SMALL)
+    with pytest.raises(NotReadyError, match="no set that trainmark made"):
+        make.make(tmp_path / "thesis.txt", **SMALL)
+    assert (tmp_path / "thesis.txt").read_text() == "all I have"
+
+
+def test_another_generated_set_is_refused_and_kept(tmp_path: Path) -> None:
+    make.make(tmp_path / "set", **SMALL)
+    before = contents(tmp_path / "set")
+    with pytest.raises(NotReadyError, match="another synthetic set"):
+        make.make(tmp_path / "set", **SMALL, seed=1)
+    assert contents(tmp_path / "set") == before
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    make.make(tmp_path / "set", **SMALL)
+    assert len(contents(tmp_path / "set")) == 10
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotReadyError, match="Not a directory; choose another folder"):
+        make.make(tmp_path / "file" / "set", **SMALL)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"classes": 0},
+        {"classes": 1001},
+        {"train_per_class": 0},
+        {"val_per_class": 0},
+        {"seed": -1},
+        {"long_side": 16},
+        {"long_side": 5000},
+        {"processes": 0},
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=str(next(iter(wrong.values()))) + "|at least one"):
+        make.make(tmp_path / "set", **{**SMALL, **wrong})
+    assert names(tmp_path) == []
+
+
+def test_making_pictures_needs_no_torch() -> None:
+    code = "import sys, trainmark.data.imagenet.make; sys.exit('torch' in sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+
+
+# The pictures
+
+
+def test_there_are_a_thousand_different_classes_in_the_order_of_their_folders() -> None:
+    assert len({shapes.form(index)[0] for index in range(1000)}) == 1000
+    folders = [make.class_folder(index) for index in range(1000)]
+    assert folders == sorted(set(folders))
+    assert all(len(folder) == 9 for folder in folders)
+
+
+def test_the_first_classes_share_neither_outline_nor_surface() -> None:
+    surfaces, outlines = zip(*(shapes.form(index)[0].split(" ") for index in range(27)), strict=True)
+    assert len(set(surfaces)) == len(set(outlines)) == 27
+
+
+@pytest.mark.parametrize("index", range(0, 1000, 23))
+def test_every_kind_of_thing_can_be_drawn(index: int) -> None:
+    pixels = renderer.draw(index, np.random.default_rng(index), long_side=96)
+    assert pixels.dtype == np.uint8
+    assert max(pixels.shape) == 96
+    assert pixels.shape[2] == 3
+    assert pixels.std() > 5
+
+
+@pytest.mark.parametrize("name", shapes.OUTLINES)
+def test_an_outline_is_neither_a_speck_nor_larger_than_its_box(name: str) -> None:
+    pose = renderer.Pose(x=50, y=50, radius=40, a=40, b=0, c=0, d=40)
+    mask = np.asarray(renderer._mask(shapes.OUTLINES[name], pose, (100, 100)))
+    assert 0.12 < (mask > 127).mean() < 0.6
+    assert not mask[:3].any()
+    assert not mask[-3:].any()
+    assert not mask[:, :2].any()
+    assert not mask[:, -2:].any()
+
+
+@pytest.mark.parametrize("name", shapes.SURFACES)
+def test_a_surface_shows_both_colours_unless_it_is_plain(name: str) -> None:
+    axis = np.linspace(-1, 1, 200, dtype=np.float32)
+    u, v = np.meshgrid(axis, axis)
+    noise = renderer._blotches(375)[:200, :200]
+    pattern = shapes.SURFACES[name](u, v, noise)
+    assert pattern.dtype == np.float32
+    share = (pattern > 0).mean()
+    assert share == 0 if name == "plain" else 0.1 < share < 0.9
+
+
+def test_a_full_size_file_is_like_a_photograph(tmp_path: Path) -> None:
+    make.make(tmp_path / "set", classes=2, train_per_class=12, val_per_class=1)
+    files = [path.read_bytes() for path in (tmp_path / "set").rglob("*.JPEG")]
+    shapes = {simplejpeg.decode_jpeg_header(data)[:2] for data in files}
+    assert (375, 500) in shapes
+    assert len(shapes) > 2
+    assert all(max(shape) == 500 for shape in shapes)
+    assert all(simplejpeg.decode_jpeg_header(data)[2:] == ("YCbCr", "420") for data in files)
+    assert 40_000 < np.mean([len(data) for data in files]) < 80_000
+    assert all(20_000 < len(data) < 150_000 for data in files)
+
+
+# A class is told by form alone: what is easy to measure must not give it away
+
+
+Features = NDArray[np.float64]
+
+
+@pytest.mark.parametrize("chance", range(4))
+def test_backdrop_light_noise_and_pose_do_not_depend_on_the_class(chance: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    poses, draw_mask = [], renderer._mask
+
+    def noted(outline: shapes.Outline, pose: renderer.Pose, size: tuple[int, int]) -> Image.Image:
+        poses.append(pose)
+        return draw_mask(outline, pose, size)
+
+    monkeypatch.setattr(renderer, "_mask", noted)
+    first, *others = (renderer.draw(index, np.random.default_rng(chance), long_side=96) for index in (0, 4, 13, 999))
+    assert len(set(poses)) == 1
+    for other in others:
+        changed = (first != other).any(-1)
+        assert 0.05 < changed.mean() < 0.6, "the object differs"
+        assert not changed[:4, :4].any(), "what is far from it does not"
+        assert not changed[-4:, -4:].any()
+
+
+@pytest.fixture(scope="module")
+def ten_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("ten") / "set"
+    make.make(root, classes=10, train_per_class=60, val_per_class=20, long_side=96)
+    return root
+
+
+def colours(path: Path) -> Features:
+    """Mean, spread and histogram of each channel, and a joint histogram."""
+    pixels = simplejpeg.decode_jpeg(path.read_bytes()).reshape(-1, 3)
+    each = [np.bincount(channel // 16, minlength=16) / len(pixels) for channel in pixels.T]
+    joint = np.bincount((pixels // 64) @ np.array([16, 4, 1]), minlength=64) / len(pixels)
+    return np.concatenate([pixels.mean(0) / 255, pixels.std(0) / 255, *each, joint])
+
+
+def thumbnail(path: Path) -> Features:
+    with Image.open(path) as picture:
+        return np.asarray(picture.resize((8, 8), Image.Resampling.BOX), np.float64).ravel()
+
+
+def grey_thumbnail(path: Path) -> Features:
+    """Without colour and exposure."""
+    grey = thumbnail(path).reshape(-1, 3).mean(1)
+    normal: Features = (grey - grey.mean()) / grey.std()
+    return normal
+
+
+def file_size(path: Path) -> Features:
+    size = path.stat().st_size / 1e4
+    return np.array([size, size * size, np.log(size)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("features", "most"), [(colours, 0.30), (thumbnail, 0.45), (grey_thumbnail, 0.45), (file_size, 0.30)]
+)
+def test_simple_measures_do_not_tell_the_class(ten_classes: Path, features: Any, most: float) -> None:
+    def split(name: str) -> tuple[Features, NDArray[np.int64]]:
+        files = sorted((ten_classes / name).rglob("*.JPEG"))
+        return np.stack([features(path) for path in files]), np.repeat(np.arange(10), len(files) // 10)
+
+    (train, train_labels), (val, val_labels) = split("train"), split("val")
+    middle, spread = train.mean(0), train.std(0) + 1e-6
+    train, val = (train - middle) / spread, (val - middle) / spread
+
+    centroids = np.stack([train[train_labels == label].mean(0) for label in range(10)])
+    nearest = ((val[:, None] - centroids) ** 2).sum(-1).argmin(1)
+    assert (nearest == val_labels).mean() < most
+    assert (logistic(train, train_labels, val) == val_labels).mean() < most
+
+
+def logistic(train: Features, labels: NDArray[np.int64], val: Features) -> NDArray[np.int64]:
+    """Classes of `val` by a softmax regression with a little weight decay."""
+    from scipy.optimize import minimize
+
+    train, val = (np.hstack([part, np.ones((len(part), 1))]) for part in (train, val))
+    wanted = np.eye(10)[labels]
+
+    def loss(flat: Features) -> tuple[float, Features]:
+        scores = train @ flat.reshape(-1, 10)
+        scores -= scores.max(1, keepdims=True)
+        odds = np.exp(scores)
+        odds /= odds.sum(1, keepdims=True)
+        surprise = -np.log(odds[wanted > 0] + 1e-12).mean()
+        slope = train.T @ (odds - wanted) / len(train) + 2e-3 * flat.reshape(-1, 10)
+        return float(surprise + 1e-3 * (flat**2).sum()), slope.ravel()
+
+    weights = minimize(loss, np.zeros(train.shape[1] * 10), jac=True, method="L-BFGS-B", options={"maxiter": 40}).x
+    answer: NDArray[np.int64] = (val @ weights.reshape(-1, 10)).argmax(1)
+    return answer

@@ -1,0 +1,337 @@
+"""The synthetic speech set: whole or absent, the same for everyone, and every letter to be heard."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from numpy.typing import NDArray
+
+from trainmark.data import atomic_dataset
+from trainmark.data.ljspeech import formants, make, sentences
+from trainmark.record.errors import NotReadyError, UsageError
+
+Floats = NDArray[np.float64]
+
+
+def contents(root: Path) -> dict[str, str]:
+    """The hash of every file but the manifest by its path."""
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.name != "trainmark-set.json"]
+    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def manifest(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / "trainmark-set.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of six clips that nobody changes."""
+    root = tmp_path_factory.mktemp("six") / "set"
+    make.make(root, clips=6)
+    return root
+
+
+# The set
+
+
+def test_the_tree_is_shaped_like_ljspeech(six: Path) -> None:
+    assert list(contents(six)) == ["metadata.csv", *(f"wavs/TM001-000{number}.wav" for number in range(1, 7))]
+    assert names(six.parent) == ["set"]
+
+
+def test_the_metadata_has_three_columns_and_a_line_for_every_clip(six: Path) -> None:
+    lines = (six / "metadata.csv").read_text("utf-8").splitlines()
+    assert [line.split("|") for line in lines] == [
+        [f"TM001-000{number + 1}", *sentences.sentence(number, 0)] for number in range(6)
+    ]
+
+
+def test_the_clips_are_one_channel_of_16_bit_at_22050_hz(six: Path) -> None:
+    for path in (six / "wavs").iterdir():
+        info = soundfile.info(path)
+        assert (info.samplerate, info.channels, info.subtype, info.format) == (22050, 1, "PCM_16", "WAV")
+        samples, _ = soundfile.read(path)
+        assert 0.5 < np.abs(samples).max() < 0.81
+
+
+def test_a_clip_says_the_normalised_text(six: Path) -> None:
+    samples, _ = soundfile.read(six / "wavs/TM001-0003.wav", dtype="int16")
+    written, spoken = sentences.sentence(2, 0)
+    assert written != spoken
+    end_s = formants.letters_at(spoken)[-1][2]
+    assert len(samples) == round(22050 * (end_s + formants.LEAD_S))
+
+
+def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    make.make(root, clips=3, seed=5)
+    says = manifest(root)
+    assert (says["set"], says["clips"], says["seed"], says["version"]) == ("ljspeech", 3, 5, make.VERSION)
+    assert says["bytes"] == sum((root / path).stat().st_size for path in contents(root))
+    lines = "".join(f"{digest}  {path}\n" for path, digest in contents(root).items())
+    assert says["sha256"] == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_the_default_name_tells_version_clips_and_seed() -> None:
+    assert make.default_name() == f"speech-v{make.VERSION}-640-seed0"
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_bytes_whatever_the_number_of_processes(tmp_path: Path) -> None:
+    make.make(tmp_path / "one", clips=30, processes=1)
+    make.make(tmp_path / "two", clips=30, processes=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert manifest(tmp_path / "one") == manifest(tmp_path / "two")
+
+
+def test_a_larger_set_holds_the_clips_of_a_smaller_one(six: Path, tmp_path: Path) -> None:
+    make.make(tmp_path / "large", clips=8)
+    large, small = contents(tmp_path / "large"), contents(six)
+    assert small.pop("metadata.csv") != large["metadata.csv"]
+    assert small.items() <= large.items()
+    assert (tmp_path / "large/metadata.csv").read_bytes().startswith((six / "metadata.csv").read_bytes())
+
+
+def test_no_two_clips_are_alike_and_another_seed_gives_others(six: Path, tmp_path: Path) -> None:
+    make.make(tmp_path / "other", clips=6, seed=1)
+    hashes = [*contents(six).values(), *contents(tmp_path / "other").values()]
+    assert len(set(hashes)) == len(hashes) == 14
+
+
+def test_chapters_follow_one_another_in_the_order_of_their_names() -> None:
+    numbers = (0, 199, 200, make.MAX_CLIPS - 1)
+    assert [make.clip_id(number) for number in numbers] == [
+        "TM001-0001",
+        "TM001-0200",
+        "TM002-0001",
+        "TM500-0200",
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"clips": 0}, {"clips": -3}, {"clips": 100_001}, {"seed": -1}, {"processes": 0}])
+def test_sizes_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=str(next(iter(wrong.values())))):
+        make.make(tmp_path / "set", **wrong)  # type: ignore[arg-type]
+    assert names(tmp_path) == []
+
+
+# Whole or absent
+
+
+MAKER = """
+import sys
+from pathlib import Path
+from trainmark.data.ljspeech.make import make
+
+def wait(done, total):
+    print(done, total, flush=True)
+    sys.stdin.readline()
+
+make(Path(sys.argv[1]), clips=60, processes=int(sys.argv[2]), progress=wait)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_maker_leaves_no_set_and_no_process_and_the_next_one_succeeds(tmp_path: Path, processes: int) -> None:
+    root = tmp_path / "set"
+    maker = subprocess.Popen(
+        [sys.executable, "-c", MAKER, root, str(processes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert maker.stdout is not None
+    assert maker.stdout.readline().split()[1] == b"60"
+    maker.kill()
+    # ends only when nobody holds the other end of the pipe: neither the maker nor a process it started
+    maker.communicate(timeout=60)
+    assert maker.returncode == -signal.SIGKILL
+    assert not root.exists()
+    (left_over,) = tmp_path.iterdir()
+    assert not (left_over / "trainmark-set.json").exists()
+
+    os.utime(left_over, (0, 0))  # makers may still be at work in a younger one
+    make.make(root, clips=7)
+    assert names(tmp_path) == ["set"]
+    assert len(contents(root)) == 8
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(NotReadyError, match=r"synthetic clips to .*set: No space left on device; choose another"):
+        make.make(tmp_path / "set", clips=2)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_reader_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make, "_read_chunk", _die)
+    with pytest.raises(NotReadyError, match="process that makes the synthetic clips died"):
+        make.make(tmp_path / "set", clips=60, processes=2)
+    assert names(tmp_path) == []
+
+
+def _die(root: Path, seed: int, numbers: range) -> list[atomic_dataset.WrittenFile]:
+    os._exit(1)
+
+
+def test_making_clips_needs_no_torch() -> None:
+    code = "import sys, trainmark.data.ljspeech.make; sys.exit('torch' in sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+
+
+# The sentences
+
+
+@pytest.fixture(scope="module")
+def thousand() -> list[tuple[str, str]]:
+    return [sentences.sentence(number, 0) for number in range(1000)]
+
+
+def test_the_spoken_text_has_no_digit_sign_or_bar(thousand: list[tuple[str, str]]) -> None:
+    signs = {sign for _, spoken in thousand for sign in spoken if not sign.isalpha()}
+    assert signs == set(" ,.?!-")
+    assert {sign.lower() for _, spoken in thousand for sign in spoken if sign.isalpha()} == set(formants.SOUNDS)
+
+
+def test_some_sentences_are_written_otherwise_than_spoken(thousand: list[tuple[str, str]]) -> None:
+    assert 0.2 < np.mean([written != spoken for written, spoken in thousand]) < 0.5
+
+
+def test_the_sentences_differ_and_have_many_lengths(thousand: list[tuple[str, str]]) -> None:
+    assert len(set(thousand)) > 990
+    lengths = [len(spoken) for _, spoken in thousand]
+    assert 40 < np.mean(lengths) < 50
+    assert min(lengths) >= 15
+    assert 70 < max(lengths) <= 100
+    assert all(spoken[0].isupper() and spoken[-1] in ".?!" for _, spoken in thousand)
+
+
+def test_no_word_list_is_written_twice_over_or_misspelt_by_a_stray_comma() -> None:
+    for words in sentences._WORDS.values():
+        assert len(set(words)) == len(words)
+        assert all(word == word.strip() and word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (sentences.spelled(0), "zero"),
+        (sentences.spelled(40), "forty"),
+        (sentences.spelled(99), "ninety-nine"),
+        (sentences.spelled(100), "one hundred"),
+        (sentences.spelled(312), "three hundred and twelve"),
+        (sentences.spelled_ordinal(1), "first"),
+        (sentences.spelled_ordinal(12), "twelfth"),
+        (sentences.spelled_ordinal(20), "twentieth"),
+        (sentences.spelled_ordinal(23), "twenty-third"),
+        (sentences.spelled_ordinal(14), "fourteenth"),
+        (sentences.spelled_year(1800), "eighteen hundred"),
+        (sentences.spelled_year(1905), "nineteen oh five"),
+        (sentences.spelled_year(1954), "nineteen fifty-four"),
+    ],
+)
+def test_figures_are_said_as_a_reader_would(words: str, said: str) -> None:
+    assert words == said
+
+
+# The sound
+
+
+def test_the_same_text_and_seed_give_the_same_samples() -> None:
+    first, again = (formants.synthesize("Quick foxes jump.", 3) for _ in range(2))
+    assert first.dtype == np.int16
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, formants.synthesize("Quick foxes jump.", 4))
+
+
+def test_upper_case_sounds_like_lower_case() -> None:
+    assert np.array_equal(formants.synthesize("MAZE", 0), formants.synthesize("maze", 0))
+
+
+def test_characters_follow_one_another_without_a_gap() -> None:
+    letters = formants.letters_at("Wait, Joe")
+    assert "".join(letter for letter, _, _ in letters) == "wait, joe"
+    assert letters[0][1] == formants.LEAD_S
+    assert all(end == start for (_, _, end), (_, start, _) in itertools.pairwise(letters))
+
+
+def test_a_letter_lasts_as_long_wherever_it_stands_but_longer_before_a_pause() -> None:
+    lasting = [end - start for letter, start, end in formants.letters_at("a man, a ma.") if letter == "a"]
+    assert lasting[0] == pytest.approx(lasting[1]) == pytest.approx(lasting[2])
+    assert lasting[3] == pytest.approx(formants.DRAWL * lasting[0])
+
+
+def test_a_clip_begins_and_ends_in_near_silence_but_not_in_zeros() -> None:
+    sound = formants.synthesize("zebra.", 0)
+    for edge in (sound[:1000], sound[-1000:]):
+        assert np.abs(edge).max() <= 4
+        assert edge.any()
+
+
+def test_a_question_rises_and_a_statement_falls() -> None:
+    def pitch_hz(text: str) -> float:
+        """Of the last letter, from where its samples repeat themselves."""
+        *_, (_, start, end), _ = formants.letters_at(text)
+        piece = formants.synthesize(text, 0)[int(start * 22050) : int(end * 22050)].astype(np.float64)
+        likeness = np.correlate(piece, piece, "full")[len(piece) - 1 :]
+        return float(22050 / (130 + likeness[130:300].argmax()))
+
+    assert 90 < pitch_hz("so we saw him go home a.") < 115
+    assert pitch_hz("so we saw him go home a?") > 1.15 * pitch_hz("so we saw him go home a.")
+
+
+@pytest.mark.slow
+def test_every_letter_is_heard_by_its_spectrum_alone() -> None:
+    """Letters of new sentences are told by the nearest of 26 mean spectra, taken at the middle of each letter."""
+    heard = [(letter, spectrum) for number in range(160) for letter, spectrum in spectra(number)]
+    train, test = heard[: len(heard) // 2], heard[len(heard) // 2 :]
+    means = np.stack([np.mean([s for letter, s in train if letter == name], axis=0) for name in formants.SOUNDS])
+    apart = ((means[:, None] - means) ** 2).mean(-1)[~np.eye(26, dtype=bool)]
+    assert apart.min() > 0.8
+    told = [list(formants.SOUNDS)[((means - s) ** 2).mean(-1).argmin()] for _, s in test]
+    assert np.mean([name == letter for name, (letter, _) in zip(told, test, strict=True)]) > 0.98
+
+
+def spectra(number: int) -> list[tuple[str, Floats]]:
+    """Every letter of a sentence, with the logarithm of its energy in 80 bands evenly spaced on a mel scale."""
+    text = sentences.sentence(number, 0)[1]
+    sound = formants.synthesize(text, number) / 32768
+    edges = np.interp(np.linspace(0, 45.25, 82), *_MEL)
+    pitch = np.arange(513) * 22050 / 1024
+    rising = (pitch - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - pitch) / (edges[2:] - edges[1:-1])[:, None]
+    bank = np.maximum(0, np.minimum(rising, falling)) * (2 / (edges[2:] - edges[:-2]))[:, None]
+    letters = [
+        (letter, round(11025 * (a + b))) for letter, a, b in formants.letters_at(text) if letter in formants.SOUNDS
+    ]
+    frames = np.stack([sound[middle - 512 : middle + 512] for _, middle in letters]) * np.hanning(1024)
+    loudness = np.log(np.maximum(1e-5, np.abs(np.fft.rfft(frames)) @ bank.T))
+    return [(letter, row) for (letter, _), row in zip(letters, loudness, strict=True)]
+
+
+_HZ = np.arange(0, 8001, 10)
+_MEL = (np.where(_HZ < 1000, _HZ * 0.015, 15 + 27 * np.log(np.maximum(_HZ, 1) / 1000) / np.log(6.4)), _HZ)

@@ -1,0 +1,326 @@
+"""Mels on disk: computed once, shared by processes, and never believed when damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.full_disk import fill_disk
+from support.privileges import ordinary_permissions
+
+from trainmark.data import audio
+from trainmark.data.audio import BadAudioError
+from trainmark.data.mel import MEL, MelSettings, log_mel
+from trainmark.data.mel_cache import MelCache
+from trainmark.record.errors import NotReadyError
+
+
+def make_wavs(folder: Path, count: int, seed: int = 0) -> list[Path]:
+    rng = np.random.default_rng(seed)
+    paths = [folder / f"clip {n:03d}.wav" for n in range(count)]
+    folder.mkdir(exist_ok=True)
+    for path in paths:
+        audio.write(path, rng.uniform(-0.5, 0.5, rng.integers(2000, 9000)).astype(np.float32))
+    return paths
+
+
+def expected(wav: Path, settings: MelSettings = MEL) -> np.ndarray:
+    return log_mel(torch.from_numpy(audio.read(wav)), settings).numpy().T
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.npy"))
+
+
+def unfinished(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.part"))
+
+
+def refuse_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on a mel can only come from disk."""
+
+    def fail(path: Path) -> Any:
+        raise AssertionError(f"{path} was analysed again")
+
+    monkeypatch.setattr(audio, "read", fail)
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    return make_wavs(tmp_path / "wavs", 1)[0]
+
+
+def test_a_mel_is_computed_once_and_comes_from_disk_afterwards(
+    tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = MelCache(tmp_path / "cache").get(wav)
+    assert first.dtype == np.float32 and first.flags.c_contiguous
+    np.testing.assert_array_equal(first, expected(wav))
+    refuse_to_read(monkeypatch)
+    second = MelCache(tmp_path / "cache").get(wav)
+    assert second.dtype == np.float32 and second.flags.c_contiguous and second.flags.writeable
+    np.testing.assert_array_equal(second, first)
+
+
+def test_an_entry_is_plain_npy_in_one_of_many_folders(tmp_path: Path, wav: Path) -> None:
+    cache = MelCache(tmp_path / "cache")
+    found = cache.get(wav)
+    (entry,) = entries(tmp_path)
+    digest = entry.stem.removeprefix("clip 000-")
+    assert entry.relative_to(tmp_path) == Path("cache", MEL.key, digest[:2], f"clip 000-{digest}.npy")
+    np.testing.assert_array_equal(np.load(entry, allow_pickle=False), found)
+
+
+@pytest.mark.parametrize(("extra_samples", "extra_ns"), [(0, 1), (300, 0)], ids=["another time", "another size"])
+def test_a_changed_wav_gets_a_new_entry(tmp_path: Path, wav: Path, extra_samples: int, extra_ns: int) -> None:
+    cache = MelCache(tmp_path / "cache")
+    cache.get(wav)
+    written_ns = wav.stat().st_mtime_ns
+    audio.write(wav, np.full(audio.length(wav) + extra_samples, 0.1, np.float32))
+    os.utime(wav, ns=(written_ns, written_ns + extra_ns))
+    assert not cache.has(wav)
+    np.testing.assert_array_equal(cache.get(wav), expected(wav))
+
+
+def test_wavs_of_one_name_in_two_folders_are_kept_apart(tmp_path: Path) -> None:
+    (one,), (other,) = make_wavs(tmp_path / "a", 1), make_wavs(tmp_path / "b", 1, seed=5)
+    cache = MelCache(tmp_path / "cache")
+    assert cache.fill([one, other]) == []
+    np.testing.assert_array_equal(cache.get(one), expected(one))
+    np.testing.assert_array_equal(cache.get(other), expected(other))
+
+
+def test_other_settings_share_nothing(tmp_path: Path, wav: Path) -> None:
+    other = MelSettings(bands=40)
+    MelCache(tmp_path / "cache").get(wav)
+    cache = MelCache(tmp_path / "cache", other)
+    assert not cache.has(wav)
+    np.testing.assert_array_equal(cache.get(wav), expected(wav, other))
+    assert len(entries(tmp_path)) == 2
+
+
+def sealed(entry: Path, mel: np.ndarray) -> bytes:
+    """An entry of this mel whose checksum is right, as only a fault of ours or ill will could write."""
+    np.save(entry.with_suffix(".other.npy"), mel)
+    content = entry.with_suffix(".other.npy").read_bytes()
+    entry.with_suffix(".other.npy").unlink()
+    return content + zlib.crc32(content, zlib.crc32(os.fsencode(entry.name))).to_bytes(4, "little")
+
+
+def changed_byte(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+DAMAGE: dict[str, Callable[[Path, bytes], bytes]] = {
+    "no bytes": lambda entry, data: b"",
+    "cut by one byte": lambda entry, data: data[:-1],
+    "cut by the checksum": lambda entry, data: data[:-4],
+    "cut by a frame": lambda entry, data: data[:-320],
+    "cut in the header": lambda entry, data: data[:60],
+    "longer by a frame": lambda entry, data: data + data[-320:],
+    "longer by a few bytes": lambda entry, data: data + b"\0\0\0\0",
+    "a changed value": lambda entry, data: changed_byte(data, 1000),
+    "a changed header": lambda entry, data: changed_byte(data, 20),
+    "a changed checksum": lambda entry, data: changed_byte(data, len(data) - 1),
+    "zeros": lambda entry, data: bytes(len(data)),
+    "text": lambda entry, data: b"hello\n" * 100,
+    "another type": lambda entry, data: sealed(entry, np.zeros((12, 80), np.float64)),
+    "another shape": lambda entry, data: sealed(entry, np.zeros((12, 40), np.float32)),
+    "another order": lambda entry, data: sealed(entry, np.zeros((80, 12), np.float32).T),
+    "no frames": lambda entry, data: sealed(entry, np.zeros((0, 80), np.float32)),
+    "not a number": lambda entry, data: sealed(entry, np.full((12, 80), np.nan, np.float32)),
+    "a pickle": lambda entry, data: pickle.dumps({"mel": 1}) * 50,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_entry_is_computed_again(tmp_path: Path, wav: Path, damage: str) -> None:
+    cache = MelCache(tmp_path / "cache")
+    cache.get(wav)
+    (entry,) = entries(tmp_path)
+    whole = entry.read_bytes()
+    entry.write_bytes(DAMAGE[damage](entry, whole))
+    np.testing.assert_array_equal(cache.get(wav), expected(wav))
+    assert entry.read_bytes() == whole
+
+
+def test_the_entry_of_another_clip_is_not_believed(tmp_path: Path) -> None:
+    wavs = make_wavs(tmp_path / "wavs", 2)
+    cache = MelCache(tmp_path / "cache")
+    cache.fill(wavs)
+    one, other = entries(tmp_path)
+    one.write_bytes(other.read_bytes())
+    for path in wavs:
+        np.testing.assert_array_equal(cache.get(path), expected(path))
+
+
+TORN = ["no bytes", "cut by one byte", "cut by a frame", "cut in the header", "longer by a few bytes", "zeros"]
+
+
+@pytest.mark.parametrize("damage", TORN)
+def test_filling_makes_torn_entries_again(tmp_path: Path, wav: Path, damage: str) -> None:
+    cache = MelCache(tmp_path / "cache")
+    cache.get(wav)
+    (entry,) = entries(tmp_path)
+    whole = entry.read_bytes()
+    entry.write_bytes(DAMAGE[damage](entry, whole))
+    assert not cache.has(wav)
+    assert cache.fill([wav]) == []
+    assert entry.read_bytes() == whole
+
+
+def test_filling_computes_only_what_is_missing_and_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wavs = make_wavs(tmp_path / "wavs", 3)
+    cache = MelCache(tmp_path / "cache")
+    cache.get(wavs[1])
+    assert [cache.has(path) for path in wavs] == [False, True, False]
+    said: list[tuple[int, int]] = []
+    assert cache.fill(wavs, lambda done, total: said.append((done, total))) == []
+    assert said == [(1, 3), (2, 3), (3, 3)]
+    refuse_to_read(monkeypatch)
+    assert cache.fill(wavs) == []
+    assert all(cache.has(path) for path in wavs)
+
+
+def test_bad_wavs_are_listed_and_the_others_filled(tmp_path: Path) -> None:
+    wavs = make_wavs(tmp_path / "wavs", 3)
+    wavs[1].write_bytes(b"hello")
+    missing = tmp_path / "missing.wav"
+    cache = MelCache(tmp_path / "cache")
+    assert cache.fill([*wavs, missing]) == [
+        (wavs[1], "it is no WAV file, whatever its name says"),
+        (missing, "it cannot be read (No such file or directory)"),
+    ]
+    assert [cache.has(path) for path in [*wavs, missing]] == [True, False, True, False]
+    with pytest.raises(BadAudioError, match=r"clip 001\.wav"):
+        cache.get(wavs[1])
+
+
+def test_a_long_name_in_any_script_fits(tmp_path: Path) -> None:
+    (wav,) = make_wavs(tmp_path, 1)
+    wav = wav.rename(tmp_path / ("声" * 80 + ".wav"))
+    cache = MelCache(tmp_path / "cache")
+    np.testing.assert_array_equal(cache.get(wav), expected(wav))
+    assert cache.has(wav)
+
+
+def test_a_full_disk_names_the_folder_and_the_remedy(
+    tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_disk(monkeypatch)
+    cache = MelCache(tmp_path / "cache")
+    for call in (lambda: cache.get(wav), lambda: cache.fill([wav])):
+        with pytest.raises(NotReadyError, match=r"No space left on device.*set TRAINMARK_CACHE") as caught:
+            call()
+        assert str(tmp_path / "cache") in str(caught.value)
+    assert not entries(tmp_path) and not unfinished(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_still_gives_what_it_has(tmp_path: Path) -> None:
+    wavs = make_wavs(tmp_path / "wavs", 2)
+    folder = tmp_path / "cache"
+    MelCache(folder).get(wavs[0])
+    (folder / MEL.key).chmod(0o500)
+    try:
+        with ordinary_permissions():
+            cache = MelCache(folder)
+            np.testing.assert_array_equal(cache.get(wavs[0]), expected(wavs[0]))
+            with pytest.raises(NotReadyError, match=r"Permission denied.*set TRAINMARK_CACHE"):
+                cache.get(wavs[1])
+    finally:
+        (folder / MEL.key).chmod(0o700)
+
+
+FILL = """
+import hashlib, sys
+from pathlib import Path
+from trainmark.data.mel_cache import MelCache
+
+wavs = sorted(Path(sys.argv[1]).iterdir())
+cache = MelCache(Path(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+assert cache.fill(wavs) == []
+print(hashlib.sha256(b"".join(cache.get(wav).tobytes() for wav in wavs)).hexdigest())
+"""
+
+STOP_BEFORE_THE_FOURTH_IS_IN_PLACE = """
+import itertools
+count, replace = itertools.count(1), Path.replace
+
+def stopping(self, target):
+    if next(count) == 4:
+        print("stopped", flush=True)
+        sys.stdin.readline()
+    return replace(self, target)
+
+Path.replace = stopping
+"""
+
+
+def start(code: str, wavs: Path, cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(wavs), str(cache)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_fill_one_cache_at_once_and_agree(tmp_path: Path) -> None:
+    wavs = make_wavs(tmp_path / "wavs", 40)
+    both = [start(FILL, tmp_path / "wavs", tmp_path / "cache") for _ in range(2)]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=60)[0].strip() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    cache = MelCache(tmp_path / "cache")
+    assert said == [hashlib.sha256(b"".join(cache.get(wav).tobytes() for wav in wavs)).hexdigest()] * 2
+    for wav in wavs:
+        # not to the last bit: threads may be counted otherwise here
+        np.testing.assert_allclose(cache.get(wav), expected(wav), atol=1e-4)
+    assert len(entries(tmp_path)) == 40 and not unfinished(tmp_path)
+
+
+@pytest.mark.slow
+def test_another_process_completes_what_a_killed_one_began(tmp_path: Path) -> None:
+    wavs = make_wavs(tmp_path / "wavs", 6)
+    code = FILL.replace('print("ready", flush=True)\nsys.stdin.readline()\n', STOP_BEFORE_THE_FOURTH_IS_IN_PLACE)
+    with start(code, tmp_path / "wavs", tmp_path / "cache") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopped\n"
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+    cache = MelCache(tmp_path / "cache")
+    assert [cache.has(path) for path in wavs] == [True] * 3 + [False] * 3
+    (left_over,) = unfinished(tmp_path)
+    assert cache.fill(wavs) == []
+    for path in wavs:
+        np.testing.assert_allclose(cache.get(path), expected(path), atol=1e-4)
+    assert len(entries(tmp_path)) == 6
+
+    hour = 3600 * 10**9
+    written = left_over.stat().st_mtime_ns
+    os.utime(left_over, ns=(written, written - 23 * hour))
+    MelCache(tmp_path / "cache")
+    assert left_over.exists()
+    os.utime(left_over, ns=(written, written - 25 * hour))
+    MelCache(tmp_path / "cache")
+    assert not left_over.exists()
+    assert len(entries(tmp_path)) == 6

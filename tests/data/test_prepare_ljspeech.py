@@ -1,0 +1,183 @@
+"""From the archive to a folder of speech: what is let in, what is checked, and going on after a kill."""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from trainmark.data.ljspeech import prepare as prepare_module
+from trainmark.data.ljspeech.prepare import Release, prepare
+from trainmark.data.ljspeech.reader import SpeechSize, read_metadata
+from trainmark.data.preparation import Prepared
+from trainmark.record.errors import NotReadyError
+
+TOP = "LJSpeech-1.1"
+CLIPS = 8
+
+
+def content(number: int) -> bytes:
+    return hashlib.sha256(str(number).encode()).digest() * (40 + number)
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+class Archive:
+    """A small set in the shape of the real one, below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "LJSpeech-1.1.tar.bz2"
+        names = [f"LJ001-{number:04}" for number in range(1, CLIPS + 1)]
+        metadata = "".join(f'{name}|He said "{name}|text\n' for name in names)
+        self.files = {f"{TOP}/wavs/{name}.wav": content(number) for number, name in enumerate(names)}
+        self.files |= {f"{TOP}/README": b"Read me", f"{TOP}/metadata.csv": metadata.encode()}
+        self.write()
+
+    def write(self, *more: tarfile.TarInfo) -> None:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            tar.addfile(entry(TOP, tarfile.DIRTYPE))
+            tar.addfile(entry(f"{TOP}/wavs", tarfile.DIRTYPE))
+            for name, data in self.files.items():
+                info = entry(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+            for info in more:
+                tar.addfile(info)
+        self.path.write_bytes(bz2.compress(buffer.getvalue()))
+
+    @property
+    def expected(self) -> Release:
+        return Release(md5=hashlib.md5(self.path.read_bytes()).hexdigest(), clips=CLIPS)
+
+    @property
+    def unpacked(self) -> dict[str, bytes]:
+        return {name.removeprefix(f"{TOP}/"): data for name, data in self.files.items()}
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path)
+
+
+def run(archive: Archive, out: Path, **options: object) -> Prepared[SpeechSize]:
+    return prepare(archive.path, out, **({"expected": archive.expected} | options))  # type: ignore[arg-type]
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file of the set, unfinished ones too, without the notes of the preparation."""
+    files = (path for path in root.rglob("*") if path.is_file() and ".trainmark-prepare" not in path.parts)
+    return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+def test_the_archive_becomes_texts_and_sound_files_without_its_leading_folder(archive: Archive, tmp_path: Path) -> None:
+    out = tmp_path / "数据 集"
+    assert run(archive, out) == Prepared(found=SpeechSize(clips=CLIPS), written=CLIPS + 2)
+    assert tree(out) == archive.unpacked
+    assert len(read_metadata(out)) == CLIPS
+    assert {path.stat().st_mode & 0o777 for path in (out / "wavs").iterdir()} == {0o644}
+
+
+def test_prepared_twice_the_archive_is_neither_summed_nor_decompressed_again(archive: Archive, tmp_path: Path) -> None:
+    phases: list[str] = []
+    run(archive, tmp_path / "out", progress=lambda at: phases.append(at.phase))
+    assert phases == ["checksum", "unpack"]
+    phases.clear()
+    again = run(archive, tmp_path / "out", progress=lambda at: phases.append(at.phase))
+    assert again == Prepared(found=SpeechSize(clips=CLIPS), written=0)
+    assert phases == []
+
+
+@pytest.mark.parametrize("damage", ["missing wav", "cut wav", "no metadata", "damaged note", "touched archive"])
+def test_what_went_missing_since_is_written_again(archive: Archive, tmp_path: Path, damage: str) -> None:
+    out = tmp_path / "out"
+    run(archive, out)
+    wav, note = out / "wavs/LJ001-0003.wav", out / ".trainmark-prepare/unpacked.json"
+    if damage == "missing wav":
+        wav.unlink()
+    elif damage == "cut wav":
+        wav.write_bytes(b"")
+    elif damage == "no metadata":
+        (out / "metadata.csv").unlink()
+    elif damage == "damaged note":
+        note.write_text("{")
+    else:
+        os.utime(archive.path, ns=(1, 1))
+    assert run(archive, out).written == (damage in ("missing wav", "cut wav", "no metadata"))
+    assert tree(out) == archive.unpacked
+
+
+def test_the_wrong_set_is_known_by_its_counts(archive: Archive, tmp_path: Path) -> None:
+    with pytest.raises(NotReadyError, match="8 clips unpacked where 13100 were expected"):
+        run(archive, tmp_path / "out", expected=Release(clips=13_100))
+    del archive.files[f"{TOP}/wavs/LJ001-0002.wav"]
+    archive.write()
+    with pytest.raises(NotReadyError, match=r"lacks 1 of the 8 clips .*'LJ001-0002\.wav'"):
+        run(archive, tmp_path / "lacking", expected=Release())
+    archive.files[f"{TOP}/wavs/LJ001-0002.wav"] = archive.files[f"{TOP}/wavs/LJ001-0099.wav"] = b"1"
+    archive.write()
+    with pytest.raises(NotReadyError, match=r"holds 9 sound files and its metadata\.csv names 8"):
+        run(archive, tmp_path / "more", expected=Release())
+    del archive.files[f"{TOP}/metadata.csv"]
+    archive.write()
+    with pytest.raises(NotReadyError, match=r"has no LJSpeech-1\.1/metadata\.csv"):
+        run(archive, tmp_path / "without", expected=Release())
+
+
+@pytest.mark.parametrize(
+    ("member", "complaint"),
+    [
+        (entry(f"{TOP}/wavs/evil.wav", tarfile.SYMTYPE, "/etc/passwd"), "is a symbolic link"),
+        (entry(f"{TOP}/wavs/evil.wav", tarfile.LNKTYPE, f"{TOP}/README"), "is a hard link"),
+        (entry(f"{TOP}/wavs/evil.wav", tarfile.FIFOTYPE), "is a named pipe"),
+        (entry(f"{TOP}/wavs/../../../evil.wav"), r"has '\.\.' in its name"),
+        (entry("/tmp/evil.wav"), "has an absolute name"),
+        (entry("evil.wav"), "is not what LJSpeech holds"),
+        (entry("Other-1.0/wavs/evil.wav"), "is not what LJSpeech holds"),
+        (entry(f"{TOP}/evil.sh"), "is not what LJSpeech holds"),
+        (entry(f"{TOP}/wavs/evil.sh"), "is not what LJSpeech holds"),
+        (entry(f"{TOP}/wavs/.evil.wav"), "is not what LJSpeech holds"),
+        (entry(f"{TOP}/wavs/deep/evil.wav"), "is not what LJSpeech holds"),
+        (entry(f"{TOP}/.trainmark-prepare/evil.json"), "is not what LJSpeech holds"),
+        (entry(f"{TOP}/README"), "occurs twice"),
+    ],
+)
+def test_a_trap_in_the_archive_is_named_and_not_written(
+    archive: Archive, tmp_path: Path, member: tarfile.TarInfo, complaint: str
+) -> None:
+    archive.write(member)
+    with pytest.raises(NotReadyError, match=complaint):
+        run(archive, tmp_path / "out", expected=Release())
+    assert list(tmp_path.rglob("*evil*")) == []
+
+
+def test_more_files_or_bytes_than_any_such_set_has_are_refused(
+    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_module, "MAX_FILES", 5)
+    with pytest.raises(NotReadyError, match=r"more than 5 files .* at member .*0006\.wav'; refused as too large"):
+        run(archive, tmp_path / "out")
+    monkeypatch.setattr(prepare_module, "MAX_FILES", 100)
+    monkeypatch.setattr(prepare_module, "MAX_BYTES", 5000)
+    with pytest.raises(NotReadyError, match=r"files or 5000 bytes, .* refused as too large"):
+        run(archive, tmp_path / "out")
+
+
+def test_an_archive_cut_off_is_refused_and_the_whole_one_goes_on_from_there(archive: Archive, tmp_path: Path) -> None:
+    whole = archive.path.read_bytes()
+    for data, complaint in ((whole[:-100], "is cut off or damaged"), (b"no archive" * 200, "or no tar archive")):
+        archive.path.write_bytes(data)
+        with pytest.raises(NotReadyError, match=complaint):
+            run(archive, tmp_path / "out")
+    archive.path.write_bytes(whole)
+    run(archive, tmp_path / "out")
+    assert tree(tmp_path / "out") == archive.unpacked

@@ -1,0 +1,74 @@
+"""Every operator of a workload's step is tried beside the CPU's, and what is missing or wrong is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from trainmark import workloads
+from trainmark.features.doctor import conformance, operators
+from trainmark.features.doctor.operators import Walked
+from trainmark.platforms import files, standin
+from trainmark.platforms.platform import Device, Platform
+
+pytestmark = pytest.mark.slow
+
+
+def scripted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    path = tmp_path / "script.toml"
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.setenv(standin.VARIABLE, str(path))
+    return Platform(files.load("standin")).open(0)
+
+
+def test_an_honest_device_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = operators.check(scripted("", tmp_path, monkeypatch), "vit")
+    assert found.verdict == "ok", found
+    assert "operators of a step and an evaluation are there" in found.sentence
+
+
+def test_operators_that_cannot_be_compared_are_named_so_that_nobody_takes_them_for_failed() -> None:
+    seen = Counter({"aten::mm": 3, "aten::empty_like": 1, "aten::bernoulli_": 1})
+    assert operators.judged(Walked(seen=seen, compared={"aten::mm"})).sentence == (
+        "3 operators of a step and an evaluation are there, and 1 give what the CPU's give; not compared, as they may "
+        "draw at random, give memory as it lies, or are none of a CPU: aten::empty_like, aten::bernoulli_"
+    )
+    assert "not compared" not in operators.judged(Walked(seen=Counter({"aten::mm": 3}), compared={"aten::mm"})).sentence
+
+
+def test_a_long_walk_shows_that_it_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signs: list[str] = []
+    checks = dict(conformance.checks("standin", scripted("", tmp_path, monkeypatch), signs.append))
+    checks["operators vit"]()
+    assert set(signs) == {"operators vit"}
+    assert len(signs) > 100
+
+
+LIES = [
+    ("vit", "missing_operators = ['gelu', 'topk']", "2 of", "missing: aten::gelu, aten::topk"),
+    ("vit", "wrong_operators = ['gelu_backward']", "1 of", "not as the CPU's: aten::gelu_backward (off by 10 %)"),
+    ("vit", "unwritten_operators = ['_fused_adamw_']", "1 of", "not as the CPU's: aten::_fused_adamw_"),
+    ("resnet50", "unwritten_operators = ['native_batch_norm']", "1 of", "aten::native_batch_norm (off by 100 %)"),
+]
+
+
+@pytest.mark.parametrize(("name", "lie", "share", "sentence"), LIES)
+def test_what_is_missing_or_wrong_is_named_and_all_of_it_at_once(
+    name: str, lie: str, share: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = operators.check(scripted(f"{lie}\n", tmp_path, monkeypatch), name)
+    assert found.verdict == "failed"
+    assert found.sentence.startswith(share)
+    assert sentence in found.sentence
+
+
+def test_every_workload_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name, _ in conformance.checks("standin", scripted("", tmp_path, monkeypatch))]
+    assert [f"operators {name}" for name in workloads.names()] == [name for name in names if "operators" in name]
+
+
+def test_a_long_list_is_cut_short() -> None:
+    found = operators.judged(Walked(missing={f"aten::op{number}": "" for number in range(9)}))
+    assert found.sentence.endswith("aten::op5 and 3 more")

@@ -1,0 +1,317 @@
+"""Our runs as MLPerf logs and packages: what mlcommons' own checkers accept, and nothing a run cannot claim."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import Cli
+from support.clean_records import Run, pictures
+
+from trainmark.features.mlperf import package, write
+from trainmark.features.mlperf.audit_result import audits
+from trainmark.features.mlperf.convergence import look_at
+from trainmark.features.mlperf.folder import result_folders
+from trainmark.record import endings, gather
+from trainmark.record.audit import findings
+from trainmark.record.errors import UsageError
+from trainmark.record.machine import PrecisionProof
+from trainmark.record.recipe import Limits, Recipe, to_values
+from trainmark.record.record import Record
+from trainmark.record.store import Store
+from trainmark.workloads.llama8b.workload import WORKLOAD as LLAMA
+from trainmark.workloads.resnet50.workload import MLPERF, REFERENCE
+
+PER_EPOCH = 2
+WHOLE = {"train_samples": 1_281_167.0, "val_samples": 50_000.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRun(Run):
+    """A run of the whole network on the whole set, with few steps an epoch."""
+
+    @property
+    def its_reference(self) -> Recipe:
+        return REFERENCE
+
+
+def whole_run(recipe: Recipe, *, epochs: tuple[int, ...], best: int = 38_010, **changes: Any) -> ImageRun:
+    """Evaluated after these epochs, with so many of 50,000 right at the end."""
+    last = PER_EPOCH * epochs[-1]
+    values: dict[str, Any] = {
+        "recipe_name": "mlperf",
+        "recipe": {name: value for name, value in to_values(recipe).items() if getattr(REFERENCE, name) != value},
+        "limits": Limits(),
+        "topology": "1x8",
+        "ranks": 8,
+        "platform": "nvidia",
+        "device": "NVIDIA H100",
+        "synthetic": False,
+        "steps": last,
+        "steps_per_epoch": PER_EPOCH,
+        "evaluate_at": tuple(PER_EPOCH * epoch for epoch in epochs),
+        "scores": lambda step: pictures(best if step == last else 20_000 + 100 * step, 50_000),
+        "samples": 50_000,
+        "ended": endings.TARGET,
+        "facts": WHOLE,
+    }
+    return ImageRun(**{**values, **changes})
+
+
+CLOSED = whole_run(MLPERF, epochs=tuple(range(1, 38, 4)))
+OPEN = whole_run(REFERENCE, epochs=tuple(range(1, 61)), best=37_800, recipe_name="reference")
+
+
+def leave(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13, 14, 15)) -> list[Record]:
+    """One run for each seed, an hour apart, in a store with their events."""
+    found = []
+    for number, seed in enumerate(seeds):
+        made = replace(run, recipe={**run.recipe, "seed": seed}).leave(store / "making")
+        folder = store / "making" / "runs" / made.run_id
+        head = json.loads((folder / "run.json").read_text())
+        head |= {"run_id": f"{made.run_id}{number}", "created": f"2026-11-15T{10 + number}:51:00Z"}
+        (folder / "run.json").write_text(json.dumps(head))
+        (store / "runs").mkdir(exist_ok=True)
+        shutil.move(folder, store / "runs" / head["run_id"])
+        record = gather.record(store / "runs" / head["run_id"])
+        Store(store).add(record)
+        found.append(record)
+    return found
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("closed")
+    leave(store, CLOSED)
+    return store
+
+
+def opened(store: Path) -> list[write.MlperfRun]:
+    known = Store(store)
+    return [write.opened(known.record(row.run_id), known.runs / row.run_id) for row in known.contents().rows]
+
+
+def packaged(store: Path, out: Path, **words: Any) -> package.Package:
+    return package.write_package(opened(store), out, **{"org": "Lumen", "status": "research", **words})
+
+
+Checker = Callable[[Path], str]
+
+
+@pytest.fixture
+def mlcommons(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> Checker:
+    """Compliance, convergence, seeds, systems and package as mlcommons check them, with warnings as errors."""
+    checker = pytest.importorskip("mlperf_logging.package_checker.package_checker")
+
+    def check(folder: Path) -> str:
+        caplog.set_level(logging.INFO)
+        checker.check_training_package(str(folder), "training", "4.0.0", False, True, False, False, False, "none")
+        return caplog.text
+
+    return check
+
+
+def logged(result: Path) -> list[dict[str, Any]]:
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in result.read_text().splitlines()]
+
+
+def values(entries: list[dict[str, Any]]) -> Mapping[str, Any]:
+    return {entry["key"]: entry["value"] for entry in entries}
+
+
+def test_a_closed_package_passes_all_of_mlcommons_checkers(closed: Path, tmp_path: Path, mlcommons: Checker) -> None:
+    found = packaged(closed, tmp_path / "out", division="closed")
+    said = mlcommons(found.folder)
+    assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in said
+    assert "RCP Test Passed" in said and "System description checker passed" in said
+
+
+def test_an_open_package_passes_too_and_says_why_it_is_open(tmp_path: Path, mlcommons: Checker) -> None:
+    leave(tmp_path, OPEN)
+    found = packaged(tmp_path, tmp_path / "out")
+    assert found.division == "open"
+    assert any("schedule is steps" in reason for reason in found.why_open)
+    assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in mlcommons(found.folder)
+    entries = values(logged(found.results / "result_0.txt"))
+    assert entries["sgd_opt_base_learning_rate"] == 0.1
+    assert "sgd_opt_learning_rate_decay_poly_power" not in entries, "it decays by steps"
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> list[write.MlperfRun]:
+    """One run of Llama 3.1 8B to 3.29 after 184,320 windows, told ten times with ten seeds."""
+    goal = LLAMA.facts.quality.name
+    steps = 15 * 384
+    run = Run(
+        workload="llama8b",
+        recipe_name="reference",
+        limits=Limits(),
+        synthetic=False,
+        steps=steps,
+        steps_per_epoch=10**6,
+        evaluate_at=tuple(range(384, steps + 1, 384)),
+        scores=lambda step: {goal: 3.29 if step == steps else 5.0 - step / 10_000},
+        samples=1024,
+        precision="bf16",
+        ended=endings.TARGET,
+        facts={"train_samples": 10_000_000.0},
+    )
+    recipe = replace(LLAMA.recipes["reference"], accumulate=32)
+    store = tmp_path_factory.mktemp("llama")
+    record = run.leave(store)
+    found = []
+    for seed in range(10):
+        plan = replace(record.plan, recipe={**to_values(recipe), "seed": seed})
+        told = replace(record, run_id=f"run-{seed}", created=f"2026-11-1{seed}T10:00:00Z", plan=plan)
+        found.append(write.opened(told, store / "runs" / record.run_id))
+    return found
+
+
+@pytest.mark.slow
+def test_a_language_model_passes_the_newest_rules_too(
+    language_model: list[write.MlperfRun], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checker = pytest.importorskip("mlperf_logging.package_checker.package_checker")
+    found = package.write_package(language_model, tmp_path / "out", org="Lumen", status="research", division="closed")
+    assert found.round == "6.1"
+    caplog.set_level(logging.INFO)
+    checker.check_training_package(str(found.folder), "training", "6.1.0", False, True, False, False, False, "none")
+    assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in caplog.text, caplog.text[-3000:]
+    said = values(logged(found.results / "result_0.txt"))
+    assert (said["opt_learning_rate_decay_steps"], said["lowest_numerical_precision_in_linear"]) == (
+        1_199_872,
+        "bfloat16",
+    )
+    judged = [audit for _, results in audits(result_folders(found.results)) for audit in results]
+    assert [one for one in findings(judged) if one.verdict == "failed"] == []
+
+
+def test_fp8_is_said_of_linear_layers_alone(language_model: list[write.MlperfRun]) -> None:
+    run = language_model[0]
+    proof = PrecisionProof(asked="fp8", ran="fp8")
+    record = replace(run.record, environment=msgspec.structs.replace(run.record.environment, precision=proof))
+    said = replace(run, record=record).values
+    assert (said["linear_in"], said["computed_in"], said["exchanged_in"]) == ("fp8", "bfloat16", "bfloat16")
+
+
+def test_a_language_model_is_held_against_its_reference_points(language_model: list[write.MlperfRun]) -> None:
+    [check] = look_at(language_model[0].record)
+    assert check.verdict == "ok", check
+
+
+def test_our_own_audit_finds_nothing_wrong_with_it(closed: Path, tmp_path: Path) -> None:
+    found = packaged(closed, tmp_path / "out")
+    judged = [audit for _, results in audits(result_folders(found.results)) for audit in results]
+    assert findings(judged) == []
+
+
+def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:
+    run = opened(closed)[0]
+    entries = [
+        json.loads(line.removeprefix(":::MLLOG ")) for line in write.log_text(run, division="closed").splitlines()
+    ]
+    said, evaluations = values(entries), [entry for entry in entries if entry["key"] == "eval_accuracy"]
+    assert (said["global_batch_size"], said["opt_name"], said["model_bn_span"]) == (3264, "lars", 408)
+    assert said["lars_opt_learning_rate_decay_steps"] == 37 * PER_EPOCH
+    assert said["cache_clear"] is False, "nobody cleared anything"
+    assert [entry["metadata"]["epoch_num"] for entry in evaluations] == list(range(1, 38, 4))
+    assert evaluations[-1]["value"] == pytest.approx(0.7602)
+    times = {key: [entry["time_ms"] for entry in entries if entry["key"] == key] for key in said}
+    assert times["run_start"][0] - times["init_start"][0] == 2300, "what a worker takes to its first line"
+    last = run.log.evaluations[-1]
+    assert times["run_stop"][0] - times["init_start"][0] == pytest.approx(last.elapsed_ns / 1e6, abs=1)
+    assert entries[-1]["metadata"]["status"] == "success"
+    assert said["trainmark"]["run"] == run.record.run_id
+    assert said["submission_org"] == write.NOBODY
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"synthetic": True}, "synthetic data"),
+        ({"plan": {"init_from": "/w.pt", "init_sha256": "0" * 64}}, "weights from a file"),
+        ({"restart_after": 20}, "its clock did not run through"),
+        ({"workload": "vit"}, "no benchmark"),
+        ({"evaluate_at": ()}, "never evaluated"),
+    ],
+)
+def test_what_a_run_cannot_claim_is_not_written(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    known = {entry.name for entry in fields(Run)}
+    run = replace(CLOSED, **{name: value for name, value in change.items() if name in known})
+    record = run.leave(tmp_path)
+    with pytest.raises(UsageError, match=sentence):
+        write.opened(record, tmp_path / "runs" / record.run_id)
+
+
+def test_a_record_without_its_events_is_no_log(closed: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="its events, which tell when everything was"):
+        write.opened(opened(closed)[0].record, tmp_path)
+
+
+def test_runs_that_are_no_result_are_refused(closed: Path, tmp_path: Path) -> None:
+    runs = opened(closed)
+    with pytest.raises(UsageError, match="has 5 runs, and 4 were named"):
+        package.check_together(runs[:4])
+    with pytest.raises(UsageError, match="they are not independent"):
+        package.check_together([*runs[:4], runs[0]])
+    slower = replace(runs[0], record=replace(runs[0].record, plan=replace(runs[0].record.plan, topology="2x8")))
+    with pytest.raises(UsageError, match="differ in more than their seed"):
+        package.check_together([*runs[1:], slower])
+    failed = [
+        replace(run, record=replace(run.record, quality=replace(run.record.quality, reached=False))) for run in runs
+    ]
+    package.check_together([*runs[1:], failed[0]])
+    with pytest.raises(UsageError, match="2 runs did not reach their target, and 1 may"):
+        package.check_together([*runs[2:], *failed[:2]])
+
+
+def test_a_recipe_that_was_changed_is_not_closed(closed: Path, tmp_path: Path) -> None:
+    run = opened(closed)[0]
+    recipe = {**run.record.plan.recipe, "mixup_alpha": 0.2}
+    changed = replace(run, record=replace(run.record, plan=replace(run.record.plan, recipe=recipe)))
+    assert changed.why_open == ("mixup_alpha is 0.2, the closed division asks for 0",)
+    with pytest.raises(UsageError, match="not of the closed division"):
+        write.divisions([run, changed], "closed")
+    assert write.divisions([run, changed], None) == "open"
+    assert write.divisions([run], None) == "closed"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "recipe", "expected"),
+    [(37, MLPERF, []), (29, MLPERF, ["doubt"]), (41, replace(MLPERF, epochs=41), ["note"]), (29, REFERENCE, [])],
+)
+def test_our_own_runs_are_held_against_the_reference_points_too(
+    tmp_path: Path, epochs: int, recipe: Recipe, expected: list[str]
+) -> None:
+    record = whole_run(recipe, epochs=tuple(range(1, epochs + 1, 4))).leave(tmp_path)
+    [check] = look_at(record)
+    assert [found.verdict for found in check.findings] == expected
+    if recipe is REFERENCE:
+        assert check.verdict == "unknown", "its target is easier"
+
+
+def test_the_command_writes_a_package_and_the_report_one_log(cli: Cli, closed: Path, tmp_path: Path) -> None:
+    ids = [run.record.run_id for run in opened(closed)]
+    out, store = tmp_path / "out", str(closed)
+    ended = cli("package", "mlperf", *ids, "--org", "Lumen", "--system", "lumen", "--out", str(out), "--store", store)
+    assert ended.returncode == 0, ended.stderr
+    assert "5 runs, closed division" in ended.stdout
+    assert sorted(path.name for path in (out / "results" / "lumen" / "resnet").iterdir()) == [
+        f"result_{number}.txt" for number in range(5)
+    ]
+    described = json.loads((out / "systems" / "lumen.json").read_text())
+    assert (described["accelerator_model_name"], described["cooling"]) == ("NVIDIA H100", "")
+    whole = "".join(path.read_text() for path in out.rglob("*") if path.is_file())
+    assert "node-a" not in whole and "/data/set" not in whole, "a package goes out into the world"
+    again = cli("package", "mlperf", *ids, "--org", "Lumen", "--out", str(out), "--store", store)
+    assert again.returncode == 2 and "is there already" in again.stderr
+    said = cli("report", ids[0], "--format", "mllog", "--store", store)
+    assert said.returncode == 0 and said.stdout.startswith(":::MLLOG ")
+    assert cli("report", ids[0], ids[1], "--format", "mllog", "--store", store).returncode == 2

@@ -1,0 +1,32 @@
+"""A doubt says what is wrong in words that do not puzzle."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from support.records import make_record
+
+from trainmark.record import doubts
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.0100001, "1.1"), (0.0104, "1.1"), (0.0118, "1.2"), (0.0912, "9.1")])
+def test_a_speed_that_is_nearly_known_is_not_said_to_be_known_to_what_was_wanted(
+    share: float, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = make_record()
+    facts = doubts.Facts(
+        plan=record.plan,
+        status=record.status,
+        timeline=record.timeline,
+        metrics=record.metrics,
+        quality=record.quality,
+        environment=record.environment,
+        reference_global_batch=256,
+        loss=record.loss,
+        data_facts=record.data_facts,
+        judged=None,
+    )
+    monkeypatch.setattr(doubts.statistics, "mean_interval", lambda *series: SimpleNamespace(share=share))
+    monkeypatch.setattr(doubts.statistics, "steps_needed", lambda *series: 40)
+    assert list(doubts.few_steps(facts)) == [("few-steps", {"percent": shown, "more": 40})]
