@@ -63,6 +63,7 @@ def test_what_was_found_before_a_kill_is_on_disk_and_is_shown(
     started = Started({**environment, **scripted(tmp_path, "")}, "verify", *words)
     logs = wait_for_rounds(started, 3)
     started.process.kill()
+    started.end()
     wait_until_gone([log.pid for log in logs if log.pid is not None])
     assert list((started.store / "verify").glob("*.json")) == []
     shown = cli("verify", "--show", "last", "--json")
