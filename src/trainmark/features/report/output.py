@@ -8,7 +8,7 @@ from pathlib import Path
 from trainmark import features
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.priced import priced
-from trainmark.features.report.run_page import draw_page
+from trainmark.features.report.run_page import draw_page, facts_beside
 from trainmark.features.report.trend import trends
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError, nearest
@@ -54,6 +54,7 @@ def render(
             price=price,
             language=language,
             published=published,
+            facts=facts_beside(records, store, language),
             trends=trends(records) if trend else (),
         )
     from trainmark.features.report import formats

@@ -44,6 +44,7 @@ def draw_page(
     price: Price | None = None,
     language: str | None = None,
     published: bool = False,
+    facts: Mapping[str, Sequence[FactSection]] | None = None,
     trends: Sequence[Trend] = (),
 ) -> str:
     """The page as text; `folders` are the runs' own by their ids."""
@@ -55,7 +56,7 @@ def draw_page(
             beside=tuple(rows_beside(records, store.folder)),
             checks=checks,
             folders=folders,
-            facts=facts_beside(records, store, language),
+            facts=facts or {},
             trends=tuple(trends),
             samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
