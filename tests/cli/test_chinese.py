@@ -9,7 +9,7 @@ import pytest
 from support.records import a_vocoder_record, doubt, make_plan, make_record, make_timeline, renamed
 
 from trainmark.cli.main import language_first, main
-from trainmark.record.language import speaking
+from trainmark.record.language import use_language
 from trainmark.record.metrics import Quantity
 from trainmark.record.record import Record
 from trainmark.record.store import Store
@@ -67,7 +67,7 @@ def test_a_view_is_chinese(
 
 def test_what_a_run_ends_with_is_chinese_and_the_record_stays_english() -> None:
     records = [doubtful(), a_vocoder_record()]
-    with speaking("zh"):
+    with use_language("zh"):
         said = table.render(records, sentences=headline.sentences(records, []), width=400)
     assert "在 本机 上" in said and "功耗采样未达到" in said
     assert "synthetic data" in records[0].dumps()

@@ -12,7 +12,7 @@ from support.records import make_plan, make_record
 from trainmark import workloads
 from trainmark.cli.progress import ProgressLine
 from trainmark.record import workload_facts
-from trainmark.record.language import speaker
+from trainmark.record.language import translator
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Deviation
 from trainmark.record.record import Evaluation, Quality
@@ -76,10 +76,10 @@ def test_every_evaluation_at_a_point_is_judged() -> None:
 def test_the_record_s_page_and_the_running_line_say_it() -> None:
     history = (evaluation(384, 5.6), evaluation(768, 4.6))
     quality = Quality(name="val_loss", unit="nats", goal=3.3, better="lower", value=4.6, reached=False, history=history)
-    section = facts.bands(replace(make_record(), plan=plan(), quality=quality), speaker("en"))
+    section = facts.bands(replace(make_record(), plan=plan(), quality=quality), translator("en"))
     assert section is not None
     assert section.rows[1] == ("24,576", "4.600", "4.47 – 4.54", "above the band")
-    assert facts.bands(make_record(), speaker("en")) is None
+    assert facts.bands(make_record(), translator("en")) is None
     line = ProgressLine(plan(), "tokens", "val_loss", quiet=False)
     log: Any = SimpleNamespace(compute_ns=[], evaluations=history)
     assert line._facts([log]) == "val_loss 4.600  above the band of public runs"

@@ -16,13 +16,13 @@ from conftest import TINY_RUN, Cli
 from support.records import make_record
 from torch import profiler
 
-from trainmark.record.language import speaker
+from trainmark.record.language import translator
 from trainmark.record.machine import OperatorUse, StepProfile
 from trainmark.record.record import Record
 from trainmark.train import step_profile
 from trainmark.view import profile_facts
 
-ENGLISH = speaker("en")
+ENGLISH = translator("en")
 
 
 def test_operators_are_summed_up_longest_first() -> None:

@@ -9,14 +9,14 @@ from support.records import make_quality, make_record, make_timeline, renamed
 
 from trainmark.analysis import published_library as library
 from trainmark.analysis.beside import speeds
-from trainmark.record.language import speaker
+from trainmark.record.language import translator
 from trainmark.record.learning import loss_trend
 from trainmark.record.metrics import Quantity
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
 from trainmark.view.headline import number_of_times, sentence, sentences
 
-SAY = speaker("en")
+SAY = translator("en")
 PUBLISHED = speeds(library.rows())
 FULL_SIZE = {"flops": {"per_item": 24.5e9}, "device": {"name": "AMD EPYC"}}
 

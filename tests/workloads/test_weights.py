@@ -26,10 +26,10 @@ from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import with_settings
-from trainmark.record.whole_files import sha256
 from trainmark.train import checkpoint, setup
 from trainmark.workloads.weights import load_into, read_weights, weights_file, weights_sha256
 

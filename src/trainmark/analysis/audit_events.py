@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 
 from trainmark.record import events
+from trainmark.record.atomic_files import sha256
 from trainmark.record.audit import Audit, CannotCheckError, Check, check, look, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError
 from trainmark.record.event_files import folded, read_line, whole_log, writer_of
 from trainmark.record.record import Record
-from trainmark.record.whole_files import sha256
 
 
 @dataclass(frozen=True, kw_only=True)

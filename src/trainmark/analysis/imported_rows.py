@@ -42,7 +42,7 @@ class ImportedPages:
 def keep(store_folder: Path, page: PublishedPage, *, content: bytes, day: str) -> Kept:
     """Saves what was read from a page. A page is known by its content: a changed one is kept beside the first."""
     from trainmark.analysis.device_names import slug
-    from trainmark.record.whole_files import write_once
+    from trainmark.record.atomic_files import write_once
 
     folder, digest = _folder(store_folder), hashlib.sha256(content).hexdigest()
     with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from trainmark.record.language import LANGUAGES, by_locale
+from trainmark.record.language import LANGUAGES, locale_language
 
 NAME = "explain"
 HELP = "Explain what a number, a phase or another word of the tables means."
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.view.glossary import by_translated_name, meaning, meanings
 
     named = by_translated_name(args.word or "")
-    language = args.lang or (named[1] if named else by_locale())
+    language = args.lang or (named[1] if named else locale_language())
     found = list(meanings(language)) if args.word is None else [meaning(args.word, language)]
     screen = console()
     if args.json:

@@ -21,7 +21,7 @@ from trainmark.launch.signals import Terminated, raising_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.record import escape
 from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
-from trainmark.record.language import LANGUAGES, by_locale, speaking
+from trainmark.record.language import LANGUAGES, locale_language, use_language
 
 FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
 """Commands that the help lists before the others."""
@@ -175,7 +175,7 @@ def leave_plugins_out(words: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     asked, words = language_first(sys.argv[1:] if argv is None else argv)
-    with standard_streams() as output, raising_on_sigterm(), speaking(asked or by_locale()):
+    with standard_streams() as output, raising_on_sigterm(), use_language(asked or locale_language()):
         code = _answer([word for word in words if word != "--debug"], debug="--debug" in words)
         if output.problem:
             say(f"trainmark: the output could not be written: {output.problem}")

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from trainmark.data.data_set import MANIFEST
 from trainmark.record import cores
+from trainmark.record.atomic_files import sync
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import sync
 
 Progress = Callable[[int, int], None]
 """Told how many items are written and how many there will be."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trainmark.record.atomic_files import write_named
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.whole_files import write_named
 
 if TYPE_CHECKING:
     import torch

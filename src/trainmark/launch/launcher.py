@@ -25,6 +25,7 @@ from trainmark.launch.restarts import Restarts
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerProcesses, WorkerTask
 from trainmark.record import endings, gather
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import (
     HangError,
     InvalidResultError,
@@ -42,7 +43,6 @@ from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
 from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
 from trainmark.record.store import Store
-from trainmark.record.whole_files import write_whole
 from trainmark.record.workload_facts import derive
 from trainmark.train.ranks import host_name
 from trainmark.train.rendezvous_store import LostStoreError
@@ -385,8 +385,8 @@ def new_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:
     )
     try:
         folder.mkdir(parents=True)
-        write_whole(folder / PLAN_FILE, json.dumps(plan.to_json(), indent=1).encode())
-        write_whole(folder / HEAD_FILE, msgspec.json.format(msgspec.json.encode(head), indent=1))
+        write_atomic(folder / PLAN_FILE, json.dumps(plan.to_json(), indent=1).encode())
+        write_atomic(folder / HEAD_FILE, msgspec.json.format(msgspec.json.encode(head), indent=1))
     except OSError as error:
         raise NotReadyError(f"cannot make the run folder {folder}: {error.strerror}") from error
     return folder

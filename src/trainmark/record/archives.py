@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Any, Protocol
 
+from trainmark.record.atomic_files import UNFINISHED
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import UNFINISHED
 
 _CHUNK = 1 << 20
 _MAX_EXTENDED_HEADER = 64 << 10
@@ -340,7 +340,7 @@ def _size_of_file(folder: int, name: str) -> int | None:
 
 
 def _write_stream(folder: int, name: str, source: Readable, size: int) -> None:
-    """As `whole_files` does, but piece by piece and relative to a folder that is open, so that no link leads away."""
+    """As `atomic_files` does, but piece by piece and relative to a folder that is open, so that no link leads away."""
     partial = f".{name}{UNFINISHED}"
     if _size_of_file(folder, partial) is not None:  # left by a run that was killed
         os.unlink(partial, dir_fd=folder)

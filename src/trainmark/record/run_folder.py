@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from trainmark.record import events
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, TrainmarkError
 from trainmark.record.event_files import FOLDED, EventTail, Source, Writer, writer_of
 from trainmark.record.events import AnyEvent, Unknown
 from trainmark.record.numbers import Target, Whole
 from trainmark.record.plan import Plan
 from trainmark.record.rank_log import RankLog
-from trainmark.record.whole_files import sha256
 
 HEAD_FILE = "run.json"
 PLAN_FILE = "plan.json"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.record.index import (
     IndexEntry,
@@ -27,7 +28,6 @@ from trainmark.record.index import (
     newest_first,
     row_of,
 )
-from trainmark.record.whole_files import UNFINISHED, write_once, write_whole
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.record.record import Record
@@ -140,7 +140,7 @@ class Store:
             return
         if self.path(record.run_id).exists():
             raise FileExistsError
-        write_whole(self.records / record.series_file.name, series.packed(record.steps), synced=True)
+        write_atomic(self.records / record.series_file.name, series.packed(record.steps), synced=True)
 
     def check_writable(self) -> None:
         """Ends in a sentence now, rather than after an hour of training, if a record could not be saved here."""

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainmark.record.atomic_files import UNFINISHED, sha256, sync, whole_folder
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.whole_files import UNFINISHED, sha256, sync, whole_folder
 from trainmark.train.collectives import Collectives, SingleRank
 from trainmark.workloads import pieces
 from trainmark.workloads.pieces import MANIFEST, STATE, Piece, Stored

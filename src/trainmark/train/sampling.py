@@ -16,6 +16,7 @@ import torch
 from trainmark import features, workloads
 from trainmark.data import audio
 from trainmark.platforms.platform import Device
+from trainmark.record.atomic_files import write_named
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.machine import Artifact
 from trainmark.record.plan import Plan
@@ -23,7 +24,6 @@ from trainmark.record.precision import Precision
 from trainmark.record.recipe import from_values
 from trainmark.record.record import Record
 from trainmark.record.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
-from trainmark.record.whole_files import write_named
 from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive
 from trainmark.train import checkpoint
 from trainmark.workloads import weights

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.view.glossary import Meaning
 from trainmark.view.terminal import TerminalWriter
 
 
 def draw_one(writer: TerminalWriter, entry: Meaning, language: str) -> None:
-    say = speaker(language)
+    say = translator(language)
     kind = {"phase": say("phase"), "word": say("word"), "doubt": say("doubt")}.get(entry.kind, entry.kind)
     names = [name for name in (entry.title, entry.name) if name] or [kind]
     writer.put(writer.text(f"{entry.word}  ({', '.join(names)})", "bold"))
@@ -23,7 +23,7 @@ def draw_one(writer: TerminalWriter, entry: Meaning, language: str) -> None:
 
 
 def draw_all(writer: TerminalWriter, entries: Sequence[Meaning], language: str) -> None:
-    say = speaker(language)
+    say = translator(language)
     headings = {
         "metric": say("Metrics"),
         "phase": say("Phases: they never overlap and sum to e2e_time"),

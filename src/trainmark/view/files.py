@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainmark.record.atomic_files import write_atomic, write_named
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.store import Store
-from trainmark.record.whole_files import write_named, write_whole
 
 
 def keep_page(name: str, page: str, store: Store) -> Path:
     """Writes a page into the store."""
     path = store.folder / "reports" / name
     try:
-        write_whole(path, page.encode("utf-8", "backslashreplace"))
+        write_atomic(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise NotReadyError(f"{path} could not be written: {error.strerror}; name a file with --html") from error
     return path

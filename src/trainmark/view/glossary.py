@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.language import LANGUAGES, catalogue, speaker
+from trainmark.record.language import LANGUAGES, catalogue, translator
 from trainmark.record.metrics import METRICS, PRICED
 
 PHASES_EXPLAINED = {
@@ -220,7 +220,7 @@ def meanings(language: str = "en") -> Iterator[Meaning]:
 
 def _in(language: str, entry: Meaning) -> Meaning:
     """The same in another language; what is younger than its translation stays English."""
-    say = speaker(language)
+    say = translator(language)
     definition = say(entry.definition)
     if definition == entry.definition:
         return entry

@@ -9,7 +9,7 @@ from trainmark.analysis.beside import PublishedSpeed, nearest, own_rate, same_ne
 from trainmark.record.endings import BY_SIGNAL, translate_ending
 from trainmark.record.format import goal, number, shown_quality, verdict
 from trainmark.record.intervals import share, too_noisy
-from trainmark.record.language import Say, chosen, speaker
+from trainmark.record.language import Say, current_language, translator
 from trainmark.record.learning import loss_trend
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
@@ -22,7 +22,7 @@ ALIKE_WITHIN = 1.05
 
 def sentences(records: Sequence[Record], rows: Sequence[PublishedRow]) -> list[str]:
     """One for each thing that was run here; repeats are told by the one in their middle."""
-    published, say = speeds(rows), speaker(chosen())
+    published, say = speeds(rows), translator(current_language())
     plans: dict[str, list[Record]] = {}
     for record in records:
         plans.setdefault(record.plan.fingerprint, []).append(record)

@@ -17,7 +17,7 @@ from trainmark.features.report.artifacts import ALL_BYTES, MAX_BYTES, MAX_LATER,
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.audit import concluded, doubtful
-from trainmark.record.language import speaker
+from trainmark.record.language import translator
 from trainmark.record.machine import Artifact
 from trainmark.record.published_row import Source
 from trainmark.record.record import Evaluation, Quality
@@ -26,7 +26,7 @@ from trainmark.view import breakdown, chart, frame
 from trainmark.view.element import Markup, el, joined
 
 PACKAGE = Path(frame.__file__).parent
-SAY = speaker("en")
+SAY = translator("en")
 
 
 @given(st.text())

@@ -18,10 +18,10 @@ from trainmark.data.imagenet import make as pictures
 from trainmark.data.ljspeech import make as speech
 from trainmark.features.scoring import sample_scorer as scoring
 from trainmark.features.scoring.sample_scorer import Scorer
+from trainmark.record.atomic_files import sha256
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import to_values, with_settings
 from trainmark.record.sample import documents
-from trainmark.record.whole_files import sha256
 from trainmark.train import checkpoint
 
 READER = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")

@@ -209,11 +209,11 @@ def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
 
     from trainmark import __version__
     from trainmark.features.fleet import page as fleet_page, view as fleet_view
-    from trainmark.record.language import by_locale
+    from trainmark.record.language import locale_language
     from trainmark.view.files import keep_page, write
 
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    page = fleet_page.render(fleet, language=args.lang or by_locale(), trainmark=__version__, made=made)
+    page = fleet_page.render(fleet, language=args.lang or locale_language(), trainmark=__version__, made=made)
     if args.html is not None:
         write(args.html, page, store)
     if args.junit is not None:

@@ -77,12 +77,12 @@ def run(args: argparse.Namespace) -> int:
 
         from trainmark import __version__
         from trainmark.features.forecast import page as forecast_page
-        from trainmark.record.language import chosen
+        from trainmark.record.language import current_language
         from trainmark.record.store import Store, default_folder
         from trainmark.view.files import write
 
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-        page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
+        page = forecast_page.render(found, language=current_language(), made=made, trainmark=__version__)
         write(args.html, page, Store(args.store or default_folder()))
     screen = console()
     document = {"forecasts": [to_json(one) for one in found]}

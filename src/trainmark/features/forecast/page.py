@@ -13,7 +13,7 @@ from trainmark.features.forecast.table import ForecastFigure, figures
 from trainmark.record.errors import UsageError
 from trainmark.record.format import NOTHING, number
 from trainmark.record.intervals import Bounds, around
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.record import Record
 from trainmark.view import chart
 from trainmark.view.element import Child, Markup, el
@@ -25,7 +25,7 @@ _WIDE = (1000, 300)
 
 def render(found: Sequence[Forecast], *, language: str, made: str, trainmark: str) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(language)
+    say = translator(language)
     sizes = ", ".join(dict.fromkeys(str(rate.topology) for one in found for rate, _ in one.sizes))
     title = say("Forecast of {sizes}").format(sizes=sizes)
     subjects = [" · ".join(one.known.subject) for one in found[:4]]

@@ -11,10 +11,10 @@ from typing import Any
 from trainmark.analysis import device_names as names
 from trainmark.features.mlperf import write
 from trainmark.features.mlperf.write import STATUSES, MlperfRun
+from trainmark.record.atomic_files import whole_folder
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.whole_files import whole_folder
 
 GIB = 2**30
 DESCRIBED = (

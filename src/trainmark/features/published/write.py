@@ -13,7 +13,7 @@ from trainmark.record import escape
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import device_name, goal, links_summary
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.numbers import telling_digits
 from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.recipe import fix_hp
@@ -89,7 +89,7 @@ def _cell(cell: str) -> str:
 
 def notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
     """What to know before trusting a row, numbered, with the rows it is about; why one of the shown is missing, too."""
-    say = speaker(lang)
+    say = translator(lang)
     about: dict[str, list[int]] = {}
     for index, record in enumerate(section.records, 1):
         for sentence in _sentences(record, shown, say):

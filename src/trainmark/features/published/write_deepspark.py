@@ -26,7 +26,7 @@ from trainmark.features.published.write import (
 )
 from trainmark.record import escape
 from trainmark.record.format import shown_quality
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 
@@ -62,7 +62,7 @@ class _Run:
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`), with the units such pages leave out."""
-    return "\n".join(line for section in sections(records) for line in (*_section(section, lang, speaker(lang)), ""))
+    return "\n".join(line for section in sections(records) for line in (*_section(section, lang, translator(lang)), ""))
 
 
 def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:

@@ -20,7 +20,7 @@ from trainmark.features.published.write import (
     written,
 )
 from trainmark.record import escape, workload_facts
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.plan import Topology
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SHOWN = ("p_whole", "p_train", "p_core", "mem", "mem_total")
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`): a section for each model and target."""
-    say = speaker(lang, "flagperf")
+    say = translator(lang, "flagperf")
     return "\n".join(line for section in sections(records) for line in (*_section(section, lang, say), ""))
 
 

@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.analysis.beside import rows_beside
     from trainmark.features.report import output, run_page
     from trainmark.record import escape
+    from trainmark.record.atomic_files import is_stream
     from trainmark.record.errors import UsageError
     from trainmark.record.store import Store, default_folder
-    from trainmark.record.whole_files import is_stream
     from trainmark.view.files import keep_page, write
 
     form, out = _asked(args)

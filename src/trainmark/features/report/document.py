@@ -10,7 +10,7 @@ from trainmark.analysis.beside import PublishedSpeed
 from trainmark.features.report import artifacts, curves, details, header, machine, summary, trend_chart, validity
 from trainmark.features.report.inputs import COLUMNS, FEWER_COLUMNS, MAX_OPEN, ReportInputs
 from trainmark.record.format import device_name
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.record import Record
 from trainmark.view.element import Child, Markup, el
 from trainmark.view.frame import page_footer, page_header, skip_link, whole_page
@@ -20,7 +20,7 @@ from trainmark.workloads import title_of
 
 def render(contents: ReportInputs) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(contents.language)
+    say = translator(contents.language)
     # records from elsewhere may share an id, so runs are numbered
     anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
     room = artifacts.Room()

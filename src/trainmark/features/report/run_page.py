@@ -14,7 +14,7 @@ from trainmark.analysis.record_checks import check_record
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.checks import CheckResult
-from trainmark.record.language import by_locale, speaker
+from trainmark.record.language import locale_language, translator
 from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
@@ -47,7 +47,7 @@ def draw_page(
     trends: Sequence[Trend] = (),
 ) -> str:
     """The page as text; `folders` are the runs' own by their ids."""
-    language = language or by_locale()
+    language = language or locale_language()
     return render(
         ReportInputs(
             records=tuple(priced(record, price or Price()) for record in records),
@@ -73,6 +73,6 @@ def facts_beside(records: Sequence[Record], store: Store, language: str) -> dict
     """By run id, what features know of the runs beside their records."""
     found: dict[str, list[FactSection]] = {}
     for feature in features.offers("record_facts"):
-        for run_id, section in feature.sections(records, store, speaker(language)).items():
+        for run_id, section in feature.sections(records, store, translator(language)).items():
             found.setdefault(run_id, []).append(section)
     return found

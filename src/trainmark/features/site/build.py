@@ -15,11 +15,11 @@ from trainmark.features.report.document import render as run_page
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.site.contents import SiteContents
 from trainmark.features.site.rows import SiteResult, fastest, heads, of_row, of_run, tr, word
+from trainmark.record.atomic_files import whole_folder
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.format import number
-from trainmark.record.language import Say, speaker
-from trainmark.record.whole_files import whole_folder
+from trainmark.record.language import Say, translator
 from trainmark.view.element import Child, Markup, el
 from trainmark.view.frame import STYLE, filter_bar, page_footer, page_header, skip_link, sortable_table, whole_page
 from trainmark.workloads import facts, title
@@ -50,7 +50,7 @@ class _Site:
 def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> int:
     """Writes the whole site, or nothing, and returns how many pages it has; a site that is there is replaced."""
     _check_place(out)
-    say = speaker(language)
+    say = translator(language)
     pages = _file_names([run.record.run_id for run in contents.runs], "run")
     tables = _file_names(contents.workloads, "workload")
     results = (

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.features.site import contents
     from trainmark.features.site.build import build
     from trainmark.record import escape
-    from trainmark.record.language import by_locale
+    from trainmark.record.language import locale_language
 
     found = contents.find(args.folder, out=args.out, with_library=not args.without_library)
     for sentence in found.left_out:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         for sentence in replaced:
             say(escape.terminal(f"replaced {sentence}"))
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    build(found, args.out, heading=args.title, made=made, language=args.lang or by_locale())
+    build(found, args.out, heading=args.title, made=made, language=args.lang or locale_language())
     result_is_kept()
     print(escape.terminal(f"{args.out / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows"))
     return 0

@@ -186,7 +186,9 @@ def _dump(document: VerifyDocument, found: Parity | None) -> None:
 
 def _page(document: VerifyDocument, found: Parity, store: Store) -> Path:
     from trainmark.features.verify import page as parity_page
-    from trainmark.record.language import chosen
+    from trainmark.record.language import current_language
     from trainmark.view.files import keep_page
 
-    return keep_page(f"{document.verify_id}.html", parity_page.render(document, found, language=chosen()), store)
+    return keep_page(
+        f"{document.verify_id}.html", parity_page.render(document, found, language=current_language()), store
+    )

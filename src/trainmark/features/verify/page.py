@@ -8,7 +8,7 @@ from trainmark import __version__
 from trainmark.features.verify import screen as verify_screen
 from trainmark.features.verify.parity import LEFT_OUT_STEPS, Parity
 from trainmark.record.format import number
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.verify import VerifyDocument
 from trainmark.view import chart
 from trainmark.view.chart import Point
@@ -18,7 +18,7 @@ from trainmark.view.frame import page_footer, page_header, whole_page
 
 def render(document: VerifyDocument, parity: Parity, *, language: str) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(language)
+    say = translator(language)
     title = say("{workload}: two chips, the same steps").format(workload=str(document.plan.get("workload", "")))
     lines = [document.sentence, *verify_screen.notes(document)]
     body = [

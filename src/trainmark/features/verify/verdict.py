@@ -9,6 +9,7 @@ import msgspec
 
 import trainmark
 from trainmark.record import events
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.checks import count
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Plan
@@ -28,7 +29,6 @@ from trainmark.record.verify import (
     VerifyDocument,
     VerifyTelemetry,
 )
-from trainmark.record.whole_files import write_whole
 
 FOLDER = "verify"
 """Of a store, where verifies lie."""
@@ -228,7 +228,7 @@ def keep(told: VerifyDocument, store: Store) -> Path:
     """Writes it down beside the folder it came from."""
     path = store.folder / FOLDER / f"{told.verify_id}.json"
     try:
-        write_whole(path, msgspec.json.encode(told), synced=True)
+        write_atomic(path, msgspec.json.encode(told), synced=True)
     except OSError as error:
         raise NotReadyError(f"the verify {path} could not be written: {error.strerror}") from error
     return path

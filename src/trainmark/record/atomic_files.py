@@ -18,7 +18,7 @@ UNFINISHED = ".part"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def write_whole(path: Path, content: bytes, *, beside: Path | None = None, synced: bool = False) -> None:
+def write_atomic(path: Path, content: bytes, *, beside: Path | None = None, synced: bool = False) -> None:
     """Makes the folders of `path` and puts the content there in one step; OSError where that cannot be done.
 
     What a killed process leaves behind ends in `UNFINISHED` and lies in `beside`, or else next to `path`. Unless it is
@@ -52,7 +52,7 @@ def write_named(path: Path, content: bytes) -> None:
         file = path.resolve()
         if not file.parent.is_dir():
             raise NotReadyError(f"cannot write {path}: there is no folder {file.parent}; make it, or choose another")
-        write_whole(file, content)
+        write_atomic(file, content)
     except (OSError, RuntimeError) as error:  # links that lead to each other are a RuntimeError before Python 3.13
         reason = getattr(error, "strerror", None) or str(error)
         raise NotReadyError(f"cannot write {path}: {reason}; choose another place") from error

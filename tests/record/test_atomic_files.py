@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from trainmark.record.atomic_files import is_stream, whole_folder, write_atomic, write_named
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import is_stream, whole_folder, write_named, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -94,7 +94,7 @@ def test_what_a_shell_opened_for_us_is_appended_to(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_leaves_nothing_unfinished(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="directory"):
-        write_whole(tmp_path / "folder", b"content")
+        write_atomic(tmp_path / "folder", b"content")
     assert names(tmp_path) == ["folder"]
 
 
