@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from trainmark.record.statistics import Series, drift, mean_interval, steady_start
+from trainmark.record.statistics import Series, detect_drift, find_steady_start, mean_interval
 
 Noise = Callable[[np.random.Generator, int], Series]
 
@@ -41,7 +41,7 @@ NOISES = {
 
 
 def drifts(step_s: Series) -> bool:
-    found = drift(step_s[steady_start(step_s) :])
+    found = detect_drift(step_s[find_steady_start(step_s) :])
     return found is not None and found.drifting
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
 from trainmark.record.errors import NotReadyError, SignalError, UsageError
-from trainmark.record.index import Wanted
-from trainmark.record.lookup import Subject, of_records
+from trainmark.record.index import RunFilter
+from trainmark.record.lookup import Subject, make_subject
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record
 from trainmark.record.store import Store, default_folder, read_record
@@ -202,7 +202,7 @@ def find(word: str | None, store: Store) -> tuple[Record, Path]:
             raise missing from None
         from trainmark.record import gather
 
-        return gather.record(folder), folder
+        return gather.gather_record(folder), folder
     return read_record(path), path
 
 
@@ -293,7 +293,7 @@ def _trained(word: str, store: Store) -> Origin:
 def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:
     """The records of a store, the newest first; a damaged file is warned of and left out."""
     kept = _store(store)
-    contents = kept.contents(Wanted(workload=workload), limit=limit)
+    contents = kept.contents(RunFilter(workload=workload), limit=limit)
     for damaged in contents.damaged:
         warnings.warn(str(damaged), stacklevel=2)
     return Records(PrintableRecord.of(read_record(kept.path(row.run_id))) for row in contents.rows)
@@ -401,10 +401,10 @@ def _subject(runs: Runs, store: Store) -> Subject:
     if isinstance(runs, Subject):
         return runs
     if isinstance(runs, Record):
-        return of_records(runs.run_id, [runs])
+        return make_subject(runs.run_id, [runs])
     if isinstance(runs, str | PathLike):
         return subject(fspath(runs), store)
-    return of_records("the list", runs)
+    return make_subject("the list", runs)
 
 
 def _records(runs: Runs, store: Store) -> Sequence[Record]:

@@ -14,7 +14,7 @@ from trainmark.analysis.comparison import compare
 from trainmark.analysis.scaling import pool
 from trainmark.features.report.formats import to_csv
 from trainmark.features.report.header import sentence
-from trainmark.record.intervals import around, half_width, of_repeats, share
+from trainmark.record.intervals import around, average_repeats, half_width, share
 from trainmark.record.lookup import Subject
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.record import Record
@@ -84,6 +84,6 @@ def test_repeats_have_one_interval_in_compare_and_in_scaling() -> None:
         Subject(word="a", label="a", records=tuple(runs[:3])), Subject(word="b", label="b", records=tuple(runs[3:]))
     )
     together = pool([run.metrics["p_core"] for run in runs[:3]])
-    assert (together.value, together.interval) == of_repeats(values[:3])
+    assert (together.value, together.interval) == average_repeats(values[:3])
     assert found.a.interval == together.interval
     assert found.a.side.mean == together.value

@@ -26,7 +26,7 @@ OLD, NEW = "resnet50-quick-old", "resnet50-quick-new"
 def long_record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     folder = tmp_path_factory.mktemp("run")
     Folder(folder, make_plan(), run_id=NEW).rank(0, [10 + step % 7 for step in range(series.MAX_INSIDE + 1)])
-    record = gather.record(folder)
+    record = gather.gather_record(folder)
     assert record.series_file
     return record
 

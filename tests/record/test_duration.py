@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.record.duration import parse_seconds, shown
+from trainmark.record.duration import format_seconds, parse_seconds
 from trainmark.record.errors import UsageError
 
 
@@ -30,4 +30,4 @@ def test_what_is_no_length_of_time_is_refused_by_the_options_name(text: str) -> 
     [(180, "3 min"), (90, "1.5 min"), (59.97, "60 s"), (3600, "1 h"), (0.012, "0.012 s"), (75, "75 s")],
 )
 def test_a_length_of_time_is_said_shortly(seconds: float, text: str) -> None:
-    assert shown(seconds) == text
+    assert format_seconds(seconds) == text

@@ -37,11 +37,11 @@ def bands() -> tuple[workload_facts.LossBand, ...]:
 
 
 def test_the_band_is_that_of_the_batch_and_the_rate() -> None:
-    found = workload_facts.band_of(plan(), bands())
+    found = workload_facts.find_band(plan(), bands())
     assert found is not None
     assert found.global_batch == 32
-    assert workload_facts.band_of(plan(2, 4e-4), bands()) == bands()[0]
-    assert workload_facts.band_of(plan(2), bands()) is None
+    assert workload_facts.find_band(plan(2, 4e-4), bands()) == bands()[0]
+    assert workload_facts.find_band(plan(2), bands()) is None
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_the_band_is_that_of_the_batch_and_the_rate() -> None:
     ],
 )
 def test_a_run_of_another_recipe_is_held_to_none(change: dict[str, Any]) -> None:
-    assert workload_facts.band_of(plan(**change), bands()) is None
+    assert workload_facts.find_band(plan(**change), bands()) is None
 
 
 def test_what_does_not_change_learning_may_differ() -> None:
     differs = (Deviation(name="parallel", short="", reference="fsdp", actual="hsdp"),)
-    assert workload_facts.band_of(plan(deviations=differs), bands()) is not None
+    assert workload_facts.find_band(plan(deviations=differs), bands()) is not None
 
 
 def test_every_evaluation_at_a_point_is_judged() -> None:
     history = [evaluation(0, 11.8), evaluation(384, 5.6), evaluation(768, 4.6), evaluation(1536, 3.8)]
-    found = [*workload_facts.judged(bands()[1], history)]
+    found = [*workload_facts.compare_to_band(bands()[1], history)]
     assert [(one.samples, one.place) for one in found] == [
         (12_288, "in the band"),
         (24_576, "above the band"),

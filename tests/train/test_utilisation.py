@@ -219,7 +219,7 @@ def found_doubts(record: Record) -> dict[str, str]:
         environment=record.environment,
         reference_global_batch=256,
     )
-    return {doubt.code: doubt.text for doubt in doubts.collect(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
 
 
 def test_more_than_the_peak_is_a_doubt_on_the_label_that_names_the_peak() -> None:

@@ -21,7 +21,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.doubts import below_floor
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.recipe import with_settings
+from trainmark.record.recipe import apply_settings
 from trainmark.record.sample import NetworkUsed
 from trainmark.workloads.decoder import continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData
@@ -274,7 +274,7 @@ def test_a_tied_network_begins_as_its_head_and_weights_of_a_file_are_taken() -> 
 )
 def test_shapes_that_no_network_has_are_refused(settings: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        workloads.load("gpt124m").build(with_settings(TINY, settings))
+        workloads.load("gpt124m").build(apply_settings(TINY, settings))
 
 
 # Data

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from trainmark.record import events
 from trainmark.record.atomic_files import sha256
-from trainmark.record.audit import Audit, CannotCheckError, Check, check, look, note, wrong
+from trainmark.record.audit import Audit, CannotCheckError, Check, check, note, run_checks, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import folded, read_line, whole_log, writer_of
+from trainmark.record.event_files import chunks_path, parse_writer, read_line, read_log
 from trainmark.record.record import Record
 
 
@@ -28,7 +28,7 @@ class Log:
     @cached_property
     def lines(self) -> list[tuple[int, events.AnyEvent | events.Unknown | None]]:
         """Line numbers and events; None is a line that is none. An empty line is where another writer began."""
-        writer = writer_of(self.path.name)
+        writer = parse_writer(self.path.name)
         source = writer.source if writer else "rank"
         whole = self.data.split(b"\n")[:-1]
         return [(number, read_line(line, source)) for number, line in enumerate(whole, 1) if line.strip()]
@@ -99,7 +99,7 @@ def end(log: Log) -> Iterator[CheckResult]:
 def of_record(log: Log) -> Iterator[CheckResult]:
     if log.record is None or not log.record.event_files:
         raise CannotCheckError("the run's record is not at hand" if log.record is None else "it took no hashes")
-    for path in (log.path, folded(log.path)):
+    for path in (log.path, chunks_path(log.path)):
         said, found = log.record.event_files.get(path.name), sha256(path) if path.exists() else None
         if said == found:
             continue
@@ -128,11 +128,11 @@ def audit_logs(folder: Path, *, recorded: bool = False) -> list[Audit]:
 
 def _audited(path: Path, record: Record | None, checks: tuple[Check[Log], ...]) -> Audit:
     try:
-        data = whole_log(path)
+        data = read_log(path)
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
     name = f"{path.absolute().parent.name}/{path.name}"
     log = Log(path=path, data=data, record=record)
-    if not log.events and writer_of(path.name) is None:
+    if not log.events and parse_writer(path.name) is None:
         raise UsageError(f"log {path} is of no known kind, and nothing was checked; no line of it is an event of a run")
-    return Audit(title=name, checks=look(checks, log, name))
+    return Audit(title=name, checks=run_checks(checks, log, name))

@@ -12,7 +12,18 @@ from typing import Any
 
 import trainmark
 from trainmark.analysis import record_checks
-from trainmark.record.audit import DAMAGED, CannotCheckError, Check, check, concluded, doubtful, look, note, same, wrong
+from trainmark.record.audit import (
+    DAMAGED,
+    CannotCheckError,
+    Check,
+    check,
+    conclude,
+    doubtful,
+    is_same,
+    note,
+    run_checks,
+    wrong,
+)
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError
 from trainmark.record.gather import gather
@@ -61,7 +72,7 @@ class EventCase(record_checks.Case):
 def audit_record(record: Record, folder: Path | None = None) -> tuple[CheckResult, ...]:
     """Every check on a record; with the run's `folder`, against its events too."""
     document = json.loads(record.dumps()) if folder else record.to_json()
-    return look(CHECKS, EventCase(record=record, document=document, folder=folder), record.run_id)
+    return run_checks(CHECKS, EventCase(record=record, document=document, folder=folder), record.run_id)
 
 
 def audit_document(
@@ -79,9 +90,9 @@ def audit_document(
         record = Record.from_json(document, read)
     except DAMAGED as error:
         why, remedy = "no run writes a record that cannot be read", "who changed the file after it was written"
-        return (concluded("readable", title, (wrong(str(error), why, remedy),), name),)
+        return (conclude("readable", title, (wrong(str(error), why, remedy),), name),)
     case = EventCase(record=record, document=document, folder=folder)
-    return (concluded("readable", title, (), name), *look(CHECKS, case, record.run_id))
+    return (conclude("readable", title, (), name), *run_checks(CHECKS, case, record.run_id))
 
 
 @check(*record_checks.HASHES)
@@ -138,7 +149,7 @@ def _unlike(said: Any, told: Any, place: str, words: list[str], *, alike: bool) 
         if said != told:
             for index, (one, other) in enumerate(zip(said, told, strict=True)):
                 yield from _unlike(one, other, f"{place}[{index}]", words, alike=alike)
-    elif not same(said, told):
+    elif not is_same(said, told):
         shown = f"{place} is {_short(said)} on the record, {_short(told)} by its events"
         if OUR_WORDS.fullmatch(place) and figures(str(said)) == figures(str(told)):
             words.append(shown)

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainmark.record.intervals import CONFIDENCE, WIDEST, Bounds, around, log_variance, of_repeats, quantile, too_noisy
+from trainmark.record.intervals import (
+    CONFIDENCE,
+    WIDEST,
+    Bounds,
+    around,
+    average_repeats,
+    is_too_noisy,
+    log_variance,
+    quantile,
+)
 from trainmark.record.language import Say
 
 POWER = 0.8
@@ -58,7 +67,7 @@ class RunValues:
     @property
     def mean(self) -> float:
         """Of logarithms, as ratios are what is compared."""
-        return of_repeats(self.values)[0]
+        return average_repeats(self.values)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +106,7 @@ class Judgement:
     @property
     def too_noisy(self) -> bool:
         """The ratio is not even known to ±50 %."""
-        return self.interval is not None and too_noisy(self.interval)
+        return self.interval is not None and is_too_noisy(self.interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +157,7 @@ def judge(a: RunValues, b: RunValues, *, threshold: float) -> Judgement:
         outcome=outcome,
         basis=error.basis,
         others=error.others,
-        smallest_difference=None if too_noisy(interval) else smallest,
+        smallest_difference=None if is_too_noisy(interval) else smallest,
         more=_more(a, b, difference, threshold, error.degrees) if outcome == "inconclusive" else None,
     )
 
@@ -172,7 +181,7 @@ def place(interval: Bounds, threshold: float) -> Outcome:
 def own_interval(side: RunValues) -> Bounds | None:
     """A side's value with its 95 % interval: from its repeats, or of one run from its steps."""
     if len(side.values) > 1:
-        return of_repeats(side.values)[1]
+        return average_repeats(side.values)[1]
     if (spread := side.spreads[0]) is None:
         return None
     return around(side.mean, quantile(0.5 + CONFIDENCE / 2, spread.degrees) * spread.error)

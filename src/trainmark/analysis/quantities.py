@@ -70,7 +70,7 @@ def find(word: str, sides: Sequence[Subject]) -> Compared:
                 "it is better; compare with the version that measured it"
             )
         raise UsageError(f"metric {word!r} is not known; {nearest(word, [*names, 'quality'])}")
-    metric = metrics.find(word)
+    metric = metrics.find_metric(word)
     if metric.better is None:
         raise UsageError(f"metric {word!r} is a fact and not a result; compare by p_core, mem or another")
     return Compared(name=metric.alias, better=metric.better, metric=metric)

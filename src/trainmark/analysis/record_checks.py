@@ -11,15 +11,15 @@ import trainmark
 from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.record import endings
-from trainmark.record.audit import CannotCheckError, Check, check, doubtful, look, not_checked, same, wrong
+from trainmark.record.audit import CannotCheckError, Check, check, doubtful, is_same, mark_unchecked, run_checks, wrong
 from trainmark.record.checks import CheckResult
-from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect
+from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect_doubts
 from trainmark.record.metrics import THROUGHPUTS, Measured, measure, withhold
-from trainmark.record.numbers import reached
+from trainmark.record.numbers import meets_goal
 from trainmark.record.plan import Topology
-from trainmark.record.precision import Precision, ran
+from trainmark.record.precision import Precision, name_precision
 from trainmark.record.record import RECORD_SCHEMA, Record
-from trainmark.record.series import thinned
+from trainmark.record.series import thin_series
 
 FOLLOWING = (*THROUGHPUTS, "mfu")
 """Metrics that are computed again from the series of the record."""
@@ -47,8 +47,8 @@ class Case:
 
 def check_record(record: Record) -> tuple[CheckResult, ...]:
     """What a record alone allows, in milliseconds: neither its events nor other records are read."""
-    left = [not_checked(code, title, "'trainmark audit' reads the run's events") for code, title in BY_EVENTS]
-    return (*left, *look(CHECKS, Case(record=record, document=record.to_json()), record.run_id))
+    left = [mark_unchecked(code, title, "'trainmark audit' reads the run's events") for code, title in BY_EVENTS]
+    return (*left, *run_checks(CHECKS, Case(record=record, document=record.to_json()), record.run_id))
 
 
 @check("series", "every rank is there, with a time, a count and a loss for every step")
@@ -79,7 +79,7 @@ def _summary(record: Record) -> Iterator[CheckResult]:
     if record.means_only:
         yield wrong(str(record.means_only), "the series were changed after the record was made", "who can write there")
         return
-    if record.points != thinned(record.steps, kept.steady_from):
+    if record.points != thin_series(record.steps, kept.steady_from):
         yield wrong("series.points", "they are not the means of the series beside the record", "the record")
     part = slice(kept.warmup_steps, kept.steps)
     items = sum(kept.items_of_steps[part])
@@ -92,12 +92,12 @@ def _summary(record: Record) -> Iterator[CheckResult]:
 def phases(case: Case) -> Iterator[CheckResult]:
     computed = {phase: ns / 1e9 for phase, ns in case.record.timeline.phases_ns.items()}
     said = case.document["phases"]
-    unlike = [phase for phase in {**computed, **said} if not same(said.get(phase), computed.get(phase))]
+    unlike = [phase for phase in {**computed, **said} if not is_same(said.get(phase), computed.get(phase))]
     if unlike:
         shown = ", ".join(f"{phase} {said.get(phase)!r}, computed {computed.get(phase)!r}" for phase in unlike)
         yield wrong(shown, "a phase is the sum of what was charged to it", "the phases, and the series")
     total, e2e = sum(said.values()), _value(case.record, "e2e_time")
-    if not same(total, e2e) and "e2e_time" in case.record.metrics:
+    if not is_same(total, e2e) and "e2e_time" in case.record.metrics:
         yield wrong(f"sum {total!r} s, e2e_time {e2e!r} s", "phases never overlap and leave nothing out", "the phases")
 
 
@@ -119,7 +119,7 @@ def metrics(case: Case) -> Iterator[CheckResult]:
     for alias in (alias for alias in FOLLOWING if alias in record.metrics):
         one, other = record.metrics[alias], expected[alias]
         said, found = ((each.unit, each.value, *(each.interval or (None, None))) for each in (one, other))
-        if not all(map(same, said, found)):
+        if not all(map(is_same, said, found)):
             yield wrong(
                 f"{alias}: {said}, computed {found}",
                 "recomputed from the series of the record it is another",
@@ -131,16 +131,16 @@ def metrics(case: Case) -> Iterator[CheckResult]:
 def quality(case: Case) -> Iterator[CheckResult]:
     said, known = case.record.quality, workloads.facts_of(case.record)
     goal = float(case.record.plan.recipe["target"])
-    if not same(said.goal, goal):
+    if not is_same(said.goal, goal):
         yield wrong(f"goal {said.goal!r}, target {goal!r}", "the recipe's target is the goal", "the plan and the goal")
     last = said.history[-1].values.get(said.name) if said.history else None
-    if not same(said.value, last):
+    if not is_same(said.value, last):
         yield wrong(
             f"{said.name} {said.value!r}, last evaluated {last!r}",
             "the quality of a run is what its last evaluation found, not its best",
             "the evaluations",
         )
-    if said.reached is not (last is not None and reached(last, goal, said.better)):
+    if said.reached is not (last is not None and meets_goal(last, goal, said.better)):
         yield wrong(
             f"{said.name} {said.value!r}, goal {said.goal!r}, reached {said.reached!r}",
             "the verdict does not follow from the figures",
@@ -175,7 +175,7 @@ def ending(case: Case) -> Iterator[CheckResult]:
 def precision(case: Case) -> Iterator[CheckResult]:
     if (proof := case.record.environment.precision) is None:
         raise CannotCheckError("the record holds no proof of its precision")
-    found = ran(proof.multiplications, proof.weights, proof.tf32, proof.autocast, proof.inside)
+    found = name_precision(proof.multiplications, proof.weights, proof.tf32, proof.autocast, proof.inside)
     if proof.ran != found:
         yield wrong(
             f"{proof.ran} on the record; its products make it {found}",
@@ -195,7 +195,7 @@ def machine(case: Case) -> Iterator[CheckResult]:
     said = flops.peak_tflops if flops else None
     family = Precision.parse(case.record.plan.precision).family
     sheet = known.tflops.get(family) if known else None
-    if known and said is not None and sheet is not None and not same(said, sheet, 0.01):
+    if known and said is not None and sheet is not None and not is_same(said, sheet, 0.01):
         yield doubtful(
             f"{said:g} TFLOP/s; {sheet:g} by the {known.source}",
             f"another figure is known of this card in {family}",
@@ -210,7 +210,7 @@ def doubts(case: Case) -> Iterator[CheckResult]:
     # another version may not have known it
     bad = wrong if record.trainmark == trainmark.__version__ and not case.older else doubtful
     reference = known.reference if known else None
-    asked = collect(
+    asked = collect_doubts(
         Facts(
             plan=record.plan,
             status=record.status,

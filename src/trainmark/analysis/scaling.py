@@ -11,7 +11,7 @@ from typing import Any, Literal
 from trainmark.record import metrics
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.intervals import around, half_width, of_repeats, too_noisy
+from trainmark.record.intervals import around, average_repeats, half_width, is_too_noisy
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
@@ -112,7 +112,7 @@ def all_scalings(records: Iterable[Record], metric: str = "p_core") -> list[Scal
 
 def throughput_alias(word: str) -> str:
     """The tables' word for a throughput, by either of its names."""
-    alias = metrics.find(word).alias
+    alias = metrics.find_metric(word).alias
     if not metrics.METRICS[alias].is_rate:
         rates = ", ".join(known.alias for known in metrics.METRICS.values() if known.is_rate)
         raise UsageError(f"metric {word!r} is not a throughput; scaling is by {rates}")
@@ -165,7 +165,7 @@ def to_json(found: Scaling) -> dict[str, Any]:
 
 def pool(quantities: Sequence[Quantity]) -> Quantity:
     """The mean of repeats with the interval that `compare` gives them as well; a single run keeps its own."""
-    mean, interval = of_repeats([_known(quantity) for quantity in quantities])
+    mean, interval = average_repeats([_known(quantity) for quantity in quantities])
     if len(quantities) == 1:
         return quantities[0]
     return Quantity(value=mean, unit=quantities[0].unit, interval=interval)
@@ -285,7 +285,7 @@ def _efficiency_notes(points: Sequence[Point]) -> list[str]:
         shown = f"{point.topology} with {number(point.efficiency.value)}"
         if point.efficiency.interval is None:
             notes.append(f"{shown} has no interval, as a run behind it has none: more steps or repeats would give one")
-        elif too_noisy(point.efficiency.interval):
+        elif is_too_noisy(point.efficiency.interval):
             notes.append(f"{shown} is too noisy to say: more steps, repeats or a quieter machine would help")
         if point.efficiency.value > 1 and (point.efficiency.interval is None or point.efficiency.interval[0] > 1):
             notes.append(f"{shown} is above ideal: check that both ran alike")

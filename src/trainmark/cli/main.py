@@ -20,7 +20,7 @@ from trainmark.cli.terminal import say, standard_streams
 from trainmark.launch.signals import Terminated, raising_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.record import escape
-from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
+from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, is_process_limit, nearest
 from trainmark.record.language import LANGUAGES, locale_language, use_language
 
 FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
@@ -229,7 +229,7 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
         sys.stdout.flush()
         return error.code if isinstance(error.code, int) else 0
     except Exception as error:
-        said = NO_PROCESSES if lacks_processes(error) else device_errors.broken_plugin(error)
+        said = NO_PROCESSES if is_process_limit(error) else device_errors.broken_plugin(error)
         if said:
             if debug:
                 traceback.print_exc()

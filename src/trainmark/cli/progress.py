@@ -39,7 +39,7 @@ class ProgressLine:
         self._item = item
         self._quality = quality
         known = workloads.facts(plan.workload)
-        self._band = workload_facts.band_of(plan, known.bands) if known else None
+        self._band = workload_facts.find_band(plan, known.bands) if known else None
         self._quiet = quiet
         self._others = others
         self._live: Any = None
@@ -113,7 +113,7 @@ class ProgressLine:
                 parts.append(f"{items / seconds:,.1f} {self._item}/s")
         if log.evaluations and (value := log.evaluations[-1].values.get(self._quality)) is not None:
             parts.append(f"{self._quality} {number(value, 4)}")
-            if self._band and (found := [*workload_facts.judged(self._band, log.evaluations[-1:])]):
+            if self._band and (found := [*workload_facts.compare_to_band(self._band, log.evaluations[-1:])]):
                 parts.append(f"{found[0].place} of public runs")
         if (share := self._others()) is not None and share > FOREIGN_LOAD:
             parts.append(f"others use {100 * share:.0f} % of this machine")

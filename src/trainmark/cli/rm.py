@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from trainmark.cli.liveness import is_worked_on, last_change_s, seen
 from trainmark.cli.terminal import say, show
 from trainmark.record import escape, removal
+from trainmark.record.checks import format_bytes
 from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.index import instant, newest_first
+from trainmark.record.index import parse_instant, sort_newest_first
 from trainmark.record.removal import Removable
 from trainmark.record.store import Store, default_folder
 
@@ -43,7 +44,7 @@ class Remove:
         run_ids = dict.fromkeys(run_id for word in args.runs for run_id in store.named(word))
         if going := [run_id for run_id in run_ids if may_go_on(store, run_id)]:
             raise UsageError(f"run {going[0]} still goes on, and nothing was removed; end it first, or leave it out")
-        _carry_out([removal.of_run(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
+        _carry_out([removal.find_run_files(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
         return 0
 
 
@@ -80,11 +81,11 @@ class CollectGarbage:
         store, before = Store(args.store or default_folder()), time.time() - args.older_s
         kinds = args.kinds or ["checkpoints"]
         contents = store.contents()
-        rows = newest_first([*contents.rows, *contents.unrecorded])
+        rows = sort_newest_first([*contents.rows, *contents.unrecorded])
         going = {row.run_id for row in contents.unrecorded if may_go_on(store, row.run_id)}
         for run_id in sorted(going):
             say(escape.terminal(f"run {run_id} still goes on and is left alone"))
-        old = [row for row in rows[args.keep :] if instant(row.created) < before and row.run_id not in going]
+        old = [row for row in rows[args.keep :] if parse_instant(row.created) < before and row.run_id not in going]
         _carry_out(_of_runs(store, old, kinds), store.folder, dry_run=args.dry_run)
         if "caches" in kinds and going:
             say("caches are left alone while a run goes on")
@@ -118,8 +119,8 @@ def may_go_on(store: Store, run_id: str) -> bool:
 
 def _of_runs(store: Store, rows: Sequence[StoreRow], kinds: Sequence[str]) -> list[Removable]:
     if "runs" in kinds:  # their checkpoints go with them
-        return [removal.of_run(store, row.run_id) for row in rows]
-    found = [removal.of_checkpoints(store, row.run_id) for row in rows if "checkpoints" in kinds]
+        return [removal.find_run_files(store, row.run_id) for row in rows]
+    found = [removal.find_checkpoints(store, row.run_id) for row in rows if "checkpoints" in kinds]
     return [thing for thing in found if thing.paths]
 
 
@@ -135,16 +136,14 @@ def _caches(cache: Path, before: float) -> Iterator[Path]:
 
 def _carry_out(things: Sequence[Removable], within: Path, *, dry_run: bool) -> None:
     """Removes them one after the other, or only tells; each with its bytes, and their sum."""
-    from trainmark.record.checks import amount
-
     freed = 0
     for thing in things:
         size = thing.size_bytes
         freed += size
         if not dry_run:
             removal.remove(thing, within)
-        show(f"would remove {thing.name}: {amount(size)}" if dry_run else f"removed {thing.name}: {amount(size)}")
+        show(f"{'would remove' if dry_run else 'removed'} {thing.name}: {format_bytes(size)}")
     if dry_run:
-        show(f"{len(things)} would go, {amount(freed)}; nothing was removed")
+        show(f"{len(things)} would go, {format_bytes(freed)}; nothing was removed")
     else:
-        show(f"{len(things)} removed, {amount(freed)}")
+        show(f"{len(things)} removed, {format_bytes(freed)}")

@@ -13,7 +13,7 @@ from trainmark.cli.terminal import console, look, say
 from trainmark.record import escape
 from trainmark.record.duration import parse_since
 from trainmark.record.format import NOTHING, number, short_device, with_unit
-from trainmark.record.index import StoreRow, Wanted, newest_first, parse_tags, tag_words
+from trainmark.record.index import RunFilter, StoreRow, format_tags, parse_tags, sort_newest_first
 from trainmark.record.store import Store, default_folder
 from trainmark.workloads import quality_word
 
@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
         say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
     wanted = _wanted(args)
     contents = store.contents(wanted, limit=args.limit or None)
-    shown = [_now(row, store) for row in newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]]
+    shown = [
+        _now(row, store) for row in sort_newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]
+    ]
     count = contents.count + len(contents.unrecorded)
 
     screen = console()
@@ -91,17 +93,17 @@ def _now(row: StoreRow, store: Store) -> StoreRow:
     return row._replace(status="running") if goes_on(seen(store.runs / row.run_id)) else row
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _wanted(args: argparse.Namespace) -> RunFilter:
     now = datetime.now(timezone.utc)
-    return Wanted(
+    return RunFilter(
         workload=args.workload,
         group=args.group,
-        tags=tag_words(parse_tags(args.tags)),
+        tags=format_tags(parse_tags(args.tags)),
         since=parse_since(args.since, option="--since", now=now) if args.since is not None else None,
     )
 
 
-def _why_none(store: Store, wanted: Wanted) -> str:
+def _why_none(store: Store, wanted: RunFilter) -> str:
     contents = store.contents()
     found = [*contents.rows, *contents.unrecorded]
     known = sorted({row.workload for row in found if row.workload})

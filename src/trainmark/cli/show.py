@@ -15,7 +15,7 @@ from trainmark.cli.terminal import console, look, say
 from trainmark.record import escape
 from trainmark.record.errors import UsageError
 from trainmark.record.language import _
-from trainmark.record.lookup import group
+from trainmark.record.lookup import find_group
 from trainmark.record.store import Store, default_folder
 from trainmark.view import table
 from trainmark.view.brief import brief
@@ -58,14 +58,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         record, path = api.find(args.run, store)
     except UsageError:
-        if not (repeats := group(args.run or "", store)):
+        if not (repeats := find_group(args.run or "", store)):
             raise
         _show_group([priced(one, price) for one in repeats] if not args.json else repeats, args, screen)
         return 0
     if args.json:  # as it was written, without what a reader's price makes of it
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
     elif args.markdown:
-        text = escape.fitted(table.markdown([priced(record, price)]), screen.encoding)
+        text = escape.fit_encoding(table.markdown([priced(record, price)]), screen.encoding)
     elif not args.all and record.timeline.steps:  # of a run that never made a step there is no table
         rows = [row for row in published_rows(store) if row.workload == record.plan.workload]
         text = brief(priced(record, price), rows, store, path=path, **look(screen))
@@ -92,6 +92,6 @@ def _show_group(records: list[Record], args: argparse.Namespace, screen: Console
         screen.file.write(json.dumps([record.to_json() for record in records], allow_nan=False) + "\n")
         return
     text = table.markdown(records) if args.markdown else table.render(records, **look(screen))
-    screen.file.write(escape.fitted(text, screen.encoding))
+    screen.file.write(escape.fit_encoding(text, screen.encoding))
     runs = ", ".join(record.run_id for record in records)
     say(escape.terminal(f"group {records[0].group} of {len(records)} runs: {runs}"))

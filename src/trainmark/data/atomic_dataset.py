@@ -111,7 +111,7 @@ def write_chunks(
 
 def every_core() -> int:
     """How many processes are worth starting here."""
-    return min(_MAX_PROCESSES, cores.usable())
+    return min(_MAX_PROCESSES, cores.count_usable_cores())
 
 
 def _parts(

@@ -27,7 +27,7 @@ from trainmark.launch.rendezvous import StoreServer
 from trainmark.launch.secret import VARIABLE as SECRET_VARIABLE
 from trainmark.platforms import files
 from trainmark.record.atomic_files import write_atomic
-from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, of_exit_code
+from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, error_from_exit_code
 from trainmark.record.plan import Plan
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE, RunHead
 from trainmark.train.ranks import host_name
@@ -210,7 +210,7 @@ class Coordinator:
         self._wait("start", "the leader did not say how to run")
         start = self._get("start")
         if "refused" in start:
-            raise of_exit_code(start["exit_code"], start["refused"])
+            raise error_from_exit_code(start["exit_code"], start["refused"])
         folder = store / str(start["folder"])
         try:
             head = msgspec.json.decode((folder / HEAD_FILE).read_bytes(), type=RunHead)
@@ -340,7 +340,9 @@ def _compare_nodes(everybody: list[dict[str, Any]]) -> TrainmarkError | None:
     """Why these launchers cannot run together."""
     for launcher in everybody:
         if "not_ready" in launcher:
-            return of_exit_code(launcher["exit_code"], f"{launcher['host']} is not ready: {launcher['not_ready']}")
+            return error_from_exit_code(
+                launcher["exit_code"], f"{launcher['host']} is not ready: {launcher['not_ready']}"
+            )
     names = [name for name in everybody[0] if name != "host"]
     rows = [name for name in names if len({launcher.get(name) for launcher in everybody}) > 1]
     if not rows:

@@ -38,7 +38,7 @@ def write_atomic(path: Path, content: bytes, *, beside: Path | None = None, sync
             unfinished.unlink(missing_ok=True)
 
 
-def write_named(path: Path, content: bytes) -> None:
+def write_user_file(path: Path, content: bytes) -> None:
     """To a place the user names: a link is followed, a pipe or a device is written to, and no folder is made.
 
     NotReadyError where that cannot be done.
@@ -69,7 +69,7 @@ def is_stream(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def whole_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
+def atomic_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
     """A folder to fill, which becomes `final` in one step at the end; what went wrong before leaves nothing behind.
 
     A folder that is there already is replaced. What a killed process leaves is hidden and ends in `UNFINISHED`.

@@ -73,7 +73,7 @@ def unknown(sentence: str, remedy: str = "", **facts: Any) -> CheckResult:
     return CheckResult(verdict="unknown", sentence=sentence, remedy=remedy, facts=facts)
 
 
-def gravest(results: tuple[CheckResult, ...]) -> Verdict:
+def find_gravest(results: tuple[CheckResult, ...]) -> Verdict:
     return min((result.verdict for result in results), key=VERDICTS.index, default="ok")
 
 
@@ -107,7 +107,7 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def amount(size_bytes: float) -> str:
+def format_bytes(size_bytes: float) -> str:
     """`64 MiB`, `23.5 GiB`."""
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB")):
         if size_bytes >= unit:
@@ -115,12 +115,12 @@ def amount(size_bytes: float) -> str:
     return f"{size_bytes / 2**10:.3g} KiB"
 
 
-def count(number: int, thing: str) -> str:
+def format_count(number: int, thing: str) -> str:
     """`1 core`, `20 000 files`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}".replace(",", " ")
 
 
-def existing_folder(path: Path) -> Path:
+def find_existing_folder(path: Path) -> Path:
     """Where something would be made that is not there yet: the nearest folder above it that is."""
     path = path.absolute()
     while not path.exists():

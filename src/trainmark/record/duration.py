@@ -40,7 +40,7 @@ def parse_since(text: str, *, option: str, now: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
-def shown(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """As a sentence says it: `90 s`, `3 min`, `1.5 h`."""
     for unit, size_s in (("h", 3600.0), ("min", 60.0)):
         if seconds >= size_s and seconds % (size_s / 2) == 0:

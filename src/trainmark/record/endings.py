@@ -39,19 +39,19 @@ SAME_AGAIN = (2, 3, INVALID_CODE)
 not ready, a loss that is not finite."""
 
 
-def ended_by(name: str) -> str:
+def launcher_ending(name: str) -> str:
     """The words of a launcher whose ranks could not say themselves which signal it was."""
     return BY_LAUNCHER.format(name=name)
 
 
 def translate_ending(ended: str, say: Say) -> str:
     """Why a run ended, in the reader's language; what another program said of it stays as it is."""
-    before = ended_by("")
+    before = launcher_ending("")
     if ended.startswith(before):
         return say(BY_LAUNCHER).format(name=ended.removeprefix(before))
     return say(ended)
 
 
-def by_signal(ended: str) -> bool:
+def is_signal_ending(ended: str) -> bool:
     """Whether somebody ended the run, by the words of its record."""
-    return ended in BY_SIGNAL or ended.startswith(ended_by(""))
+    return ended in BY_SIGNAL or ended.startswith(launcher_ending(""))

@@ -54,7 +54,7 @@ class SignalError(TrainmarkError):
         self.exit_code = 128 + number
 
 
-def of_exit_code(code: int, sentence: str) -> TrainmarkError:
+def error_from_exit_code(code: int, sentence: str) -> TrainmarkError:
     """The error that another process told by its exit code."""
     for kind in (UsageError, NotReadyError, WorkloadError, InvalidResultError, HangError):
         if code == kind.exit_code:
@@ -74,14 +74,14 @@ NO_PROCESSES = (
 )
 
 
-def lacks_processes(error: BaseException) -> bool:
+def is_process_limit(error: BaseException) -> bool:
     """True where the system refused a process or a thread."""
     return isinstance(error, BlockingIOError) or (
         isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     )
 
 
-def misfit(error: Exception) -> str:
+def describe_misfit(error: Exception) -> str:
     """What msgspec says of a document that does not fit its type, the field first: `quality.goal: expected ...`."""
     said, _, place = str(error).partition(" - at `$")
     said = f"{said[:1].lower()}{said[1:]}"

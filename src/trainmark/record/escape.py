@@ -27,7 +27,7 @@ PLAIN_SIGNS = {
 
 def terminal(text: str) -> str:
     """The text with every character a terminal would obey, or hide, spelled out as `\\x1b`."""
-    return "".join(_spelled(sign) if _is_obeyed(sign) else sign for sign in text)
+    return "".join(_spell_out(sign) if _is_obeyed(sign) else sign for sign in text)
 
 
 def _is_obeyed(sign: str) -> bool:
@@ -35,14 +35,14 @@ def _is_obeyed(sign: str) -> bool:
     return unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp") and sign not in JOINERS
 
 
-def _spelled(sign: str) -> str:
+def _spell_out(sign: str) -> str:
     code = ord(sign)
     if sign in "\n\r\t":
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[sign]
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def carries(encoding: str, text: str) -> bool:
+def can_encode(encoding: str, text: str) -> bool:
     """Whether a stream of this encoding can show the text as it is."""
     try:
         text.encode(encoding)
@@ -51,11 +51,11 @@ def carries(encoding: str, text: str) -> bool:
     return True
 
 
-def fitted(text: str, encoding: str) -> str:
+def fit_encoding(text: str, encoding: str) -> str:
     """The text in signs the encoding has: ours by their plain spelling, anything else as `\\u4e2d`."""
-    if carries(encoding, text):
+    if can_encode(encoding, text):
         return text
-    plain = "".join(PLAIN_SIGNS.get(sign, sign) if not carries(encoding, sign) else sign for sign in text)
+    plain = "".join(PLAIN_SIGNS.get(sign, sign) if not can_encode(encoding, sign) else sign for sign in text)
     try:
         return plain.encode(encoding, "backslashreplace").decode(encoding)
     except LookupError:

@@ -50,7 +50,7 @@ class Writer(NamedTuple):
     number: int
 
 
-def writer_of(name: str) -> Writer | None:
+def parse_writer(name: str) -> Writer | None:
     """By the name of its plain file; None where it is no event file."""
     if not (match := _NAME.fullmatch(name)):
         return None
@@ -101,18 +101,18 @@ class EventWriter:
         plain = self.path.read_bytes()
         self._chunks = _chunks_before(plain[:HEAD_BYTES].partition(b"\n")[0])
         ends, last = [0], b""
-        with contextlib.suppress(FileNotFoundError), folded(self.path).open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), chunks_path(self.path).open("rb") as file:
             for content, end in _members(file):
                 last = content
                 ends.append(end)
         if len(ends) == self._chunks + 2 and plain.strip() == last.strip():
             self._begin_plain(self._chunks + 1)
         with contextlib.suppress(FileNotFoundError):
-            os.truncate(folded(self.path), ends[min(self._chunks, len(ends) - 1)])
+            os.truncate(chunks_path(self.path), ends[min(self._chunks, len(ends) - 1)])
 
     def _fold(self) -> None:
         """Moves the plain lines into a chunk. Where there is no room for that they stay, and lines follow them."""
-        chunks = folded(self.path)
+        chunks = chunks_path(self.path)
         before = chunks.stat().st_size if chunks.exists() else 0
         try:
             target = _open_to_append(chunks)
@@ -145,7 +145,7 @@ class EventTail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        writer = writer_of(path.name)
+        writer = parse_writer(path.name)
         self._source: Source = writer.source if writer else "rank"
         self._chunk = 0
         """Which chunk is being read: the last one is still plain."""
@@ -180,7 +180,7 @@ class EventTail:
 
     def _finished(self, until: int) -> Iterator[bytes]:
         """What is new in the chunks that are finished since the last look."""
-        with contextlib.suppress(FileNotFoundError), folded(self.path).open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), chunks_path(self.path).open("rb") as file:
             file.seek(self._chunk_at)
             for content, end in _members(file):
                 new, self._offset = content[self._offset :], 0
@@ -196,12 +196,12 @@ class EventTail:
         return bool(self._rest) or self._missing
 
 
-def folded(path: Path) -> Path:
+def chunks_path(path: Path) -> Path:
     """Where the finished chunks of an event file lie."""
     return path.with_name(path.name + FOLDED)
 
 
-def whole_log(path: Path) -> bytes:
+def read_log(path: Path) -> bytes:
     """All lines of an event file, with those in its finished chunks; OSError where it cannot be read."""
     with path.open("rb"):
         return b"".join(EventTail(path).new_bytes())

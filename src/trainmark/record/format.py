@@ -8,10 +8,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trainmark.record import endings
-from trainmark.record.intervals import Bounds, share, too_noisy
+from trainmark.record.intervals import Bounds, is_too_noisy, share
 from trainmark.record.language import ENGLISH, Say
-from trainmark.record.links import AllReduce, PairLink, best_pairs, size
-from trainmark.record.numbers import number as number, telling_digits
+from trainmark.record.links import AllReduce, PairLink, best_pairs, format_size
+from trainmark.record.numbers import digits_to_tell_apart, number as number
 
 if TYPE_CHECKING:
     from trainmark.record.record import Quality, Record
@@ -29,26 +29,26 @@ def with_unit(value: float, unit: str, digits: int = 3) -> str:
     return f"{number(value, digits)} {unit}" if unit not in ("", "-") else number(value, digits)
 
 
-def plus_minus(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> str:
+def format_interval(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> str:
     """`±0.4 %`: the value times or divided by 1.004; words where that says nothing, and nothing without an interval."""
     if interval is None:
         return ""
-    return noisy if too_noisy(interval) else f"±{number(100 * share(interval), 2)} %"
+    return noisy if is_too_noisy(interval) else f"±{number(100 * share(interval), 2)} %"
 
 
-def telling(interval: Bounds | None) -> Bounds | None:
+def drop_noisy(interval: Bounds | None) -> Bounds | None:
     """An interval that is worth drawing."""
-    return None if interval is None or too_noisy(interval) else interval
+    return None if interval is None or is_too_noisy(interval) else interval
 
 
-def shown_quality(quality: Quality) -> str:
+def format_quality(quality: Quality) -> str:
     """The value with enough digits that one just short of the target is not rounded onto it."""
     if quality.value is None:
         return NOTHING
-    return with_unit(quality.value, quality.unit, telling_digits(quality.value, quality.goal, quality.better))
+    return with_unit(quality.value, quality.unit, digits_to_tell_apart(quality.value, quality.goal, quality.better))
 
 
-def goal(quality: Quality) -> str:
+def format_goal(quality: Quality) -> str:
     unit = f" {quality.unit}" if quality.unit not in ("", "-") else ""
     return f"{'≥' if quality.better == 'higher' else '≤'} {quality.goal:g}{unit}"
 
@@ -57,7 +57,7 @@ def verdict(record: Record) -> str:
     """Whether the target was reached; a run that was cut to so many steps or seconds, or did not get to its end, is not
     held to it."""
     if record.status == "incomplete":
-        return "interrupted" if endings.by_signal(record.ended) else "unfinished"
+        return "interrupted" if endings.is_signal_ending(record.ended) else "unfinished"
     if record.quality.value is None:
         return "not finite" if record.quality.history else "not evaluated"
     if record.quality.reached:
@@ -80,20 +80,20 @@ def spread_percent(values: Sequence[float]) -> float | None:
     return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None
 
 
-def links_summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
+def summarise_links(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
     """Latency of the smallest message and bandwidth of the largest, in a sentence."""
     smallest, largest = measured[0], measured[-1]
     where = say("{ranks} ranks on {hosts} host") if hosts == 1 else say("{ranks} ranks on {hosts} hosts")
     return say("all-reduce among {where}: {latency} ms for {smallest}, {bandwidth} GB/s for {largest}").format(
         where=where.format(ranks=ranks, hosts=hosts),
         latency=number(smallest.median_s * 1e3, 2),
-        smallest=size(smallest.size_bytes),
+        smallest=format_size(smallest.size_bytes),
         bandwidth=number(largest.bus_gigabytes_per_s, 2),
-        largest=size(largest.size_bytes),
+        largest=format_size(largest.size_bytes),
     )
 
 
-def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:
+def summarise_pairs(measured: Sequence[PairLink], rounds: int) -> str:
     """How many pairs there are, and what the slowest and the median one carry."""
     ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
     slowest = ordered[0]

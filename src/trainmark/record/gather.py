@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 import trainmark
 from trainmark.record import endings, series, statistics, telemetry_summary as samplers
-from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect
+from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect_doubts
 from trainmark.record.errors import NotReadyError
 from trainmark.record.events import Failed, FaultFound
 from trainmark.record.machine import (
@@ -33,7 +33,7 @@ from trainmark.record.metrics import Measured, measure, withhold
 from trainmark.record.numbers import Target
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
-from trainmark.record.record import Evaluation, Quality, Record, Restart, Status, coverage
+from trainmark.record.record import Evaluation, Quality, Record, Restart, Status, describe_coverage
 from trainmark.record.run_folder import RunFolder, open_run, read_rank
 from trainmark.record.series import StepSeries
 from trainmark.record.timeline import NO_STEPS, RankSums, RankTrace, Timeline
@@ -41,7 +41,7 @@ from trainmark.record.workload_facts import WorkloadFacts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduced:
+class ReducedRanks:
     """What a record needs of the ranks' logs."""
 
     ranks: Sequence[RankLog]
@@ -53,9 +53,9 @@ class Reduced:
     """Of a run too long for its record to keep every rank's series."""
 
 
-def reduce(folder: RunFolder, *, full: bool) -> Reduced:
+def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
     """All ranks of a run; with `full` its warm-up counts like any other step."""
-    together, ranks = _Together(), []
+    together, ranks = _CommonSteps(), []
     traces: list[RankTrace] = []
     for log in folder.each_rank():
         trace = log.trace()
@@ -73,11 +73,11 @@ def reduce(folder: RunFolder, *, full: bool) -> Reduced:
     whole = Timeline(ranks=tuple(traces))
     slowest = together.slowest
     compute_s = np.asarray(slowest.compute_ns[: whole.steps], dtype=np.float64) / 1e9
-    steady = statistics.steady_start(compute_s, together.items.astype(np.float64)) if whole.steps else 0
+    steady = statistics.find_steady_start(compute_s, together.items.astype(np.float64)) if whole.steps else 0
     warmup = 0 if full else steady
     if together.rank_steps <= series.MAX_INSIDE:
         timeline = replace(whole, warmup_steps=warmup, steady_from=steady)
-        return Reduced(ranks=ranks, timeline=timeline, loss=together.mean_loss())
+        return ReducedRanks(ranks=ranks, timeline=timeline, loss=together.mean_loss())
     steps = StepSeries(
         wait_ns=array("q", slowest.wait_ns[: whole.steps]),
         compute_ns=array("q", slowest.compute_ns[: whole.steps]),
@@ -89,11 +89,11 @@ def reduce(folder: RunFolder, *, full: bool) -> Reduced:
         replace(trace, sums=_sums(folder, log, slowest if slowest.rank == trace.rank else trace, warmup, whole.steps))
         for log, trace in zip(ranks, traces, strict=True)
     ]
-    timeline = series.timeline(sums, steps, warmup_steps=warmup, steady_from=steady)
-    return Reduced(ranks=ranks, timeline=timeline, loss=steps.loss, steps=steps)
+    timeline = series.build_timeline(sums, steps, warmup_steps=warmup, steady_from=steady)
+    return ReducedRanks(ranks=ranks, timeline=timeline, loss=steps.loss, steps=steps)
 
 
-class _Together:
+class _CommonSteps:
     """What the ranks that were read so far make together, of the steps they all finished."""
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class _Together:
             self.slowest = trace
         items = np.array(trace.items, dtype=np.int64)
         losses = np.array(list(loss), dtype=np.float64)  # None becomes NaN, and so does every sum with it
-        self.items = _added(self.items, items) if self._ranks else items
-        self._loss = _added(self._loss, losses) if self._ranks else losses
+        self.items = _add_common(self.items, items) if self._ranks else items
+        self._loss = _add_common(self._loss, losses) if self._ranks else losses
         self.rank_steps += trace.steps
         self._ranks += 1
 
@@ -119,7 +119,7 @@ class _Together:
         return [mean if np.isfinite(mean) else None for mean in rounded]
 
 
-def _added(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _add_common(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
     common = min(len(one), len(other))
     return np.asarray(one[:common] + other[:common])
 
@@ -155,7 +155,7 @@ def _sums(folder: RunFolder, log: RankLog, trace: RankTrace, first: int, last: i
 AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck, ExchangeShape, StepProfile)
 
 
-def record(path: Path) -> Record:
+def gather_record(path: Path) -> Record:
     """The record of the run in a folder."""
     return gather(open_run(path))
 
@@ -168,21 +168,21 @@ def gather(folder: RunFolder) -> Record:
     head, plan = folder.head, folder.plan
     if head is None or plan is None:
         raise NotReadyError(f"{folder.path} is not a run folder: it does not say what was to run")
-    reduced = reduce(folder, full=plan.limits.full)
+    reduced = reduce_ranks(folder, full=plan.limits.full)
     ranks, timeline = reduced.ranks, reduced.timeline
     first = ranks[0]
     quality = _quality(head.target, plan, first)
     clock = max(filter(None, (log.clock() for log in ranks)), key=lambda found: found.apart, default=None)
     status, ended = _status(plan, ranks, folder.fault, clock)
     machines = Topology.parse(plan.topology).nodes
-    nodes = samplers.nodes(folder, of=machines, settling_ns=timeline.settling_ns)
+    nodes = samplers.summarise_nodes(folder, of=machines, settling_ns=timeline.settling_ns)
     environment = _environment(folder, first, clock, nodes)
     flops = environment.flops
     measured = Measured(
         item=head.item,
         timeline=timeline,
         memory_capacity_bytes=environment.device.memory_bytes,
-        steps_planned=_planned(plan, first, reached=quality.reached),
+        steps_planned=_planned_steps(plan, first, reached=quality.reached),
         target_reached_ns=_reached_ns(head.target, plan, first),
         sensed=samplers.summarise_sensors(nodes, machines),
         flops_per_item=flops.per_item if flops else None,
@@ -194,7 +194,7 @@ def gather(folder: RunFolder) -> Record:
     metrics = measure(measured)
     if status == "invalid":
         metrics = withhold(metrics)
-    telemetry = samplers.summary(nodes)
+    telemetry = samplers.collect_telemetry(nodes)
     restarts = _restarts(ranks)
     data_facts = _finite(first.end.facts) if first.end else {}
     workload_facts = WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None
@@ -211,16 +211,16 @@ def gather(folder: RunFolder) -> Record:
         plan=plan,
         item=head.item,
         metrics=metrics,
-        coverage=coverage(full=plan.limits.full, steps=timeline.steps, warmup=timeline.warmup_steps),
+        coverage=describe_coverage(full=plan.limits.full, steps=timeline.steps, warmup=timeline.warmup_steps),
         quality=quality,
         timeline=timeline,
         loss=reduced.loss,
-        series_file=series.file_of(head.run_id, reduced.steps) if reduced.steps else None,
-        points=series.thinned(reduced.steps, timeline.steady_from) if reduced.steps else None,
+        series_file=series.describe_file(head.run_id, reduced.steps) if reduced.steps else None,
+        points=series.thin_series(reduced.steps, timeline.steady_from) if reduced.steps else None,
         restarts=restarts,
         environment=environment,
         telemetry=telemetry,
-        doubts=collect(
+        doubts=collect_doubts(
             Facts(
                 plan=plan,
                 status=status,
@@ -247,14 +247,14 @@ def gather(folder: RunFolder) -> Record:
     )
 
 
-def with_series(record: Record, folder: Path) -> Record:
+def restore_series(record: Record, folder: Path) -> Record:
     """A record that came without the file of its series, with what the run's events tell of them where these are."""
     if record.means_only is None:
         return record
 
     def read(said: series.SeriesFile) -> series.StepSeries:
-        steps = reduce(open_run(folder), full=record.plan.limits.full).steps
-        if steps is None or series.file_of(record.run_id, steps) != said:
+        steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
+        if steps is None or series.describe_file(record.run_id, steps) != said:
             raise ValueError("the run's events make another")
         return steps
 
@@ -277,13 +277,13 @@ def _environment(
         **told,
         link=list(first.link),
         link_levels=list(first.link_levels),
-        exchange=_plain(first.exchange, ExchangeShape),
-        profile=_plain(first.profile, StepProfile),
+        exchange=_strip_event(first.exchange, ExchangeShape),
+        profile=_strip_event(first.profile, StepProfile),
         checkpoint=first.checkpoint(),
-        flops=_plain(first.flops, FlopsFacts),
-        precision=_plain(first.precision, PrecisionProof),
-        fill=_plain(folder.fill, FillSearch),
-        step_check=_plain(_step_check(folder.logs), StepCheck),
+        flops=_strip_event(first.flops, FlopsFacts),
+        precision=_strip_event(first.precision, PrecisionProof),
+        fill=_strip_event(folder.fill, FillSearch),
+        step_check=_strip_event(_step_check(folder.logs), StepCheck),
         clock=clock,
         foreign_load=samplers.foreign_load(nodes),
         idle_power_w=samplers.idle_power(nodes),
@@ -295,7 +295,7 @@ def _step_check(ranks: Sequence[RankLog]) -> StepCheck | None:
     return next((found for found in told if found.differing), told[0] if told else None)
 
 
-def _plain(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:
+def _strip_event(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:
     return None if event is None else kind(**msgspec.structs.asdict(event))
 
 
@@ -361,7 +361,7 @@ def _reached_ns(target: Target, plan: Plan, log: RankLog) -> int | None:
     return None
 
 
-def _planned(plan: Plan, log: RankLog, *, reached: bool) -> int | None:
+def _planned_steps(plan: Plan, log: RankLog, *, reached: bool) -> int | None:
     """How many steps the run was to take, as far as that is fixed; one that reached its target needed no more."""
     if reached and plan.limits.full:
         return log.step - log.first_step

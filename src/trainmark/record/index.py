@@ -56,7 +56,7 @@ class StoreRow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class RunFilter:
     """Which runs are asked for; what is None is not asked."""
 
     workload: str | None = None
@@ -75,15 +75,15 @@ class Wanted:
             and (self.group is None or (row.group or "").startswith(self.group))
             and (not self.tags or {*self.tags} <= {*row.tags})
             and (not self.measured or row.began or row.status == "valid")
-            and (self.since is None or instant(row.created) >= self.since.timestamp())
+            and (self.since is None or parse_instant(row.created) >= self.since.timestamp())
         )
 
 
-def newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
-    return sorted(rows, key=lambda row: (instant(row.created), row.run_id), reverse=True)
+def sort_newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
+    return sorted(rows, key=lambda row: (parse_instant(row.created), row.run_id), reverse=True)
 
 
-def instant(created: str) -> float:
+def parse_instant(created: str) -> float:
     """Seconds by which moments are ordered, whatever zone they are written in; 0 for what is no moment."""
     try:
         moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
@@ -92,7 +92,7 @@ def instant(created: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def row_of(record: Record) -> StoreRow:
+def make_row(record: Record) -> StoreRow:
     p_core = record.metrics.get("p_core")
     return StoreRow(
         run_id=record.run_id,
@@ -112,15 +112,15 @@ def row_of(record: Record) -> StoreRow:
         doubts=len(record.doubts),
         fingerprint=record.plan.fingerprint,
         group=record.group,
-        tags=tag_words(record.tags),
+        tags=format_tags(record.tags),
         reached=record.quality.reached,
         began=record.timeline.steps > 0,
-        interrupted=record.status == "incomplete" and endings.by_signal(record.ended),
+        interrupted=record.status == "incomplete" and endings.is_signal_ending(record.ended),
         host=", ".join(record.hosts),
     )
 
 
-def folder_row(folder: Path) -> StoreRow:
+def make_folder_row(folder: Path) -> StoreRow:
     """What can be said of a run that left no record: when its folder was last touched, and what its plan asked for."""
     try:
         touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
@@ -139,7 +139,7 @@ def folder_row(folder: Path) -> StoreRow:
         platform=str(asked.get("platform", "")),
         fingerprint=str(asked.get("fingerprint", "")),
         group=str(head.get("group") or "") or None,
-        tags=tag_words({str(key): str(value) for key, value in tags.items()}) if isinstance(tags, dict) else (),
+        tags=format_tags({str(key): str(value) for key, value in tags.items()}) if isinstance(tags, dict) else (),
     )
 
 
@@ -211,7 +211,7 @@ class StoreIndex:
 
     def put(self, entries: Iterable[tuple[str, IndexEntry]]) -> None:
         rows = [
-            (name, size, mtime_ns, instant(row.created) if row else None, msgspec.json.encode((row, problem)))
+            (name, size, mtime_ns, parse_instant(row.created) if row else None, msgspec.json.encode((row, problem)))
             for name, (size, mtime_ns, row, problem) in entries
         ]
         if rows:
@@ -224,7 +224,7 @@ class StoreIndex:
                 self._database.executemany("DELETE FROM files WHERE name = ?", rows)
 
 
-def ask(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
+def query_index(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
     """What the index in a file answers. A damaged one is made again; where none can be kept, one in memory answers."""
     if path.parent.is_dir():
         for _ in range(2):
@@ -234,14 +234,14 @@ def ask(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
             except sqlite3.OperationalError:  # read-only, full, or locked for long
                 break
             except (sqlite3.DatabaseError, DamagedIndexError):
-                delete(path)
+                delete_index(path)
     with contextlib.closing(sqlite3.connect(":memory:")) as memory:
         with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path, mode="ro")) as database:
             database.backup(memory)
         return question(StoreIndex(memory))
 
 
-def delete(path: Path) -> None:
+def delete_index(path: Path) -> None:
     for each in (path, path.with_name(f"{path.name}-journal")):
         with contextlib.suppress(OSError):
             each.unlink(missing_ok=True)
@@ -270,7 +270,7 @@ def parse_tags(words: Iterable[str]) -> dict[str, str]:
     return tags
 
 
-def tag_words(tags: Mapping[str, str]) -> tuple[str, ...]:
+def format_tags(tags: Mapping[str, str]) -> tuple[str, ...]:
     """Tags as they are said: `key=value`, by their keys."""
     return tuple(f"{key}={tags[key]}" for key in sorted(tags))
 

@@ -36,11 +36,11 @@ def share(bounds: Bounds) -> float:
     return math.expm1(min(half_width(bounds), WIDEST))
 
 
-def too_noisy(bounds: Bounds) -> bool:
+def is_too_noisy(bounds: Bounds) -> bool:
     return share(bounds) > TOO_NOISY
 
 
-def of_repeats(values: Sequence[float]) -> tuple[float, Bounds | None]:
+def average_repeats(values: Sequence[float]) -> tuple[float, Bounds | None]:
     """The mean of repeats, of their logarithms, with Student's 95 % interval; a single one has none.
 
     The spread of repeats holds all that changes from process to process, and what changes within one as well.

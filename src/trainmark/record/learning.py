@@ -47,7 +47,7 @@ def loss_rise(loss: Sequence[float | None]) -> tuple[float, float] | None:
     return (first, last) if last - first > max(_MIN_RISE * abs(first), 4 * error) else None
 
 
-def guessed(quality: Quality, data_facts: Mapping[str, float]) -> float | None:
+def find_chance_level(quality: Quality, data_facts: Mapping[str, float]) -> float | None:
     """What guessing would have given, if the quality is no better; None where it is, or nobody knows.
 
     No better means within two standard errors of so many samples, each right or not.
@@ -59,7 +59,7 @@ def guessed(quality: Quality, data_facts: Mapping[str, float]) -> float | None:
     return chance if quality.value <= chance + 2 * math.sqrt(chance * (100 - chance) / samples) else None
 
 
-def below_bar(quality: Quality, judged: QualityFacts | None, data_facts: Mapping[str, float]) -> float | None:
+def find_missed_bar(quality: Quality, judged: QualityFacts | None, data_facts: Mapping[str, float]) -> float | None:
     """What a simpler way makes of the same samples, if the quality is no better; None where it is, or nobody knows."""
     bar = data_facts.get(judged.bar) if judged and judged.bar else None
     if bar is None or quality.value is None:

@@ -61,7 +61,7 @@ def rounds(collective: Collective, ranks: int) -> int:
     return (2 if collective == "all-reduce" else 1) * math.ceil(math.log2(ranks))
 
 
-def fitted(
+def fit_level(
     level: Literal["node", "nodes"], collective: Collective, ranks: int, groups: int, times: Sequence[tuple[int, float]]
 ) -> LinkLevel:
     """The latency from the smallest message, the bandwidth from the two largest; with one size, both from that one."""
@@ -104,7 +104,7 @@ def best_pairs(measured: Iterable[PairLink]) -> list[PairLink]:
     return [pair for pair in found.values() if pair.bus_gigabytes_per_s > 0]
 
 
-def cables(measured: Iterable[PairLink]) -> dict[int, float]:
+def estimate_node_bandwidths(measured: Iterable[PairLink]) -> dict[int, float]:
     """What each node's own link carries, in GB/s: the median of the better half of its pairs, for a pair carries what
     the lesser of its two cables does, and half of a node's partners may be bad."""
     of_node: dict[int, list[float]] = {}
@@ -114,7 +114,7 @@ def cables(measured: Iterable[PairLink]) -> dict[int, float]:
     return {node: median(sorted(values)[len(values) // 2 :]) for node, values in sorted(of_node.items())}
 
 
-def size(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """`4 KiB`, `64 MiB`."""
     unit, name = (2**20, "MiB") if size_bytes >= 2**20 else (2**10, "KiB")
     return f"{size_bytes / unit:g} {name}"

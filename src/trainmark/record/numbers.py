@@ -17,17 +17,17 @@ class Target:
     better: Literal["higher", "lower"]
 
     def reached(self, value: float, goal: float) -> bool:
-        return reached(value, goal, self.better)
+        return meets_goal(value, goal, self.better)
 
 
-def reached(value: float, goal: float, better: str) -> bool:
+def meets_goal(value: float, goal: float, better: str) -> bool:
     return value >= goal if better == "higher" else value <= goal
 
 
-def telling_digits(value: float, goal: float, better: str, least: int = 4) -> int:
+def digits_to_tell_apart(value: float, goal: float, better: str, least: int = 4) -> int:
     """As many digits as keep a value just short of the target from being rounded onto it."""
     for digits in range(least, 9):
-        if reached(float(f"{value:.{digits}g}"), goal, better) == reached(value, goal, better):
+        if meets_goal(float(f"{value:.{digits}g}"), goal, better) == meets_goal(value, goal, better):
             break
     return digits
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from trainmark.record.errors import UsageError, misfit
+from trainmark.record.errors import UsageError, describe_misfit
 from trainmark.record.numbers import Count, Finite, Whole
 from trainmark.record.recipe import Deviation, Limits, Value
 
@@ -160,7 +160,7 @@ class Plan:
             msgspec.convert(plan.recipe, _SharedValues)
             Topology.parse(plan.topology)
         except msgspec.ValidationError as error:
-            raise UsageError(f"this plan is damaged: {misfit(error)}") from error
+            raise UsageError(f"this plan is damaged: {describe_misfit(error)}") from error
         if head.fingerprint != plan.fingerprint:
             raise UsageError("this plan was changed after it was decided: its fingerprint does not match")
         return plan

@@ -176,7 +176,7 @@ _BITS = {
 """Of the significand."""
 
 
-def ran(
+def name_precision(
     multiplications: Mapping[str, Mapping[str, int]],
     weights: Mapping[str, int],
     tf32: Mapping[str, bool],
@@ -230,14 +230,14 @@ def narrower_inside(kind: str, asked: str, factors: str, inside: Mapping[str, Ma
     return used if _BITS.get(used, 0) < _BITS.get(asked, 0) else None
 
 
-def said_of_inside(inside: Mapping[str, Mapping[str, str]]) -> str:
+def describe_inside(inside: Mapping[str, Mapping[str, str]]) -> str:
     """`matmuls of float32 in bfloat16, convolutions of float32 in float32`."""
     return ", ".join(
         f"{kind}s of {factors} in {used}" for kind, types in inside.items() for factors, used in sorted(types.items())
     )
 
 
-def said_of_products(computed: Mapping[str, Mapping[str, int]]) -> str:
+def describe_matmuls(computed: Mapping[str, Mapping[str, int]]) -> str:
     """`12 matmuls in bfloat16, 3 in float32, 53 convolutions in bfloat16`."""
     return ", ".join(
         f"{count} {kind + ('' if count == 1 else 's') if not place else ''}".rstrip() + f" in {type_}"

@@ -9,7 +9,7 @@ import msgspec
 
 from trainmark.record.errors import UsageError
 
-JOULES_A_KWH = 3.6e6
+JOULES_PER_KWH = 3.6e6
 HOUR_S = 3600.0
 _MIN_PUE, _MAX_PUE = 1.0, 5.0
 _SIGN = r"([A-Za-z$€£¥]{0,4})"

@@ -89,12 +89,12 @@ RECIPES = {
     "smoke": RecipeKind(shares_batch=True),
 }
 """By the names all workloads use."""
-_FURTHER = {"mlperf": RecipeKind(real_data=True)}
+_OTHER_RECIPES = {"mlperf": RecipeKind(real_data=True)}
 """By names that some use; a recipe of another name is of the plain kind."""
 
 
-def kind_of(recipe_name: str) -> RecipeKind:
-    return RECIPES.get(recipe_name) or _FURTHER.get(recipe_name, RecipeKind())
+def get_recipe_kind(recipe_name: str) -> RecipeKind:
+    return RECIPES.get(recipe_name) or _OTHER_RECIPES.get(recipe_name, RecipeKind())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,14 +251,14 @@ def fix_hp(found: Sequence[Deviation], most: int = 2) -> str:
     return (shown + (f",+{len(found) - most} more" if len(found) > most else "")) or "/"
 
 
-def with_settings(recipe: AnyRecipe, settings: Sequence[str]) -> AnyRecipe:
+def apply_settings(recipe: AnyRecipe, settings: Sequence[str]) -> AnyRecipe:
     """The recipe with `key=value` words applied; an unknown key, a wrong type or value is refused in a sentence."""
     changes: dict[str, Value] = {}
     for setting in settings:
         key, sign, text = setting.partition("=")
         if not sign:
             raise UsageError(f"--set {setting!r} is not key=value; try '--set learning_rate=0.8'")
-        changes[key.strip()] = _parse(type(recipe), key.strip(), text.strip())
+        changes[key.strip()] = _parse_setting(type(recipe), key.strip(), text.strip())
     return from_values(type(recipe), {**to_values(recipe), **changes})
 
 
@@ -270,7 +270,7 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
     """A recipe from plain values, checked field by field."""
     known, types = {f.name: f for f in fields(kind)}, _types(kind)
     renamed = {f.metadata["formerly"]: f.name for f in known.values() if f.metadata.get("formerly")}
-    values = {renamed.get(name, name): value for name, value in _with_spans(values)}
+    values = {renamed.get(name, name): value for name, value in _convert_epochs(values)}
     for name, value in values.items():
         if name not in known:
             raise UsageError(f"setting {name!r} is not known; {nearest(name, known)}")
@@ -283,9 +283,9 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
         try:
             msgspec.convert(value, types[name])
         except msgspec.ValidationError:
-            raise UsageError(f"setting {name} must be {_wanted(types[name], value)}, not {value!r}") from None
+            raise UsageError(f"setting {name} must be {_describe_type(types[name], value)}, not {value!r}") from None
         if bounds.get("span") and value not in words:
-            values[name] = _span(name, str(value), words)
+            values[name] = _parse_span(name, str(value), words)
         elif words and value not in words:
             raise UsageError(
                 f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"
@@ -302,7 +302,7 @@ def _types(kind: type[DataclassInstance]) -> dict[str, Any]:
     }
 
 
-def _wanted(held_to: Any, value: Value) -> str:
+def _describe_type(held_to: Any, value: Value) -> str:
     """What a field would take, for the sentence about a value that it does not."""
     wanted, meta = typing.get_args(held_to)
     try:
@@ -312,14 +312,14 @@ def _wanted(held_to: Any, value: Value) -> str:
     return f"at least {meta.ge:g}" if meta.ge is not None and value < meta.ge else f"at most {meta.le:g}"
 
 
-def _span(name: str, text: str, words: Sequence[str]) -> str:
+def _parse_span(name: str, text: str, words: Sequence[str]) -> str:
     try:
         return str(Span.parse(text))
     except UsageError as error:
         raise UsageError(f"setting {name} must be {' or '.join(words)} or a length: {error}") from None
 
 
-def _with_spans(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+def _convert_epochs(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
     """Plans written when only epochs were counted have a number where a length stands now."""
     for name, value in values.items():
         if name in ("evaluate_every_epochs", "checkpoint_every_epochs"):
@@ -329,7 +329,7 @@ def _with_spans(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
             yield name, value
 
 
-def _parse(kind: type[DataclassInstance], key: str, text: str) -> Value:
+def _parse_setting(kind: type[DataclassInstance], key: str, text: str) -> Value:
     names = [f.name for f in fields(kind)]
     by_short = {f.metadata["short"]: f.name for f in fields(kind) if f.metadata.get("short")}
     if key not in names:
@@ -342,4 +342,4 @@ def _parse(kind: type[DataclassInstance], key: str, text: str) -> Value:
     try:
         return typing.cast(Value, msgspec.convert(text, wanted, strict=False))
     except msgspec.ValidationError:
-        raise UsageError(f"setting {key} must be {_wanted(held_to, text)}, not {text!r}") from None
+        raise UsageError(f"setting {key} must be {_describe_type(held_to, text)}, not {text!r}") from None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trainmark.record import series
-from trainmark.record.errors import UsageError, misfit
+from trainmark.record.errors import UsageError, describe_misfit
 from trainmark.record.intervals import around
 from trainmark.record.language import ENGLISH, Say
 from trainmark.record.machine import Artifact, Environment, Telemetry
@@ -169,7 +169,7 @@ class Record:
     @property
     def steps(self) -> StepSeries:
         """Of a long run, what lies in the file beside its record."""
-        return series.of_timeline(self.timeline, self.loss)
+        return series.extract_series(self.timeline, self.loss)
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = _merge(self._known(), self.unknown)
@@ -234,7 +234,7 @@ class Record:
             steps, means_only = _steps(found.series, read)
             timeline = _timeline(found.series, steps)
         except msgspec.ValidationError as error:
-            raise UsageError(f"this record is damaged: {misfit(error)}") from error
+            raise UsageError(f"this record is damaged: {describe_misfit(error)}") from error
         except ValueError as error:
             raise UsageError(f"this record is damaged: {error}") from error
         record = cls(
@@ -261,10 +261,10 @@ def parse(content: bytes) -> Any:
     except RecursionError:
         raise UsageError("nested too deeply") from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise UsageError(f"not JSON: {misfit(error)}") from None
+        raise UsageError(f"not JSON: {describe_misfit(error)}") from None
 
 
-def listed(document: Any) -> Any:
+def list_repeats(document: Any) -> Any:
     """A document of repeats as the list of its records; any other as it is."""
     repeats = isinstance(document, dict) and document.get("kind") == REPEATS
     return document.get("records", []) if repeats else document
@@ -279,10 +279,10 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(
             f"not a trainmark record of schema {RECORD_SCHEMA} (kind {document.get('kind')!r}, schema {schema!r})"
         )
-    return dict(document) if schema == RECORD_SCHEMA else _from_1(document)
+    return dict(document) if schema == RECORD_SCHEMA else _upgrade_from_1(document)
 
 
-def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
+def _upgrade_from_1(document: Mapping[str, Any]) -> dict[str, Any]:
     later: dict[str, Any] = {
         "restarts": [],
         "artifacts": [],
@@ -293,11 +293,11 @@ def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
     }
     upgraded = {**later, **document, "schema": 2}
     if isinstance(metrics := upgraded.get("metrics"), Mapping):
-        upgraded["metrics"] = {alias: _on_the_logarithm(found) for alias, found in metrics.items()}
+        upgraded["metrics"] = {alias: _convert_interval(found) for alias, found in metrics.items()}
     return upgraded
 
 
-def _on_the_logarithm(quantity: Any) -> Any:
+def _convert_interval(quantity: Any) -> Any:
     """A quantity whose interval was as far below its value as above: as wide, and never below zero."""
     try:
         value, (low, high) = quantity["value"], quantity["interval"]
@@ -306,7 +306,7 @@ def _on_the_logarithm(quantity: Any) -> Any:
         return quantity
 
 
-def coverage(*, full: bool, steps: int, warmup: int, say: Say = ENGLISH) -> str:
+def describe_coverage(*, full: bool, steps: int, warmup: int, say: Say = ENGLISH) -> str:
     """Which of a run's steps its throughputs cover."""
     if full:
         return say("all training steps")
@@ -318,7 +318,7 @@ def translate_coverage(record: Record, say: Say) -> str:
     limits, timeline = record.plan.limits, record.timeline
     if not timeline.ranks:
         return say(record.coverage)
-    covers = partial(coverage, full=limits.full, steps=timeline.steps, warmup=timeline.warmup_steps)
+    covers = partial(describe_coverage, full=limits.full, steps=timeline.steps, warmup=timeline.warmup_steps)
     return covers(say=say) if covers() == record.coverage else record.coverage
 
 
@@ -389,7 +389,7 @@ def _steps(
     """The series that are not inside the record, as they are or as means; and why only as means."""
     if found.file is None or found.points is None:
         return None, None
-    means = series.spread_out(found.points, found.file.steps, found.steady_from)
+    means = series.expand_means(found.points, found.file.steps, found.steady_from)
     if read is None:
         return means, MeansOnly(reason=f"{found.file.name} is not at hand")
     try:
@@ -408,7 +408,7 @@ def _timeline(found: _Series, steps: StepSeries | None) -> Timeline:
         return Timeline(ranks=tuple(ranks), warmup_steps=found.warmup_steps, steady_from=found.steady_from)
     if min(trace.steps for trace in ranks) != len(steps.compute_ns):
         raise ValueError("its ranks have other steps than its series")
-    return series.timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
+    return series.build_timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,14 +82,14 @@ class StepSeries:
             yield _ENCODER.encode(block) + b"\n"
 
 
-def file_of(run_id: str, steps: StepSeries) -> SeriesFile:
+def describe_file(run_id: str, steps: StepSeries) -> SeriesFile:
     digest = hashlib.sha256()
     for line in steps.lines():
         digest.update(line)
     return SeriesFile(name=run_id + ENDING, sha256=digest.hexdigest(), steps=len(steps.compute_ns))
 
 
-def packed(steps: StepSeries) -> bytes:
+def pack_series(steps: StepSeries) -> bytes:
     """The content of the file."""
     return gzip.compress(b"".join(steps.lines()), mtime=0)
 
@@ -121,7 +121,7 @@ def read(path: Path, said: SeriesFile) -> StepSeries:
     return StepSeries(wait_ns=wait_ns, compute_ns=compute_ns, exchange_ns=exchange_ns or (), items=items, loss=loss)
 
 
-def thinned(steps: StepSeries, steady_from: int) -> Points:
+def thin_series(steps: StepSeries, steady_from: int) -> Points:
     """A bounded number of means, none of which mixes steady steps with others."""
     ends = _ends(len(steps.compute_ns), steady_from)
 
@@ -138,7 +138,7 @@ def thinned(steps: StepSeries, steady_from: int) -> Points:
     )
 
 
-def spread_out(points: Points, count: int, steady_from: int) -> StepSeries:
+def expand_means(points: Points, count: int, steady_from: int) -> StepSeries:
     """Every step as the mean it is part of; ValueError where there are not as many means as there would be."""
     if not 0 < count <= MAX_STEPS:
         raise ValueError(f"a series of {count} steps is not kept in a file")
@@ -161,7 +161,7 @@ def spread_out(points: Points, count: int, steady_from: int) -> StepSeries:
     )
 
 
-def timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int, steady_from: int) -> Timeline:
+def build_timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int, steady_from: int) -> Timeline:
     """Of ranks that are sums: the slowest of them gets the series."""
     slowest = Timeline(ranks=tuple(ranks)).slowest
     long = replace(slowest, wait_ns=steps.wait_ns, compute_ns=steps.compute_ns, exchange_ns=steps.exchange_ns)
@@ -173,7 +173,7 @@ def timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int
     )
 
 
-def of_timeline(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
+def extract_series(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
     """The series a timeline of sums was given."""
     slowest = kept.slowest
     return StepSeries(

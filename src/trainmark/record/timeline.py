@@ -167,7 +167,7 @@ class Timeline:
         if own.min() <= 0 or items.min() <= 0:
             return None
         # of 100,000 ranks only those few are paired that no other beats both in time and in time an item
-        slow, fast = _unbeaten(-own, -own / items), _unbeaten(own, own / items)
+        slow, fast = _pareto_front(-own, -own / items), _pareto_front(own, own / items)
         factors = own[slow, None] / own[fast] / np.maximum(1.0, items[slow, None] / items[fast])
         row, column = np.unravel_index(int(factors.argmax()), factors.shape)
         return Skew(self.ranks[slow[row]], self.ranks[fast[column]], float(factors[row, column]))
@@ -211,7 +211,7 @@ class Timeline:
         return np.asarray(values[self.warmup_steps : self.steps], dtype=np.float64)
 
 
-def _unbeaten(one: Floats, other: Floats) -> npt.NDArray[np.intp]:
+def _pareto_front(one: Floats, other: Floats) -> npt.NDArray[np.intp]:
     """The places, in their order, at which no other place has less or as little of both."""
     order = np.lexsort((other, one))
     least_before = np.concatenate(([np.inf], np.minimum.accumulate(other[order])[:-1]))

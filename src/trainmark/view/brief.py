@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.record.index import tag_words
+from trainmark.record.index import format_tags
 from trainmark.record.language import _
 from trainmark.view import headline, table
 from trainmark.view.terminal import TerminalWriter
@@ -36,7 +36,7 @@ def brief(
     if record.group:
         writer.put_unbroken(_("Repeats: {group}").format(group=record.group))
     if record.tags:
-        writer.put(_("Tags: {tags}").format(tags=", ".join(tag_words(record.tags))))
+        writer.put(_("Tags: {tags}").format(tags=", ".join(format_tags(record.tags))))
     if record.note:
         writer.put(_("Note: {note}").format(note=record.note))
     for line in _files(record, store, path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trainmark.record import escape
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
-from trainmark.record.format import NOTHING, VERDICT_STYLES, device_name, goal, number, shown_quality, verdict
+from trainmark.record.format import NOTHING, VERDICT_STYLES, device_name, format_goal, format_quality, number, verdict
 from trainmark.record.language import _
 from trainmark.record.sample import documents
 from trainmark.view import facts, profile_facts
@@ -147,7 +147,7 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
     remark = _("{steps} done, {counted} counted").format(steps=len(every_s), counted=counted_steps)
     writer.put_title(_("Steps"), remark)
     columns = min(_SPARK_COLUMNS, writer.width - 14)
-    heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
+    heights = SPARKS if escape.can_encode(writer.encoding, SPARKS) else PLAIN_SPARKS
     counted = timeline.step_s if timeline.step_s.size else np.asarray(every_s)
     lowest, fifth, middle, last, highest = (float(value) for value in np.percentile(counted, [0, 5, 50, 95, 100]))
     # at least a tenth around the median is shown, so that a steady series looks steady; warm-up may stick out
@@ -217,7 +217,7 @@ def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
 
 def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
     columns = min(_SPARK_COLUMNS, writer.width - 26)
-    heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
+    heights = SPARKS if escape.can_encode(writer.encoding, SPARKS) else PLAIN_SPARKS
     for machine in record.telemetry.machines[:_MAX_MACHINES]:
         writer.put_title(_("Telemetry"), facts.telemetry_remark(machine, _))
         pairs = []
@@ -240,7 +240,7 @@ def _draw_quality(writer: TerminalWriter, record: Record) -> None:
     said = verdict(record)
     writer.put_title(_("Quality"))
     shown = _("{quality} {value}, target {goal}: {verdict}").format(
-        quality=quality_word(quality.name), value=shown_quality(quality), goal=goal(quality), verdict=_(said)
+        quality=quality_word(quality.name), value=format_quality(quality), goal=format_goal(quality), verdict=_(said)
     )
     writer.put(writer.text(shown, VERDICT_STYLES.get(said, "")), indent=2)
     if not quality.history:

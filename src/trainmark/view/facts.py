@@ -8,14 +8,14 @@ from typing import Any
 
 from trainmark import workloads
 from trainmark.record import links, metrics as definitions, workload_facts
-from trainmark.record.format import NOTHING, links_summary, number, plus_minus
-from trainmark.record.index import tag_words
+from trainmark.record.format import NOTHING, format_interval, number, summarise_links
+from trainmark.record.index import format_tags
 from trainmark.record.language import Say
 from trainmark.record.links import AllReduce, PairLink
 from trainmark.record.machine import FlopsFacts, MachineTelemetry, PrecisionProof, Series, StepCheck
 from trainmark.record.metrics import METRICS
 from trainmark.record.plan import Topology
-from trainmark.record.precision import said_of_inside, said_of_products
+from trainmark.record.precision import describe_inside, describe_matmuls
 from trainmark.record.record import Record, translate_coverage
 from trainmark.view.sections import FactSection, RecordFact
 
@@ -44,7 +44,7 @@ class SensorCurve:
 def plan(record: Record, say: Say) -> FactSection:
     """What was asked for, and what differs from the reference recipe."""
     asked = record.plan
-    said = [(say("tags"), ", ".join(tag_words(record.tags))), (say("note"), record.note or "")]
+    said = [(say("tags"), ", ".join(format_tags(record.tags))), (say("note"), record.note or "")]
     data = asked.data.name + (f", {say('synthetic data')}" if asked.data.synthetic else "")
     facts = [
         RecordFact(
@@ -76,12 +76,12 @@ def metrics(record: Record, say: Say) -> FactSection:
     for alias in [*METRICS, *(alias for alias in record.metrics if alias not in METRICS)]:
         if (quantity := record.metrics.get(alias)) is None:
             continue
-        around = plus_minus(quantity.interval, say("too noisy to say"))
+        around = format_interval(quantity.interval, say("too noisy to say"))
         if quantity.value is None:
             reason = quantity.unavailable or say("not available")
             rows.append((alias, NOTHING, "", around, say(reason)))
             continue
-        known = definitions.known(alias)
+        known = definitions.get_metric(alias)
         formula = known.formula if known else ""
         peak = _peak(record.environment.flops, quantity.value, say) if alias == "mfu" else ""
         rows.append((alias, number(quantity.value), quantity.unit, around, say(formula) + peak))
@@ -120,8 +120,8 @@ def precision(record: Record, say: Say) -> FactSection | None:
     allowed = say("allowed for {flags}").format(flags=say(" and ").join(flags))
     facts = [
         RecordFact(say("ran"), found.ran if found.ran == found.asked else asked),
-        RecordFact(say("asked of the device"), said_of_products(found.computed) or say("none seen")),
-        RecordFact(say("computed by it"), said_of_inside(found.inside) or say("not tried")),
+        RecordFact(say("asked of the device"), describe_matmuls(found.computed) or say("none seen")),
+        RecordFact(say("computed by it"), describe_inside(found.inside) or say("not tried")),
         *_scaled(found, say),
         RecordFact(say("weights"), ", ".join(held)),
         RecordFact(say("autocast"), found.autocast or say("off")),
@@ -185,7 +185,7 @@ def network(record: Record, say: Say) -> FactSection | None:
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
-    said = links_summary(measured, ranks=topology.devices, hosts=topology.nodes, say=say)
+    said = summarise_links(measured, ranks=topology.devices, hosts=topology.nodes, say=say)
     return replace(link_table(measured, say), sentence=said, facts=sent)
 
 
@@ -206,11 +206,11 @@ def _exchange(record: Record, say: Say) -> Iterator[RecordFact]:
         return
     kind = f"{found.parallel}, {found.kind}" if found.parallel else found.kind
     sent = say("{kind}: {messages} messages, {size} together").format(
-        kind=kind, messages=found.messages, size=links.size(found.size_bytes)
+        kind=kind, messages=found.messages, size=links.format_size(found.size_bytes)
     )
     yield RecordFact(say("a step exchanges"), sent)
     if found.dtypes:
-        types = (f"{links.size(size)} {name}" for name, size in found.dtypes.items())
+        types = (f"{links.format_size(size)} {name}" for name, size in found.dtypes.items())
         yield RecordFact(say("exchanged in"), ", ".join(types))
     if found.parameters is not None:
         yield RecordFact(say("trained parameters"), f"{found.parameters:,}")
@@ -248,7 +248,7 @@ def pair_table(measured: Sequence[PairLink], say: Say) -> FactSection:
         rows=[
             (
                 f"{pair.first}–{pair.second}",
-                links.size(pair.size_bytes),
+                links.format_size(pair.size_bytes),
                 number(pair.latency_s * 1e3),
                 number(pair.bus_gigabytes_per_s),
             )
@@ -264,7 +264,7 @@ def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:
         remark=say("measured before training"),
         heads=(say("message"), say("median ms"), say("bus GB/s")),
         rows=[
-            (links.size(row.size_bytes), number(row.median_s * 1e3), number(row.bus_gigabytes_per_s))
+            (links.format_size(row.size_bytes), number(row.median_s * 1e3), number(row.bus_gigabytes_per_s))
             for row in measured
         ],
     )
@@ -273,8 +273,8 @@ def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:
 def bands(record: Record, say: Say) -> FactSection | None:
     """Each evaluation beside the public runs of the same recipe; None where there are none, or it is another."""
     known = workloads.facts_of(record)
-    band = workload_facts.band_of(record.plan, known.bands) if known else None
-    found = [*workload_facts.judged(band, record.quality.history)] if band else []
+    band = workload_facts.find_band(record.plan, known.bands) if known else None
+    found = [*workload_facts.compare_to_band(band, record.quality.history)] if band else []
     if band is None or not found:
         return None
     places = {

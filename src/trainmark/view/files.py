@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmark.record.atomic_files import write_atomic, write_named
+from trainmark.record.atomic_files import write_atomic, write_user_file
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.store import Store
 
@@ -23,4 +23,4 @@ def write(path: Path, text: str, store: Store) -> None:
     """To the file a user named."""
     if path.expanduser().resolve().parent == store.records.resolve():
         raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")
-    write_named(path, text.encode("utf-8", "backslashreplace"))
+    write_user_file(path, text.encode("utf-8", "backslashreplace"))

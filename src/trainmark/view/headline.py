@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from trainmark.analysis import device_names as names
 from trainmark.analysis.beside import PublishedSpeed, nearest, own_rate, same_network, speeds
 from trainmark.record.endings import BY_SIGNAL, translate_ending
-from trainmark.record.format import goal, number, shown_quality, verdict
-from trainmark.record.intervals import share, too_noisy
+from trainmark.record.format import format_goal, format_quality, number, verdict
+from trainmark.record.intervals import is_too_noisy, share
 from trainmark.record.language import Say, current_language, translator
 from trainmark.record.learning import loss_trend
 from trainmark.record.plan import Topology
@@ -85,7 +85,7 @@ def opening(record: Record, say: Say, *, where: str) -> str:
         return say("{workload} trains at about {rate} on {where}, from too few steps for an interval").format(
             **words, rate=rate
         )
-    if too_noisy(p_core.interval):
+    if is_too_noisy(p_core.interval):
         return say("{workload} trains at about {rate} on {where}, which is too noisy to say more").format(
             **words, rate=rate
         )
@@ -130,8 +130,8 @@ def what_it_learnt(record: Record, say: Say) -> str:
     judged = known.find_quality(quality.name) if known else None
     words = {
         "quality": say(judged.plain) if judged else quality.name,
-        "value": shown_quality(quality),
-        "goal": goal(quality),
+        "value": format_quality(quality),
+        "goal": format_goal(quality),
     }
     outcomes = {
         "reached": say("{quality} {value}, target {goal} reached"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainmark.record.format import device_name
-from trainmark.record.index import tag_words
+from trainmark.record.index import format_tags
 from trainmark.record.metrics import METRICS
 from trainmark.record.plan import Topology
 from trainmark.record.recipe import fix_hp
@@ -36,7 +36,7 @@ def flat(record: Record) -> dict[str, Value]:
         "status": record.status,
         "ended": record.ended,
         "group": record.group,
-        "tags": ", ".join(tag_words(record.tags)),
+        "tags": ", ".join(format_tags(record.tags)),
         "note": record.note,
         "host": ", ".join(record.hosts),
         "workload": plan.workload,

@@ -15,9 +15,9 @@ from trainmark.record.format import (
     TOO_NOISY_WORDS,
     VERDICT_STYLES,
     device_name,
-    goal,
+    format_goal,
+    format_quality,
     number,
-    shown_quality,
     spread_percent,
     verdict,
 )
@@ -246,7 +246,7 @@ def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]
 def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
     """One column by the quality's own name with the target in its head; where these differ, each cell says them."""
     words = sorted({quality_word(record.quality.name) for record in records})
-    goals = sorted({goal(record.quality) for record in records})
+    goals = sorted({format_goal(record.quality) for record in records})
     one_word, one_goal = len(words) == 1, len(words) == len(goals) == 1
 
     def cell(record: Record) -> Cell:
@@ -255,9 +255,9 @@ def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell
             return Cell(pieces=(NOTHING,))
         return Cell(
             pieces=(
-                shown_quality(quality) if one_word else f"{quality_word(quality.name)} {shown_quality(quality)}",
+                format_quality(quality) if one_word else f"{quality_word(quality.name)} {format_quality(quality)}",
                 _(verdict(record)),
-                *(() if one_goal else (goal(quality),)),
+                *(() if one_goal else (format_goal(quality),)),
             ),
             style=VERDICT_STYLES.get(verdict(record), ""),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.record import escape
-from trainmark.record.format import TOO_NOISY_WORDS, plus_minus
+from trainmark.record.format import TOO_NOISY_WORDS, format_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +28,7 @@ class TerminalWriter:
 
         self.width = max(width, 40)
         self.encoding = encoding
-        self.draws_lines = escape.carries(encoding, "─│╭╮╰╯━")
+        self.draws_lines = escape.can_encode(encoding, "─│╭╮╰╯━")
         self._drawn = io.StringIO()
         self._console = Console(
             file=self._drawn,
@@ -46,7 +46,7 @@ class TerminalWriter:
         """Text as it stands: nothing in it is read as markup or obeyed by the terminal."""
         from rich.text import Text
 
-        lines = (escape.fitted(escape.terminal(line), self.encoding) for line in value.split("\n"))
+        lines = (escape.fit_encoding(escape.terminal(line), self.encoding) for line in value.split("\n"))
         return Text("\n".join(lines), style=style)
 
     def length(self, value: str) -> int:
@@ -151,7 +151,7 @@ class Cell:
 
 def interval_pieces(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> tuple[str, ...]:
     """What stands beside a value in its cell."""
-    shown = plus_minus(interval, noisy)
+    shown = format_interval(interval, noisy)
     return (shown,) if shown.startswith("±") else tuple(shown.split())
 
 

@@ -17,7 +17,7 @@ from trainmark.features.published.read import read
 from trainmark.record.audit import Audit
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedDetail, PublishedRow
-from trainmark.record.workload_facts import derive
+from trainmark.record.workload_facts import derive_facts
 from trainmark.view.audit_screen import render
 
 
@@ -364,7 +364,7 @@ def test_devices_are_known_by_the_words_of_their_names() -> None:
 @pytest.mark.parametrize("name", workloads.names())
 def test_what_is_known_of_a_training_is_what_is_trained(name: str) -> None:
     workload = workloads.load(name)
-    known, derived = workloads.facts(name), derive(workload)
+    known, derived = workloads.facts(name), derive_facts(workload)
     assert known is derived
     assert known and known.reference and known.name == workload.name == name
     reference = workload.recipes["reference"]

@@ -25,7 +25,7 @@ from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.report.trend import trends
 from trainmark.features.site import contents
 from trainmark.features.site.build import build
-from trainmark.record.audit import concluded, doubtful, not_checked, wrong
+from trainmark.record.audit import conclude, doubtful, mark_unchecked, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.machine import Artifact
 from trainmark.record.record import Doubt, Record
@@ -148,9 +148,9 @@ def checks(*records: Record) -> dict[str, tuple[CheckResult, ...]]:
     finding = doubtful("1.2, then 1.3", "The loss rose.", "the rate")
     return {
         record.run_id: (
-            concluded("sum", "phases sum to e2e_time", (), "run"),
-            concluded("loss", "the loss falls", (finding,), "run"),
-            not_checked("power", "power is its samples", "nothing was sampled"),
+            conclude("sum", "phases sum to e2e_time", (), "run"),
+            conclude("loss", "the loss falls", (finding,), "run"),
+            mark_unchecked("power", "power is its samples", "nothing was sampled"),
         )
         for record in records
     }
@@ -368,8 +368,8 @@ def test_hostile_names_are_harmless(opened: Open, text: str) -> None:
     )
     finding = wrong(text, text, text, text)
     checked = (
-        concluded(text, text, (finding,), "run"),
-        not_checked(text, text, text),
+        conclude(text, text, (finding,), "run"),
+        mark_unchecked(text, text, text),
     )
     page = opened(render(ReportInputs(records=(record, renamed(record, "other")), checks={text: checked}, made=text)))
     assert page.evaluate("window.harmed") is None

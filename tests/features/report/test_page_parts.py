@@ -16,7 +16,7 @@ from trainmark.analysis import published_library as library
 from trainmark.features.report.artifacts import ALL_BYTES, MAX_BYTES, MAX_LATER, Room, draw, draw_later
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record.audit import concluded, doubtful
+from trainmark.record.audit import conclude, doubtful
 from trainmark.record.language import translator
 from trainmark.record.machine import Artifact
 from trainmark.record.published_row import Source
@@ -204,7 +204,7 @@ def test_no_name_of_a_rule_is_drawn_over_a_line() -> None:
 def test_one_failed_check_is_one_check() -> None:
     record = make_record()
     for count, words in ((1, "1 check failed"), (2, "2 checks failed")):
-        failed = concluded("x", "a claim", (doubtful("1", "bad", "look"),), "s")
+        failed = conclude("x", "a claim", (doubtful("1", "bad", "look"),), "s")
         assert f">{words}<" in render(ReportInputs(records=(record,), checks={record.run_id: (failed,) * count}))
 
 

@@ -15,7 +15,7 @@ from support.records import a_vocoder_record, make_record
 
 from trainmark.analysis import published_library as library
 from trainmark.features.report import formats
-from trainmark.record.audit import concluded, not_checked, note, wrong
+from trainmark.record.audit import conclude, mark_unchecked, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.metrics import METRICS
 from trainmark.record.record import Doubt, Record
@@ -99,10 +99,10 @@ SHOWN = ("1 and 2", "They differ.", "the clock")
 
 def checks(record: Record) -> Sequence[CheckResult]:
     return (
-        concluded("a", "phases sum", (), "run"),
-        concluded("b", "mfu is possible", (wrong(*SHOWN), note(*SHOWN)), "run"),
-        concluded("c", "loss falls", (note(*SHOWN),), "run"),
-        not_checked("d", "power is its samples", "nothing was sampled"),
+        conclude("a", "phases sum", (), "run"),
+        conclude("b", "mfu is possible", (wrong(*SHOWN), note(*SHOWN)), "run"),
+        conclude("c", "loss falls", (note(*SHOWN),), "run"),
+        mark_unchecked("d", "power is its samples", "nothing was sampled"),
     )
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_is_not_valid_is_a_failure_with_its_reason(status: str) -> No
 @given(st.text())
 def test_junit_can_be_read_whatever_a_run_says(text: str) -> None:
     record = replace(make_record(), run_id=text, ended=text, status="incomplete", doubts=(Doubt(code="x", text=text),))
-    said = not_checked("a", text, text)
+    said = mark_unchecked("a", text, text)
     document = formats.to_junit([record], lambda _: (said,))
     assert ElementTree.fromstring(document.encode("utf-8", "backslashreplace")).get("tests") == "2"
 

@@ -20,7 +20,7 @@ from trainmark.features.scoring import sample_scorer as scoring
 from trainmark.features.scoring.sample_scorer import Scorer
 from trainmark.record.atomic_files import sha256
 from trainmark.record.plan import DataChoice
-from trainmark.record.recipe import to_values, with_settings
+from trainmark.record.recipe import apply_settings, to_values
 from trainmark.record.sample import documents
 from trainmark.train import checkpoint
 
@@ -48,7 +48,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def network(workload: str, settings: tuple[str, ...]) -> nn.Module:
     torch.manual_seed(0)
     known = workloads.load(workload)
-    model = known.build(with_settings(known.recipes["smoke"], settings))
+    model = known.build(apply_settings(known.recipes["smoke"], settings))
     for name, bias in model.named_parameters():
         if "gate_layer" in name:  # a reader that never finds its end
             nn.init.constant_(bias, -20.0)
@@ -58,7 +58,7 @@ def network(workload: str, settings: tuple[str, ...]) -> nn.Module:
 def a_run(name: str, workload: str, settings: tuple[str, ...], folder: Path | str = "", steps: int = 1) -> Path:
     """The folder of a run as a worker leaves it, with weights that were never trained."""
     known = workloads.load(workload)
-    recipe = to_values(with_settings(known.recipes["smoke"], settings))
+    recipe = to_values(apply_settings(known.recipes["smoke"], settings))
     plan = make_plan(
         workload=workload, recipe=recipe, data=DataChoice(name=known.data_set, folder=str(folder), synthetic=True)
     )

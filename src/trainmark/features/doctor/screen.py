@@ -70,6 +70,6 @@ def _draw_remedy(writer: TerminalWriter, remedy: str, column: int) -> None:
 
 
 def _bar(writer: TerminalWriter, share: float) -> str:
-    full, empty = ("█", "░") if escape.carries(writer.encoding, "█░") else ("#", ".")
+    full, empty = ("█", "░") if escape.can_encode(writer.encoding, "█░") else ("#", ".")
     filled = round(_BAR_COLUMNS * min(1.0, max(0.0, share)))
     return full * filled + empty * (_BAR_COLUMNS - filled)

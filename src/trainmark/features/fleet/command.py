@@ -194,14 +194,14 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
 
 def _of_words(words: Sequence[str], store: Store) -> FleetRuns:
     from trainmark.features.fleet.hosts import FleetRuns, by_host, of_folder
-    from trainmark.record.lookup import records_of
+    from trainmark.record.lookup import find_records
 
     folders = [word for word in words if Path(word).expanduser().is_dir()]
     if folders and len(words) > 1:
         raise UsageError(f"{folders[0]} is a folder, which is judged by itself; leave the other words out")
     if folders:
         return of_folder(Path(folders[0]).expanduser())
-    return FleetRuns(hosts=by_host(records_of(words, store)))
+    return FleetRuns(hosts=by_host(find_records(words, store)))
 
 
 def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:

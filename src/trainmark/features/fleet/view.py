@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from trainmark.features.fleet.links import FleetLinks
 from trainmark.features.fleet.verdict import Fleet, FleetHost
-from trainmark.record.format import NOTHING, number, plus_minus
+from trainmark.record.format import NOTHING, format_interval, number
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw
 
@@ -36,7 +36,7 @@ def headline(fleet: Fleet) -> str:
         told.append(f"judged hosts: {hosts}")
     if fleet.median is not None:
         median = f"the median is {number(fleet.median)} {fleet.unit}"
-        told.append(f"{median} {plus_minus(fleet.interval)}".rstrip())
+        told.append(f"{median} {format_interval(fleet.interval)}".rstrip())
     return f"{fleet.outcome}; {'; '.join(told)}"
 
 

@@ -96,10 +96,10 @@ def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
     from trainmark.features.forecast import inputs
     from trainmark.features.forecast.cost import measure_work
     from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import records_of
+    from trainmark.record.lookup import find_records
     from trainmark.record.store import Store, default_folder
 
-    records = records_of(args.runs or ["last"], Store(args.store or default_folder()))
+    records = find_records(args.runs or ["last"], Store(args.store or default_folder()))
     known = inputs.of_records(records, args.metric)
     try:
         offered = (feature.reference(records[0]) for feature in features.offers("samples_to_target"))

@@ -12,7 +12,7 @@ from trainmark.analysis.needed import Needed, Reference
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
-from trainmark.record.price import HOUR_S, JOULES_A_KWH, Price
+from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.recipe import Span
 from trainmark.record.record import Record
 
@@ -281,7 +281,7 @@ def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> For
     """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
     if work.joules_per_item is None or rate.interval is None:
         return None
-    working = work.joules_per_item * price.pue / JOULES_A_KWH
+    working = work.joules_per_item * price.pue / JOULES_PER_KWH
     ideal = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0)
 
     def waits(items_per_s: float) -> float:

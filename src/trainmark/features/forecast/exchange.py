@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from msgspec import structs
 
-from trainmark.record.links import Collective, LinkLevel, fitted
+from trainmark.record.links import Collective, LinkLevel, fit_level
 from trainmark.record.machine import ExchangeShape
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
@@ -133,5 +133,5 @@ def links_of(record: Record) -> dict[tuple[Level, Collective], LinkLevel]:
     levels = list(environment.link_levels)
     if not levels and environment.link and 1 in (topology.nodes, topology.devices_per_node) and topology.devices > 1:
         times = [(row.size_bytes, row.median_s) for row in environment.link]
-        levels = [fitted("node" if topology.nodes == 1 else "nodes", "all-reduce", topology.devices, 1, times)]
+        levels = [fit_level("node" if topology.nodes == 1 else "nodes", "all-reduce", topology.devices, 1, times)]
     return {(level.level, level.collective): level for level in levels}

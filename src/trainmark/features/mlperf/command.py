@@ -41,13 +41,13 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.features.mlperf.write import opened
     from trainmark.record import escape
     from trainmark.record.audit import is_wrong
-    from trainmark.record.lookup import records_of
+    from trainmark.record.lookup import find_records
     from trainmark.record.store import Store, default_folder
     from trainmark.view.audit_screen import render
     from trainmark.view.publish import publishable
 
     store = Store(args.store or default_folder())
-    safe = publishable(records_of(args.runs, store)).records  # a doubt may name a host
+    safe = publishable(find_records(args.runs, store)).records  # a doubt may name a host
     runs = [opened(record, store.runs / record.run_id) for record in safe]
     found = write_package(runs, args.out, org=args.org, status=args.status, system=args.system, division=args.division)
     result_is_kept()

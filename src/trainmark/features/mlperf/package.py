@@ -11,7 +11,7 @@ from typing import Any
 from trainmark.analysis import device_names as names
 from trainmark.features.mlperf import write
 from trainmark.features.mlperf.write import STATUSES, MlperfRun
-from trainmark.record.atomic_files import whole_folder
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
@@ -54,7 +54,7 @@ def write_package(
     place = Path("results") / name / first.benchmark.name
     description = {**described(first.record), "submitter": org, "division": division, "status": STATUSES[status]}
     try:
-        with whole_folder(out) as folder:
+        with atomic_folder(out) as folder:
             (folder / place).mkdir(parents=True)
             for number, run in enumerate(chosen):
                 text = write.log_text(run, division=division, org=org, platform=name, status=status)

@@ -11,7 +11,7 @@ from trainmark.record.audit import CannotCheckError, Check, check, doubtful, not
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import number
 from trainmark.record.metrics import THROUGHPUTS
-from trainmark.record.numbers import reached
+from trainmark.record.numbers import meets_goal
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.workload_facts import WorkloadFacts
 from trainmark.workloads import all_facts, facts, quality_word
@@ -190,7 +190,7 @@ def target(page: PublishedPage) -> Iterator[CheckResult]:
         judged += 1
         word, unit = quality_word(row.quality_name or "quality"), (row.quality_unit or "").strip("-")
         numbers = f"{word} {row.quality:g} {unit}".rstrip() + f", target {row.target:g} {unit}".rstrip()
-        if not reached(row.quality, row.target, row.better):
+        if not meets_goal(row.quality, row.target, row.better):
             done, most, ended = epochs(row, page), cap(row), ""
             if done is not None and most is not None and abs(done / most - 1) <= NEAR_CAP:
                 ended = f", and its {number(done)} epochs are the recipe's cap of {most}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainmark.analysis.beside import PublishedSpeed, own_rate, same_network, speeds
 from trainmark.analysis.peaks import mfu
-from trainmark.record.format import NOTHING, device_name, number, telling
+from trainmark.record.format import NOTHING, device_name, drop_noisy, number
 from trainmark.record.language import Say
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow, Source
@@ -162,7 +162,7 @@ def _key(kind: str, word: str) -> Markup:
 
 def _of_record(record: Record, base: Record, say: Say) -> _Place:
     devices = Topology.parse(record.plan.topology).devices
-    low_high = telling(record.metrics["p_core"].interval)
+    low_high = drop_noisy(record.metrics["p_core"].interval)
     used = record.metrics.get("mfu")
     rate = own_rate(record, "p_core") or 0.0
     above = used is not None and used.value is not None and used.value > 100

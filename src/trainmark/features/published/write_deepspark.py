@@ -25,7 +25,7 @@ from trainmark.features.published.write import (
     written,
 )
 from trainmark.record import escape
-from trainmark.record.format import shown_quality
+from trainmark.record.format import format_quality
 from trainmark.record.language import Say, translator
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
@@ -226,7 +226,7 @@ def _definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
     )
     for number, run in enumerate(runs, 1):
         if len(run.repeats) > 1:
-            values = " / ".join(shown_quality(record.quality) for record in run.repeats)
+            values = " / ".join(format_quality(record.quality) for record in run.repeats)
             yield say("Row {row} is the repeat with the median quality of {values}.").format(
                 row=number, values=escape.markdown_cell(values)
             )

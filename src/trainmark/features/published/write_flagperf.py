@@ -224,8 +224,8 @@ def shared(record: Record) -> str:
 def aligned(record: Record) -> str:
     """Whether every evaluation lies where public runs of the recipe lay; nothing where none can be held to them."""
     known = workloads.facts_of(record)
-    band = workload_facts.band_of(record.plan, known.bands) if known else None
-    places = [one.place for one in workload_facts.judged(band, record.quality.history)] if band else []
+    band = workload_facts.find_band(record.plan, known.bands) if known else None
+    places = [one.place for one in workload_facts.compare_to_band(band, record.quality.history)] if band else []
     return str(all(place == "in the band" for place in places)) if places else UNKNOWN
 
 

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         out = keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
     if out is None:
         screen = console()
-        screen.file.write(escape.fitted(text, screen.encoding))
+        screen.file.write(escape.fit_encoding(text, screen.encoding))
     else:
         result_is_kept()
         if form == "html" and not is_stream(out):
@@ -160,7 +160,7 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     from trainmark.analysis.published_lookup import subject
     from trainmark.features.report.trend import followed
     from trainmark.record.errors import UsageError
-    from trainmark.record.index import row_of
+    from trainmark.record.index import make_row
     from trainmark.record.store import read_record
 
     word = args.trend
@@ -173,7 +173,7 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
         meant = subject(word, store).records
         if not meant:
             raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
-        found = followed(rows, of=row_of(meant[0]))
+        found = followed(rows, of=make_row(meant[0]))
     if not found:
         if word:
             raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")

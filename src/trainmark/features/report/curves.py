@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from trainmark.record.format import NOTHING, goal, number, with_unit
+from trainmark.record.format import NOTHING, format_goal, number, with_unit
 from trainmark.record.language import Say
 from trainmark.record.record import Record
 from trainmark.view import chart
@@ -129,7 +129,7 @@ def quality(record: Record, say: Say) -> Markup | None:
         return None
     unit = "" if found.unit in ("", "-") else found.unit
     word = quality_word(found.name)
-    aim = say("target {goal}").format(goal=goal(found))
+    aim = say("target {goal}").format(goal=format_goal(found))
     every = evaluations(record, say)
     last = max(points[-1][0], 1)
     x = chart.exact(0, last * 1.04)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainmark.analysis.peaks import mfu
 from trainmark.features.report.header import shown_status, shown_verdict
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
+from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.metrics import Quantity
 from trainmark.record.published_row import PREFIX, PublishedRow
@@ -107,7 +107,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, priced: Sequ
         NOTHING
         if quality.value is None
         else [
-            f"{quality_word(quality.name)} {shown_quality(quality)} ",
+            f"{quality_word(quality.name)} {format_quality(quality)} ",
             el("br"),
             el("span", shown_verdict(record, say), class_=f"verdict {verdict(record).replace(' ', '-')}"),
         ]
@@ -124,7 +124,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, priced: Sequ
         _Cell(shown=record.precision),
         _Cell(shown=_settings(fix_hp(record.plan.deviations))),
         _of_metric(
-            record, "p_core", lambda quantity: f"{quantity.unit} {plus_minus(quantity.interval, noisy)}".rstrip()
+            record, "p_core", lambda quantity: f"{quantity.unit} {format_interval(quantity.interval, noisy)}".rstrip()
         ),
         _of_metric(record, "mfu"),
         _Cell(shown=shown, key=quality.value, class_="number"),

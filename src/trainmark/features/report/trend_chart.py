@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trainmark.record.format import NOTHING, device_name, number, telling, with_unit
+from trainmark.record.format import NOTHING, device_name, drop_noisy, number, with_unit
 from trainmark.record.intervals import Bounds
 from trainmark.record.language import Say
 from trainmark.view import chart
@@ -33,7 +33,7 @@ def draw(trends: Sequence[Trend], say: Say) -> Markup | None:
 def _chart(trend: Trend, say: Say) -> Markup:
     points, unit = trend.points, "" if trend.unit == "-" else trend.unit
     said = _sentence(trend, say)
-    spread = [telling(point.interval) for point in points]
+    spread = [drop_noisy(point.interval) for point in points]
     values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
     # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
     middle, room = median(values), 0.15 * (max(values) - min(values))

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, look
     from trainmark.features.scaling import table as scaling_table
     from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import records_of
+    from trainmark.record.lookup import find_records
     from trainmark.record.metrics import THROUGHPUTS
     from trainmark.record.store import Store, default_folder
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if args.published is None:
         metric = args.metric or "p_core"
-        found = [scaling.scaling(records_of(args.runs, store), metric)] if args.runs else _in_store(store, metric)
+        found = [scaling.scaling(find_records(args.runs, store), metric)] if args.runs else _in_store(store, metric)
         document = [scaling.to_json(group) for group in found]
         text = scaling_table.render(found, **look(screen)) if found else ""
     elif args.runs:

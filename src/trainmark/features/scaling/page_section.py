@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainmark.analysis.scaling import Point, Scaling, all_scalings
-from trainmark.record.format import NOTHING, number, telling
+from trainmark.record.format import NOTHING, drop_noisy, number
 from trainmark.record.language import Say
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
@@ -85,14 +85,14 @@ def _speed_ups(values: Sequence[float], ideal: float) -> chart.Axis:
 
 def _efficiency(point: Point) -> str:
     shown = f"{100 * point.efficiency.value:.1f} %"
-    if (interval := telling(point.efficiency.interval)) is None:
+    if (interval := drop_noisy(point.efficiency.interval)) is None:
         return shown
     low, high = interval
     return f"{shown} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _spread(point: Point, base: Point) -> tuple[float, float] | None:
-    if (interval := telling(point.efficiency.interval)) is None:
+    if (interval := drop_noisy(point.efficiency.interval)) is None:
         return None
     ideal = point.topology.devices / base.topology.devices
     return interval[0] * ideal, interval[1] * ideal

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from trainmark.analysis.scaling import EXPLAINING, Point, Scaling
 from trainmark.analysis.scaling_published import PublishedPoint, PublishedScaling
-from trainmark.record.format import NOTHING, number, telling, with_unit
+from trainmark.record.format import NOTHING, drop_noisy, number, with_unit
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.view.published_table import NOT_PUBLISHED, figure
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
@@ -80,7 +80,7 @@ def _efficiency(point: Point) -> tuple[str, ...]:
     value = f"{point.efficiency.value:.3f}"
     if point.efficiency.interval is None:
         return (value,)
-    if telling(point.efficiency.interval) is None:
+    if drop_noisy(point.efficiency.interval) is None:
         return (value, *interval_pieces(point.efficiency.interval))
     low, high = point.efficiency.interval
     return (value, f"[{low:.3f}, {high:.3f}]")

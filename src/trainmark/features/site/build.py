@@ -15,7 +15,7 @@ from trainmark.features.report.document import render as run_page
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.site.contents import SiteContents
 from trainmark.features.site.rows import SiteResult, fastest, heads, of_row, of_run, tr, word
-from trainmark.record.atomic_files import whole_folder
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.format import number
@@ -68,7 +68,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
     )
     written = 0
     try:
-        with whole_folder(out) as folder:
+        with atomic_folder(out) as folder:
             for name, text in _files(site, pages):
                 path = folder / name
                 path.parent.mkdir(exist_ok=True)

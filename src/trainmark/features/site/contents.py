@@ -12,11 +12,11 @@ from trainmark.analysis import imported_rows as imported, published_library as l
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
 from trainmark.features.published.found import page_files
-from trainmark.record.audit import by_gravity
+from trainmark.record.audit import sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
-from trainmark.record.record import KIND, Record, listed, parse
+from trainmark.record.record import KIND, Record, list_repeats, parse
 from trainmark.record.store import read_record
 
 MAX_FILES = 20_000
@@ -33,7 +33,7 @@ class SiteRun:
 
     @property
     def findings(self) -> tuple[CheckResult, ...]:
-        return tuple(by_gravity(found for check in self.checks for found in check.findings))
+        return tuple(sort_by_gravity(found for check in self.checks for found in check.findings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"it has more than {MAX_BYTES >> 20} MiB")
-        document = listed(parse(path.read_bytes()))
+        document = list_repeats(parse(path.read_bytes()))
     except OSError as error:
         raise UsageError(str(error.strerror)) from error
     if isinstance(document, list):

@@ -13,7 +13,7 @@ from trainmark.features.site.contents import SiteRow, SiteRun
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubt_text import translate_doubt
-from trainmark.record.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
+from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.published_row import PREFIX
 from trainmark.record.recipe import fix_hp
@@ -80,7 +80,7 @@ def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
     quality, plan = record.quality, record.plan
     metric = next((name for name in BY_WHICH if own_rate(record, name) is not None), "")
     quantity = record.metrics.get(metric)
-    spread = plus_minus(quantity.interval, say("too noisy to say")) if quantity else ""
+    spread = format_interval(quantity.interval, say("too noisy to say")) if quantity else ""
     e2e, used = record.metrics.get("e2e_time"), record.metrics.get("mfu")
     device = device_name(record)
     own = same_network(record)
@@ -102,7 +102,7 @@ def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
         spread=spread,
         total=quantity.value if quantity else None,
         mfu=used.value if used else None,
-        quality="" if quality.value is None else f"{quality_word(quality.name)} {shown_quality(quality)}",
+        quality="" if quality.value is None else f"{quality_word(quality.name)} {format_quality(quality)}",
         quality_key=quality.value,
         reached=shown_verdict(record, say) if quality.value is not None else "",
         reached_class=verdict(record).replace(" ", "-"),

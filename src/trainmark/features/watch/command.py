@@ -152,7 +152,7 @@ def _print_news(screen: Console) -> Callable[[Live], None]:
         news = (run.phase, len(run.first.evaluations), run.failure, run.gone)
         if news != printed[0] or now - printed[1] >= LINE_EVERY_S:
             printed = news, now
-            screen.file.write(escape.fitted(line(run), screen.encoding) + "\n")
+            screen.file.write(escape.fit_encoding(line(run), screen.encoding) + "\n")
             screen.file.flush()
 
     return show
@@ -186,5 +186,5 @@ def _tell_result(watched: Watched) -> int:
 
     screen = console()
     lines = [result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
-    screen.file.write(escape.fitted("\n".join(lines) + "\n", screen.encoding))
+    screen.file.write(escape.fit_encoding("\n".join(lines) + "\n", screen.encoding))
     return 0
