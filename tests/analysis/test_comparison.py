@@ -12,7 +12,7 @@ from support.records import a_vocoder_record, in_environment, make_quality, make
 from support.simulated import repeats, run
 
 from trainmark.analysis.comparison import ONE_RUN_EACH, compare, to_json
-from trainmark.analysis.published_lookup import subject
+from trainmark.analysis.published_lookup import find_subject
 from trainmark.record.errors import UsageError
 from trainmark.record.lookup import Subject, make_subject
 from trainmark.record.metrics import Quantity
@@ -33,7 +33,7 @@ def two(**changes: Any) -> tuple[Subject, Subject]:
 
 
 def published(name: str, tmp_path: Path) -> Subject:
-    return subject(f"published:{name}", Store(tmp_path))
+    return find_subject(f"published:{name}", Store(tmp_path))
 
 
 @pytest.mark.parametrize(

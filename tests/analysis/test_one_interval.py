@@ -60,7 +60,7 @@ def test_every_view_has_the_interval_of_the_record(spread: float) -> None:
 
 def test_a_difference_that_noise_hides_is_inconclusive_for_that_reason_and_has_no_absurd_numbers() -> None:
     found = compare(alone(a_run("one", 1.5)), alone(a_run("other", 1.5, seed=1)))
-    said = f"{compare_screen.headline(found)} {compare_screen.sentences(found)}"
+    said = f"{compare_screen.format_headline(found)} {compare_screen.explain_verdict(found)}"
     assert found.verdict == "inconclusive"
     assert found.judgement.too_noisy
     assert "too noisy to say" in said

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.cli.main import commands, main
+from trainmark.cli.main import list_commands, main
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -117,7 +117,7 @@ def test_a_working_folder_that_is_gone_is_one_sentence(
     assert capsys.readouterr().err == "trainmark: the current directory no longer exists; cd elsewhere\n"
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", list_commands())
 def test_every_command_has_help_with_examples_and_is_in_the_readme(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from support.records import make_plan
 from trainmark.analysis import comparison
 from trainmark.analysis.audit_events import audit_logs
 from trainmark.analysis.audit_record import audit_document
-from trainmark.analysis.scaling import all_scalings
+from trainmark.analysis.scaling import find_scalings
 from trainmark.features.report import output
 from trainmark.features.scaling import table as scaling_table
 from trainmark.features.watch import live_screen
@@ -38,7 +38,7 @@ from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE
 from trainmark.record.store import Store, read_record
 from trainmark.view import FORMATS, compare_screen, table
 from trainmark.view.describe import describe
-from trainmark.view.publish import publishable
+from trainmark.view.publish import make_publishable
 
 TRIES = int(os.environ.get("TRAINMARK_TRIES", "400"))
 """Mutations of each kind of document; the same ones every time, and more where somebody asks for them."""
@@ -214,7 +214,7 @@ def views(record: Record, good: Record, store: Store) -> Iterator[tuple[str, Cal
             compare_screen.render(found, width=100)
 
     def scaling() -> None:
-        scaling_table.render(all_scalings([good, record], "p_core"), width=100)
+        scaling_table.render(find_scalings([good, record], "p_core"), width=100)
 
     yield "list", lambda: json.dumps(make_row(record), allow_nan=False).encode()
     yield "show", lambda: describe(record, width=100).encode()
@@ -222,7 +222,7 @@ def views(record: Record, good: Record, store: Store) -> Iterator[tuple[str, Cal
     yield "run", lambda: table.render([record, good], width=100).encode()
     yield "compare", compare
     yield "scaling", scaling
-    yield "report --publish", lambda: publishable([record])
+    yield "report --publish", lambda: make_publishable([record])
     for form in FORMATS:
         for language in ("en", "zh"):
             yield (

@@ -26,7 +26,7 @@ from trainmark.record.lookup import Subject
 from trainmark.record.record import Record
 from trainmark.record.store import Store, read_record, series_reader
 from trainmark.view.describe import describe
-from trainmark.view.publish import publishable
+from trainmark.view.publish import make_publishable
 
 MS = 1_000_000
 LONG = {**EVERY_KIND, "cut off in the middle of a step": replace(CUT_OFF, steps=61)}
@@ -148,7 +148,7 @@ def test_a_record_that_came_without_its_series_gets_them_from_the_run_s_events(
 
 
 def test_a_copy_to_be_shared_keeps_the_series_it_is_drawn_of(two: tuple[Record, Path]) -> None:
-    [copy] = publishable([two[0]], environment={}).records
+    [copy] = make_publishable([two[0]], environment={}).records
     assert copy.means_only is None
     assert copy.loss == two[0].loss
     assert copy.timeline.slowest.compute_ns == two[0].timeline.slowest.compute_ns

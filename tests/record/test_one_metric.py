@@ -23,7 +23,7 @@ from trainmark.record.lookup import make_subject
 from trainmark.record.metrics import METRICS, Measured, Quantity, metric
 from trainmark.record.record import Record
 from trainmark.view.describe import describe
-from trainmark.view.glossary import meaning
+from trainmark.view.glossary import find_meaning
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_it_is_shown_explained_compared_and_exported(language: str) -> None:
     page = document.render(ReportInputs(records=(record,), language=language))
     assert "slowest_step" in page
     assert "max over counted steps" in page
-    assert meaning("slowest_step", language).definition.startswith("How long the longest step took.")
-    assert meaning("slowest_step", language).formula == "max over counted steps"
+    assert find_meaning("slowest_step", language).definition.startswith("How long the longest step took.")
+    assert find_meaning("slowest_step", language).formula == "max over counted steps"
     rows = list(csv.DictReader(io.StringIO(formats.to_csv([record]))))
     assert (float(rows[0]["slowest_step"]), rows[0]["slowest_step_unit"]) == (value, "s")
 
@@ -84,7 +84,7 @@ def test_one_that_says_nothing_of_itself_breaks_nothing() -> None:
     assert record.metrics["bare"] == Quantity(value=None, unit="s", unavailable="it was not measured")
     assert "it was not measured" in describe(record)
     assert "bare" in document.render(ReportInputs(records=(record,), language="zh"))
-    assert meaning("bare").definition == ""
+    assert find_meaning("bare").definition == ""
     with pytest.raises(UsageError, match="a fact and not a result"):
         compare(*(make_subject(name, [make_record(run_id=name)]) for name in ("a", "b")), metric="bare")
 

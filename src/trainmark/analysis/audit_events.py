@@ -96,7 +96,7 @@ def end(log: Log) -> Iterator[CheckResult]:
 
 
 @check("log-record", "the record was made of this very file")
-def of_record(log: Log) -> Iterator[CheckResult]:
+def hashes_match(log: Log) -> Iterator[CheckResult]:
     if log.record is None or not log.record.event_files:
         raise CannotCheckError("the run's record is not at hand" if log.record is None else "it took no hashes")
     for path in (log.path, chunks_path(log.path)):
@@ -115,7 +115,7 @@ LOG_CHECKS: tuple[Check[Log], ...] = (lines, order, end)
 
 def audit_log(path: Path, record: Record | None = None) -> Audit:
     """One event file, and whether it is what the record was made of."""
-    return _audited(path, record, (*LOG_CHECKS, of_record))
+    return _audit_file(path, record, (*LOG_CHECKS, hashes_match))
 
 
 def audit_logs(folder: Path, *, recorded: bool = False) -> list[Audit]:
@@ -123,10 +123,10 @@ def audit_logs(folder: Path, *, recorded: bool = False) -> list[Audit]:
     paths = sorted([*folder.glob("rank*.jsonl"), *folder.glob("telemetry*.jsonl")])
     if not paths:
         raise UsageError(f"{folder} holds no event log of a rank; name a run folder, or a .jsonl file")
-    return [_audited(path, None, LOG_CHECKS if recorded else (*LOG_CHECKS, of_record)) for path in paths]
+    return [_audit_file(path, None, LOG_CHECKS if recorded else (*LOG_CHECKS, hashes_match)) for path in paths]
 
 
-def _audited(path: Path, record: Record | None, checks: tuple[Check[Log], ...]) -> Audit:
+def _audit_file(path: Path, record: Record | None, checks: tuple[Check[Log], ...]) -> Audit:
     try:
         data = read_log(path)
     except OSError as error:

@@ -110,7 +110,7 @@ def hashes(case: EventCase) -> Iterator[CheckResult]:
 
 
 @check(*record_checks.REGATHERED)
-def made_of_events(case: EventCase) -> Iterator[CheckResult]:
+def events_agree(case: EventCase) -> Iterator[CheckResult]:
     said, wrote = upgrade(case.document), case.told["environment"].get("trainmark") or case.record.trainmark
     told = {**case.told, "trainmark": wrote}
     late = case.record.status == "incomplete" and "event_files" in case.document and case.changed
@@ -119,7 +119,7 @@ def made_of_events(case: EventCase) -> Iterator[CheckResult]:
         if part in NOT_COMPARED:
             continue
         one, other = ({part: document[part]} if part in document else {} for document in (said, told))
-        unlike = list(_unlike(one, other, "", words, alike=wrote == trainmark.__version__))
+        unlike = list(_find_differences(one, other, "", words, alike=wrote == trainmark.__version__))
         more = f" and {len(unlike) - MAX_SHOWN} more" if len(unlike) > MAX_SHOWN else ""
         if unlike:
             yield (doubtful if late else wrong)(
@@ -133,7 +133,7 @@ def made_of_events(case: EventCase) -> Iterator[CheckResult]:
         yield note(", ".join(missing), "it is not on the record, and its events give it", "which version wrote it")
 
 
-def _unlike(said: Any, told: Any, place: str, words: list[str], *, alike: bool) -> Iterator[str]:
+def _find_differences(said: Any, told: Any, place: str, words: list[str], *, alike: bool) -> Iterator[str]:
     """Where two documents differ; `words` takes what differs in nothing but our own words.
 
     Unless one version wrote both (`alike`), one may know more than the other.
@@ -142,31 +142,31 @@ def _unlike(said: Any, told: Any, place: str, words: list[str], *, alike: bool) 
         for name in dict.fromkeys((*said, *told)):
             where = f"{place}.{name}".lstrip(".")
             if name in said and name in told:
-                yield from _unlike(said[name], told[name], where, words, alike=alike)
+                yield from _find_differences(said[name], told[name], where, words, alike=alike)
             elif alike and (name in said or place != "metrics"):
                 yield f"{where} is {'not in the events' if name in said else 'not on the record'}"
     elif isinstance(said, list) and isinstance(told, list) and len(said) == len(told):
         if said != told:
             for index, (one, other) in enumerate(zip(said, told, strict=True)):
-                yield from _unlike(one, other, f"{place}[{index}]", words, alike=alike)
+                yield from _find_differences(one, other, f"{place}[{index}]", words, alike=alike)
     elif not is_same(said, told):
-        shown = f"{place} is {_short(said)} on the record, {_short(told)} by its events"
-        if OUR_WORDS.fullmatch(place) and figures(str(said)) == figures(str(told)):
+        shown = f"{place} is {_shorten(said)} on the record, {_shorten(told)} by its events"
+        if OUR_WORDS.fullmatch(place) and find_numbers(str(said)) == find_numbers(str(told)):
             words.append(shown)
         else:
             yield shown
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def figures(text: str) -> list[str]:
+def find_numbers(text: str) -> list[str]:
     """The numbers of a sentence, which another version may say in other words."""
     return re.findall(r"\d+(?:\.\d+)?", text)
 
 
-CHECKS: tuple[Check[Any], ...] = (hashes, made_of_events, *record_checks.CHECKS)
+CHECKS: tuple[Check[Any], ...] = (hashes, events_agree, *record_checks.CHECKS)

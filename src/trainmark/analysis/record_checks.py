@@ -191,7 +191,7 @@ def machine(case: Case) -> Iterator[CheckResult]:
         used = _value(case.record, alias)
         if used is not None and not 0 <= used <= (total or math.inf) * most:
             yield wrong(f"{alias} {used:g} of {total or 0:g} GiB", "more was used than there is", "the metrics")
-    known, flops = peaks.card(environment.device.name), environment.flops
+    known, flops = peaks.find_card(environment.device.name), environment.flops
     said = flops.peak_tflops if flops else None
     family = Precision.parse(case.record.plan.precision).family
     sheet = known.tflops.get(family) if known else None

@@ -37,7 +37,7 @@ class PublishedScaling:
         return self.points[0].row
 
 
-def published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
+def find_published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
     """Every group of rows with two topologies or more and a throughput to compare."""
     groups: dict[tuple[object, ...], list[PublishedRow]] = {}
     for row in rows:

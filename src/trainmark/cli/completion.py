@@ -26,19 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.shell == RUNS:
-        print("\n".join(_runs()))
+        print("\n".join(_list_runs()))
         return 0
     import shtab
 
-    from trainmark.cli.main import parser
+    from trainmark.cli.main import build_parser
 
-    top = parser(complete=True)
-    _mark(top)
+    top = build_parser(complete=True)
+    _mark_arguments(top)
     print(shtab.complete(top, args.shell))
     return 0
 
 
-def _runs() -> Iterator[str]:
+def _list_runs() -> Iterator[str]:
     """`last`, then the newest runs by the ends of their ids, by which lists call them, and by whole ids."""
     from trainmark.record.store import LAST, Store, default_folder
 
@@ -48,7 +48,7 @@ def _runs() -> Iterator[str]:
     yield from (row.run_id for row in contents.rows)
 
 
-def _mark(parser: argparse.ArgumentParser) -> None:
+def _mark_arguments(parser: argparse.ArgumentParser) -> None:
     """Tells shtab what an argument takes, by its name or by what the help calls its value."""
     import shtab
 
@@ -59,7 +59,7 @@ def _mark(parser: argparse.ArgumentParser) -> None:
         marks |= dict.fromkeys(FILES, shtab.FILE) | dict.fromkeys(FOLDERS, shtab.DIRECTORY)
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
-                _mark(sub)
+                _mark_arguments(sub)
         elif action.choices is None and action.dest in known and action.nargs != 0:
             action.choices = known[action.dest]
         elif found := [marks[part] for part in parts if part in marks]:
@@ -72,7 +72,7 @@ def _known_values() -> dict[str, tuple[str, ...]]:
     from trainmark.platforms import files
     from trainmark.record.metrics import METRICS
     from trainmark.record.precision import PRECISIONS
-    from trainmark.view.glossary import meanings
+    from trainmark.view.glossary import list_meanings
 
     recipes = dict.fromkeys(recipe for facts in workloads.all_facts() for recipe in facts.recipes)
     return {
@@ -82,5 +82,5 @@ def _known_values() -> dict[str, tuple[str, ...]]:
         "platform": tuple(files.names()),
         "precision": tuple(PRECISIONS),
         "metric": tuple(METRICS),
-        "word": tuple(entry.name for entry in meanings("en")),
+        "word": tuple(entry.name for entry in list_meanings("en")),
     }

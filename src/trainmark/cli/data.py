@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainmark import data as datasets
-from trainmark.cli.terminal import result_is_kept, say, show
+from trainmark.cli.terminal import mark_result_saved, print_status, show
 from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
         # the metavar is left out: a complaint about an unknown set then calls it a set
         sets = add_sets(action.add_subparsers(dest="set", required=True))
-        _refuse_words_of_other_sets(sets)
+        _refuse_options_of_other_sets(sets)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 def _add_make(sets: Any) -> Sets:
     found = {}
     for known in datasets.all_sets():
-        parser = _set(sets, known.name, _make, known.makes)
+        parser = _add_set(sets, known.name, _make, known.makes)
         parser.add_argument("--out", required=True, metavar="DIR", help="a folder that is not there yet")
         parser.add_argument("--seed", type=int, metavar="N", help="another seed, other data (default: 0)")
         _add_options(parser, known.make_options)
@@ -68,7 +68,7 @@ def _add_make(sets: Any) -> Sets:
 def _add_prepare(sets: Any) -> Sets:
     found = {}
     for known in datasets.all_sets():
-        parser = _set(sets, known.name, _prepare, known.prepares)
+        parser = _add_set(sets, known.name, _prepare, known.prepares)
         _add_options(parser, known.prepare_options)
         parser.add_argument("--out", required=True, metavar="DIR")
         parser.add_argument("--no-md5", action="store_true", help="accept archives other than the published ones")
@@ -79,7 +79,7 @@ def _add_prepare(sets: Any) -> Sets:
 def _add_verify(sets: Any) -> Sets:
     found = {}
     for known in datasets.all_sets():
-        parser = _set(sets, known.name, _verify, known.verifies)
+        parser = _add_set(sets, known.name, _verify, known.verifies)
         parser.add_argument("folder", metavar="DIR")
         parser.add_argument(
             "--decode", default="header", choices=("none", "header", "full"), help="how closely to look"
@@ -101,7 +101,7 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
         )
 
 
-def _set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+def _add_set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = sets.add_parser(
         name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
     )
@@ -109,7 +109,7 @@ def _set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text: st
     return parser
 
 
-class _WordOfAnotherSet(argparse.Action):
+class _OptionOfAnotherSet(argparse.Action):
     """Says where an option belongs, which is more help than that it is not known."""
 
     def __init__(self, *, home: str, **rest: Any) -> None:
@@ -126,13 +126,13 @@ class _WordOfAnotherSet(argparse.Action):
         raise UsageError(f"{option_string} belongs to '{self.home}'; see '{parser.prog} --help' for what is taken here")
 
 
-def _refuse_words_of_other_sets(sets: Sets) -> None:
+def _refuse_options_of_other_sets(sets: Sets) -> None:
     words = {name: list(parser._option_string_actions) for name, parser in sets.items()}
     for name, parser in sets.items():
         strange = {word for known in words.values() for word in known} - set(words[name])
         for word in sorted(strange):
             homes = [sets[other].prog for other in sorted(sets) if word in words[other]]
-            parser.add_argument(word, action=_WordOfAnotherSet, home="' and '".join(homes))
+            parser.add_argument(word, action=_OptionOfAnotherSet, home="' and '".join(homes))
 
 
 # What they do
@@ -146,8 +146,8 @@ def _make(args: argparse.Namespace) -> int:
     # what was not given, the maker knows
     words = {name: getattr(args, name) for name in ("seed", *(option.name for option in known.make_options))}
     given = {name: value for name, value in words.items() if value is not None}
-    known.make(out, progress=_counting(known.things), **given)
-    result_is_kept()
+    known.make(out, progress=_progress_counter(known.things), **given)
+    mark_result_saved()
     print(out)
     return 0
 
@@ -157,17 +157,17 @@ def _prepare(args: argparse.Namespace) -> int:
     out = Path(args.out).expanduser()
     words = {option.name: getattr(args, option.name) for option in known.prepare_options}
     given = {name: word.expanduser() if isinstance(word, Path) else word for name, word in words.items()}
-    say(known.prepare(out, any_archive=args.no_md5, progress=_shown, **given))
-    result_is_kept()
+    print_status(known.prepare(out, any_archive=args.no_md5, progress=_show_progress, **given))
+    mark_result_saved()
     print(out)
     return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
-    return _told(datasets.find(args.set).verify(Path(args.folder), decode=args.decode), as_json=args.json)
+    return _print_report(datasets.find(args.set).verify(Path(args.folder), decode=args.decode), as_json=args.json)
 
 
-def _told(report: Report[Any], *, as_json: bool) -> int:
+def _print_report(report: Report[Any], *, as_json: bool) -> int:
     from trainmark.record import escape
 
     if as_json:
@@ -179,7 +179,7 @@ def _told(report: Report[Any], *, as_json: bool) -> int:
     return 0 if report.ok else 3
 
 
-def _counting(things: str) -> Callable[[int, int], None]:
+def _progress_counter(things: str) -> Callable[[int, int], None]:
     def counted(done: int, total: int) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == total else ""
@@ -188,7 +188,7 @@ def _counting(things: str) -> Callable[[int, int], None]:
     return counted
 
 
-def _shown(at: ArchiveProgress) -> None:
+def _show_progress(at: ArchiveProgress) -> None:
     share = 100 * at.done_bytes / max(1, at.total_bytes)
     line = f"{at.phase}: {share:.0f} %"
     if sys.stderr.isatty():

@@ -27,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look
-    from trainmark.view.glossary import by_translated_name, meaning, meanings
+    from trainmark.cli.terminal import open_console, screen_options
+    from trainmark.view.glossary import find_by_translated_name, find_meaning, list_meanings
 
-    named = by_translated_name(args.word or "")
+    named = find_by_translated_name(args.word or "")
     language = args.lang or (named[1] if named else locale_language())
-    found = list(meanings(language)) if args.word is None else [meaning(args.word, language)]
-    screen = console()
+    found = list(list_meanings(language)) if args.word is None else [find_meaning(args.word, language)]
+    screen = open_console()
     if args.json:
         documents = [{field: value for field, value in entry._asdict().items() if value} for entry in found]
         document = documents if args.word is None else documents[0]
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.view.explain_screen import draw_all, draw_one
     from trainmark.view.terminal import TerminalWriter
 
-    writer = TerminalWriter(**look(screen))
+    writer = TerminalWriter(**screen_options(screen))
     if args.word is None:
         draw_all(writer, found, language)
     else:

@@ -17,7 +17,7 @@ CLOCK_S = 2.0
 """How much later than its first file a process may seem to have begun."""
 
 
-def seen(path: Path) -> RunFolder:
+def read_run_folder(path: Path) -> RunFolder:
     """A run's folder as it is now."""
     from trainmark.record.run_folder import RunFolder
 
@@ -26,7 +26,7 @@ def seen(path: Path) -> RunFolder:
     return folder
 
 
-def is_worked_on(folder: RunFolder) -> bool | None:
+def has_processes(folder: RunFolder) -> bool | None:
     """True if a process of the run is there, False if all were of this machine and are gone, None if nobody knows."""
     from trainmark.record.run_folder import HEAD_FILE
     from trainmark.train.ranks import host_name
@@ -35,7 +35,7 @@ def is_worked_on(folder: RunFolder) -> bool | None:
     processes = [(log.host, log.pid, None) for log in folder.logs if log.pid is not None]
     head = folder.head
     if head and head.launcher_pid is not None:
-        processes.append((head.launcher_host, head.launcher_pid, _changed_s(folder.path / HEAD_FILE)))
+        processes.append((head.launcher_host, head.launcher_pid, _modified_s(folder.path / HEAD_FILE)))
     own = host_name(os.environ)
     alive = [_is_alive(pid, by_s) for host, pid, by_s in processes if host == own]
     if any(alive):
@@ -43,19 +43,19 @@ def is_worked_on(folder: RunFolder) -> bool | None:
     return False if alive and len(alive) == len(processes) else None
 
 
-def goes_on(folder: RunFolder) -> bool:
+def is_running(folder: RunFolder) -> bool:
     """What is most likely of a run without a record."""
-    worked_on = is_worked_on(folder)
+    worked_on = has_processes(folder)
     if worked_on is not None:
         return worked_on
-    return time.time() - last_change_s([folder.path, *folder.path.glob("*.jsonl")]) < RECENT_S
+    return time.time() - last_modified_s([folder.path, *folder.path.glob("*.jsonl")]) < RECENT_S
 
 
-def last_change_s(paths: list[Path]) -> float:
-    return max(map(_changed_s, paths), default=0.0)
+def last_modified_s(paths: list[Path]) -> float:
+    return max(map(_modified_s, paths), default=0.0)
 
 
-def _changed_s(path: Path) -> float:
+def _modified_s(path: Path) -> float:
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return 0.0

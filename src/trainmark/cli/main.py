@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from trainmark import __version__, features
-from trainmark.cli.terminal import say, standard_streams
+from trainmark.cli.terminal import print_status, standard_streams
 from trainmark.launch.signals import Terminated, raising_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.record import escape
@@ -96,7 +96,7 @@ class CommandSource(NamedTuple):
 
 
 @cache
-def commands() -> dict[str, CommandSource]:
+def list_commands() -> dict[str, CommandSource]:
     """Our commands by their words, as their sources say them: a command is imported only where it is meant."""
     package = Path(__file__).parent.parent
     found: dict[str, CommandSource] = {}
@@ -108,13 +108,15 @@ def commands() -> dict[str, CommandSource]:
     return {name: found[name] for name in (*first, *sorted(found.keys() - {*first}))}
 
 
-def command(name: str) -> Command | None:
+def load_command(name: str) -> Command | None:
     """Ours of that name, or another package's."""
-    if name in commands():
-        return next(each for each in _in_module(importlib.import_module(commands()[name].module)) if name == each.NAME)
+    if name in list_commands():
+        return next(
+            each for each in _commands_in(importlib.import_module(list_commands()[name].module)) if name == each.NAME
+        )
     for package in features.outside_packages():
         try:
-            offered = _in_module(importlib.import_module(f"{package}.command"))
+            offered = _commands_in(importlib.import_module(f"{package}.command"))
         except Exception as error:
             raise NotReadyError(f"feature {package} cannot be loaded: {error}") from error
         if found := [each for each in offered if name == each.NAME]:
@@ -122,11 +124,11 @@ def command(name: str) -> Command | None:
     return None
 
 
-def _in_module(module: Any) -> Sequence[Command]:
+def _commands_in(module: Any) -> Sequence[Command]:
     return cast(Sequence[Command], getattr(module, "COMMANDS", (module,)))
 
 
-def parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
+def build_parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
     """With the options of the command that is meant by the first word, or `complete` with those of all of ours."""
     top = Parser(
         prog="trainmark",
@@ -138,10 +140,10 @@ def parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
     top.add_argument("--version", action="version", version=f"trainmark {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error, not only its sentence")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=False)
-    meant = command(words[0]) if words and not words[0].startswith("-") else None
-    for name, source in commands().items():
+    meant = load_command(words[0]) if words and not words[0].startswith("-") else None
+    for name, source in list_commands().items():
         if complete:
-            _add_command(subparsers, command(name))
+            _add_command(subparsers, load_command(name))
         elif meant is None:
             subparsers.add_parser(name, help=source.help)
     _add_command(subparsers, meant)
@@ -165,7 +167,7 @@ def _add_command(subparsers: argparse._SubParsersAction[Parser], found: Command 
         sub.add_argument("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
 
 
-def leave_plugins_out(words: Sequence[str]) -> None:
+def disable_plugins(words: Sequence[str]) -> None:
     """A CPU needs no plugin: one that fails when torch loads it must not keep a run on the CPU from starting."""
     asked = [after for word, after in pairwise(words) if word == "--platform"]
     asked += [word.partition("=")[2] for word in words if word.startswith("--platform=")]
@@ -174,16 +176,16 @@ def leave_plugins_out(words: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    asked, words = language_first(sys.argv[1:] if argv is None else argv)
+    asked, words = extract_language(sys.argv[1:] if argv is None else argv)
     with standard_streams() as output, raising_on_sigterm(), use_language(asked or locale_language()):
-        code = _answer([word for word in words if word != "--debug"], debug="--debug" in words)
+        code = _execute([word for word in words if word != "--debug"], debug="--debug" in words)
         if output.problem:
-            say(f"trainmark: the output could not be written: {output.problem}")
+            print_status(f"trainmark: the output could not be written: {output.problem}")
             code = code or (0 if output.result_is_kept else NotReadyError.exit_code)
     return code
 
 
-def language_first(words: Sequence[str]) -> tuple[str | None, list[str]]:
+def extract_language(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """What --lang says, and the words with it behind the command's, where it is understood however deep it stood."""
     asked, others, rest = None, [], iter(words)
     for word in rest:
@@ -196,11 +198,11 @@ def language_first(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (asked if asked in LANGUAGES else None), [others[0], "--lang", asked, *others[1:]]
 
 
-def _answer(words: Sequence[str], *, debug: bool) -> int:
+def _execute(words: Sequence[str], *, debug: bool) -> int:
     """Runs the command that is meant, and gives its exit code."""
     try:
-        leave_plugins_out(words)
-        top = parser(words)
+        disable_plugins(words)
+        top = build_parser(words)
         args = top.parse_words(words)
         if args.command is None:
             top.print_help()
@@ -215,15 +217,15 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
     except TrainmarkError as error:
         if debug:
             traceback.print_exc()
-        say("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
+        print_status("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
         return error.exit_code
     except BrokenPipeError:
         return 0  # whoever read our output has gone; what was to be kept is on disk by now
     except Terminated:
-        say("trainmark: ended by SIGTERM")
+        print_status("trainmark: ended by SIGTERM")
         return 143
     except KeyboardInterrupt:
-        say("trainmark: interrupted")
+        print_status("trainmark: interrupted")
         return 130
     except SystemExit as error:  # of argparse, after it printed its help
         sys.stdout.flush()
@@ -233,12 +235,12 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
         if said:
             if debug:
                 traceback.print_exc()
-            say(f"trainmark: {escape.terminal(said)}")
+            print_status(f"trainmark: {escape.terminal(said)}")
             return NotReadyError.exit_code
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # a word meant as a path, wherever it is used
             name = escape.terminal(str(getattr(error, "filename", "")))
-            say(f"trainmark: {name[:60]}... is too long for the name of a file")
+            print_status(f"trainmark: {name[:60]}... is too long for the name of a file")
             return UsageError.exit_code
         traceback.print_exc()
-        say(f"trainmark: internal error, please report: {type(error).__name__}: {error}")
+        print_status(f"trainmark: internal error, please report: {type(error).__name__}: {error}")
         return 1

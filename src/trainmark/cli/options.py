@@ -39,7 +39,7 @@ def add_run_options(parser: argparse.ArgumentParser, *further: str, **helps: str
     )
 
 
-def from_args(args: argparse.Namespace) -> RunOptions:
+def options_from_args(args: argparse.Namespace) -> RunOptions:
     """What was said, of all that can be said about a run; the arguments are named as the options are."""
     known = {each.name for each in fields(RunOptions)}
     said: dict[str, Any] = {name: value for name, value in vars(args).items() if name in known}

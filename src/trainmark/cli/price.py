@@ -18,14 +18,14 @@ def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h"
     )
 
 
-def price_of(args: argparse.Namespace) -> Price:
+def read_price(args: argparse.Namespace) -> Price:
     """What was said, on top of what this site says."""
     from trainmark.record import price, site
 
     return price.parse(args.price, args.pue, site.load().price)
 
 
-def prices_of(args: argparse.Namespace) -> tuple[Price, Price]:
+def read_prices(args: argparse.Namespace) -> tuple[Price, Price]:
     """The same of two sides, of which each may have its own."""
     from trainmark.record import price, site
     from trainmark.record.errors import UsageError

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark import workloads
-from trainmark.cli.terminal import console, say
+from trainmark.cli.terminal import open_console, print_status
 from trainmark.record import workload_facts
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.format import number
@@ -60,7 +60,7 @@ class ProgressLine:
                 TextColumn("{task.fields[facts]}"),
                 TextColumn("left"),
                 TextColumn("{task.fields[left]}"),
-                console=console(stderr=True),
+                console=open_console(stderr=True),
                 transient=True,
             )
             self._task = self._live.add_task(f"{self._plan.workload} starting", total=None, facts="", left="-:--:--")
@@ -93,7 +93,7 @@ class ProgressLine:
         news = log.phase not in self._seen or len(log.evaluations) > self._evaluations
         if not self._live and (news or now - self._said_at_s >= PLAIN_LINE_EVERY_S):
             self._said_at_s = now
-            say(f"{self._plan.workload} [{now - self._began_s:5.0f} s] {log.phase:8} {facts}")
+            print_status(f"{self._plan.workload} [{now - self._began_s:5.0f} s] {log.phase:8} {facts}")
         self._seen.add(log.phase)
         self._evaluations = len(log.evaluations)
 
@@ -140,7 +140,7 @@ class ProgressLine:
 
 
 @contextmanager
-def watching(plan: Plan) -> Iterator[Watcher]:
+def show_progress(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; what it gives is called whenever the ranks wrote something new."""
     from trainmark.launch.process_tree import others_load
 

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.cli.terminal import say
+from trainmark.cli.terminal import print_status
 
 if TYPE_CHECKING:
     from trainmark.launch.options import RunOptions
@@ -25,13 +25,13 @@ def add_request_options(parser: argparse.ArgumentParser, request: type) -> None:
             )
 
 
-def request_of(args: argparse.Namespace, request: type, **more: object) -> Any:
+def build_request(args: argparse.Namespace, request: type, **more: object) -> Any:
     flags = {each.name: each.metadata["flag"] for each in fields(request) if each.metadata}
     values = {name: getattr(args, flag.removeprefix("--").replace("-", "_")) for name, flag in flags.items()}
     return request(**values, **more)
 
 
-def settled(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
+def pin_options(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
     """Says everything that another machine might decide otherwise: the device found here, paths, the site's data."""
     from trainmark import data as datasets, workloads
     from trainmark.data import synthetic
@@ -39,7 +39,9 @@ def settled(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
 
     first = decided[0]
     if options.platform in (None, "auto"):
-        say(f"platform {first.platform} is what this machine has, and what is asked for; --platform names another")
+        print_status(
+            f"platform {first.platform} is what this machine has, and what is asked for; --platform names another"
+        )
         options = replace(options, platform=first.platform)
     own = synthetic.folder(first.data.name) if first.data.name in datasets.names() else Path(NO_FOLDER)
     if len(decided) == 1 and Path(first.data.folder) != own:

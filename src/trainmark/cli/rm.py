@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.liveness import is_worked_on, last_change_s, seen
-from trainmark.cli.terminal import say, show
+from trainmark.cli.liveness import has_processes, last_modified_s, read_run_folder
+from trainmark.cli.terminal import print_status, show
 from trainmark.record import escape, removal
 from trainmark.record.checks import format_bytes
 from trainmark.record.duration import parse_seconds
@@ -42,9 +42,9 @@ class Remove:
     def run(args: argparse.Namespace) -> int:
         store = Store(args.store or default_folder())
         run_ids = dict.fromkeys(run_id for word in args.runs for run_id in store.named(word))
-        if going := [run_id for run_id in run_ids if may_go_on(store, run_id)]:
+        if going := [run_id for run_id in run_ids if may_be_running(store, run_id)]:
             raise UsageError(f"run {going[0]} still goes on, and nothing was removed; end it first, or leave it out")
-        _carry_out([removal.find_run_files(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
+        _remove_all([removal.find_run_files(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
         return 0
 
 
@@ -82,19 +82,19 @@ class CollectGarbage:
         kinds = args.kinds or ["checkpoints"]
         contents = store.contents()
         rows = sort_newest_first([*contents.rows, *contents.unrecorded])
-        going = {row.run_id for row in contents.unrecorded if may_go_on(store, row.run_id)}
+        going = {row.run_id for row in contents.unrecorded if may_be_running(store, row.run_id)}
         for run_id in sorted(going):
-            say(escape.terminal(f"run {run_id} still goes on and is left alone"))
+            print_status(escape.terminal(f"run {run_id} still goes on and is left alone"))
         old = [row for row in rows[args.keep :] if parse_instant(row.created) < before and row.run_id not in going]
-        _carry_out(_of_runs(store, old, kinds), store.folder, dry_run=args.dry_run)
+        _remove_all(_find_removable(store, old, kinds), store.folder, dry_run=args.dry_run)
         if "caches" in kinds and going:
-            say("caches are left alone while a run goes on")
+            print_status("caches are left alone while a run goes on")
         elif "caches" in kinds:
             from trainmark.data.synthetic import cache_folder
 
             cache = cache_folder()
-            things = [Removable(name=str(path), paths=(path,)) for path in _caches(cache, before)]
-            _carry_out(things, cache, dry_run=args.dry_run)
+            things = [Removable(name=str(path), paths=(path,)) for path in _find_caches(cache, before)]
+            _remove_all(things, cache, dry_run=args.dry_run)
         return 0
 
 
@@ -106,25 +106,25 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
 
 
-def may_go_on(store: Store, run_id: str) -> bool:
+def may_be_running(store: Store, run_id: str) -> bool:
     """True of a run without a record unless its processes are known to be gone, or nothing was heard for a day."""
     path = store.runs / run_id
     if store.path(run_id).exists() or not path.is_dir():
         return False
-    worked_on = is_worked_on(seen(path))
+    worked_on = has_processes(read_run_folder(path))
     if worked_on is not None:
         return worked_on
-    return time.time() - last_change_s([path, *path.glob("*.jsonl")]) < UNHEARD_S
+    return time.time() - last_modified_s([path, *path.glob("*.jsonl")]) < UNHEARD_S
 
 
-def _of_runs(store: Store, rows: Sequence[StoreRow], kinds: Sequence[str]) -> list[Removable]:
+def _find_removable(store: Store, rows: Sequence[StoreRow], kinds: Sequence[str]) -> list[Removable]:
     if "runs" in kinds:  # their checkpoints go with them
         return [removal.find_run_files(store, row.run_id) for row in rows]
     found = [removal.find_checkpoints(store, row.run_id) for row in rows if "checkpoints" in kinds]
     return [thing for thing in found if thing.paths]
 
 
-def _caches(cache: Path, before: float) -> Iterator[Path]:
+def _find_caches(cache: Path, before: float) -> Iterator[Path]:
     """Of a folder that may be shared with other programs, what we made there ourselves and have not changed since."""
     from trainmark import data as datasets
 
@@ -134,7 +134,7 @@ def _caches(cache: Path, before: float) -> Iterator[Path]:
             yield path
 
 
-def _carry_out(things: Sequence[Removable], within: Path, *, dry_run: bool) -> None:
+def _remove_all(things: Sequence[Removable], within: Path, *, dry_run: bool) -> None:
     """Removes them one after the other, or only tells; each with its bytes, and their sum."""
     freed = 0
     for thing in things:

@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from trainmark import features
-from trainmark.cli.options import add_run_options, from_args
-from trainmark.cli.progress import watching
-from trainmark.cli.terminal import console, look, result_is_kept, say, show
+from trainmark.cli.options import add_run_options, options_from_args
+from trainmark.cli.progress import show_progress
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.launch.options import LOCAL, SWEEP
 from trainmark.record.errors import UsageError
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 def show_sweep(records: Sequence[Record]) -> None:
     """What each feature makes of runs of several topologies, or why it makes nothing of them."""
-    screen = console()
+    screen = open_console()
     for feature in features.offers("after_sweep"):
         try:
-            screen.file.write("\n" + feature.render(records, **look(screen)))
+            screen.file.write("\n" + feature.render(records, **screen_options(screen)))
         except UsageError as error:
-            say(f"no {feature.NAME}: {error}")
+            print_status(f"no {feature.NAME}: {error}")
 
 
 NAME = "run"
@@ -60,23 +60,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark.launch import session
 
-    options = from_args(args)
+    options = options_from_args(args)
     this_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-    result = session.run(options, own_command=this_command, say=say, watching=watching)
-    result_is_kept()
+    result = session.run(options, own_command=this_command, say=print_status, watching=show_progress)
+    mark_result_saved()
     for complaint in result.complaints:
-        say(f"trainmark: {complaint}")
+        print_status(f"trainmark: {complaint}")
     if result.leads:
-        _show(result, session.store_of(options), as_json=args.json, repeated=args.repeat > 1)
+        _print_result(result, session.store_of(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:
             show_sweep(result.records)
     return result.exit_code
 
 
-def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False) -> None:
-    from trainmark.analysis.beside import rows_beside
-    from trainmark.analysis.priced import priced
-    from trainmark.analysis.stability import repeats_document
+def _print_result(result: Result, store: Store, *, as_json: bool, repeated: bool = False) -> None:
+    from trainmark.analysis.beside import find_published_rows
+    from trainmark.analysis.priced import add_cost
+    from trainmark.analysis.stability import make_repeats_document
     from trainmark.record import site
     from trainmark.view import headline, profile_facts, table
 
@@ -84,22 +84,26 @@ def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False
     records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
     if as_json:
         plain = [record.to_json() for record in result.records]
-        said = repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
+        said = make_repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
         json.dump(said, sys.stdout, ensure_ascii=False)
         print()
     elif records:
         price = site.load().price
-        told = (*headline.sentences(records, rows_beside(records, store.folder)), *result.left_out)
-        sys.stdout.write(table.render([priced(record, price) for record in records], sentences=told, **look(console())))
+        told = (*headline.write_headlines(records, find_published_rows(records, store.folder)), *result.left_out)
+        sys.stdout.write(
+            table.render(
+                [add_cost(record, price) for record in records], sentences=told, **screen_options(open_console())
+            )
+        )
         for record in records:
-            sys.stdout.write(profile_facts.describe_profile(record, **look(console())))
+            sys.stdout.write(profile_facts.describe_profile(record, **screen_options(open_console())))
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
         if again := resume_command(records[-1], store):
             show(f"to go on: {again}")
-    if records and (page := _page(records, store)):
-        (say if as_json else show)(f"page: {page}")
+    if records and (page := _write_page(records, store)):
+        (print_status if as_json else show)(f"page: {page}")
 
 
 def resume_command(record: Record, store: Store) -> str | None:
@@ -113,7 +117,7 @@ def resume_command(record: Record, store: Store) -> str | None:
     return shlex.join(["trainmark", "run", "--resume", record.run_id.rpartition("-")[2], *elsewhere])
 
 
-def _page(records: Sequence[Record], store: Store) -> str | None:
+def _write_page(records: Sequence[Record], store: Store) -> str | None:
     """Where the page of these runs was left; where it could not be, says so and fails nothing."""
     from trainmark import features
     from trainmark.record import escape, site
@@ -123,5 +127,5 @@ def _page(records: Sequence[Record], store: Store) -> str | None:
             return str(feature.leave_page(records, store, site.load().price))
         return None
     except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
-        say(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
+        print_status(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
         return None

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.liveness import goes_on, seen
-from trainmark.cli.terminal import console, look, say
+from trainmark.cli.liveness import is_running, read_run_folder
+from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
 from trainmark.record.duration import parse_since
 from trainmark.record.format import NOTHING, number, short_device, with_unit
@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="tags",
         help="only runs with this tag; of several, runs with all of them",
     )
-    parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most N runs, 0 for all (default: 20)")
+    parser.add_argument(
+        "--limit", type=_parse_count, default=20, metavar="N", help="at most N runs, 0 for all (default: 20)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--rebuild", action="store_true", help="forget the index and read every record again")
 
@@ -54,15 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
     if args.rebuild:
-        say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
-    wanted = _wanted(args)
+        print_status(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
+    wanted = _parse_filter(args)
     contents = store.contents(wanted, limit=args.limit or None)
     shown = [
-        _now(row, store) for row in sort_newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]
+        _update_status(row, store)
+        for row in sort_newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]
     ]
     count = contents.count + len(contents.unrecorded)
 
-    screen = console()
+    screen = open_console()
     if args.json:
         damaged = [{"file": str(entry.path), "reason": entry.reason} for entry in contents.damaged]
         document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
@@ -70,30 +73,30 @@ def run(args: argparse.Namespace) -> int:
     elif shown:
         from trainmark.view.terminal import TerminalWriter
 
-        writer = TerminalWriter(**look(screen))
-        _draw(writer, shown, contents.names)
+        writer = TerminalWriter(**screen_options(screen))
+        _draw_runs(writer, shown, contents.names)
         screen.file.write(writer.drawn())
 
     for entry in contents.damaged:
-        say(escape.terminal(str(entry)))
+        print_status(escape.terminal(str(entry)))
     if count > len(shown):
-        say(f"{count - len(shown)} older runs are not shown; --limit 0 shows all")
+        print_status(f"{count - len(shown)} older runs are not shown; --limit 0 shows all")
     elif not count:
-        say(escape.terminal(_why_none(store, wanted)))
+        print_status(escape.terminal(_explain_none(store, wanted)))
     if any(row.status == NO_RECORD for row in shown):
         where = escape.terminal(str(store.runs))
-        say(f"'{NO_RECORD}': the run ended before a record could be written; see {where}")
+        print_status(f"'{NO_RECORD}': the run ended before a record could be written; see {where}")
     return 0
 
 
-def _now(row: StoreRow, store: Store) -> StoreRow:
+def _update_status(row: StoreRow, store: Store) -> StoreRow:
     """A run that left no record may still be running."""
     if row.status != NO_RECORD:
         return row
-    return row._replace(status="running") if goes_on(seen(store.runs / row.run_id)) else row
+    return row._replace(status="running") if is_running(read_run_folder(store.runs / row.run_id)) else row
 
 
-def _wanted(args: argparse.Namespace) -> RunFilter:
+def _parse_filter(args: argparse.Namespace) -> RunFilter:
     now = datetime.now(timezone.utc)
     return RunFilter(
         workload=args.workload,
@@ -103,7 +106,7 @@ def _wanted(args: argparse.Namespace) -> RunFilter:
     )
 
 
-def _why_none(store: Store, wanted: RunFilter) -> str:
+def _explain_none(store: Store, wanted: RunFilter) -> str:
     contents = store.contents()
     found = [*contents.rows, *contents.unrecorded]
     known = sorted({row.workload for row in found if row.workload})
@@ -114,7 +117,7 @@ def _why_none(store: Store, wanted: RunFilter) -> str:
     return f"none of the {len(found)} runs in the store {store.folder} is of that kind; ask for less"
 
 
-def _draw(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]) -> None:
+def _draw_runs(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]) -> None:
     """All columns, or without those that matter least where there is not the room."""
     from trainmark.view.terminal import Cell, Column, TableModel, plain_table
 
@@ -157,7 +160,7 @@ def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a count; try 20")
     return int(text)

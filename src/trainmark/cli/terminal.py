@@ -78,13 +78,13 @@ def standard_streams() -> Iterator[Output]:
             sys.stdout, sys.stderr = before
 
 
-def result_is_kept() -> None:
+def mark_result_saved() -> None:
     """Says that what the command found lies on disk, so that the command did its work even if nobody can read of it."""
     if isinstance(sys.stdout, Output):
         sys.stdout.result_is_kept = True
 
 
-def console(*, stderr: bool = False) -> Console:
+def open_console(*, stderr: bool = False) -> Console:
     """A console on stdout, or stderr; plain where it is not a terminal, without colour where NO_COLOR is set."""
     from rich.console import Console
 
@@ -95,7 +95,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False)
 
 
-class Look(TypedDict):
+class ScreenOptions(TypedDict):
     """What a view has to know of the screen it is drawn for."""
 
     width: int
@@ -103,8 +103,8 @@ class Look(TypedDict):
     encoding: str
 
 
-def look(screen: Console) -> Look:
-    return Look(
+def screen_options(screen: Console) -> ScreenOptions:
+    return ScreenOptions(
         width=screen.width,
         color=screen.color_system is not None and not screen.no_color,
         encoding=screen.encoding,
@@ -116,7 +116,7 @@ def show(line: str) -> None:
     print(line)
 
 
-def say(sentence: str) -> None:
+def print_status(sentence: str) -> None:
     """One line of talk on stderr; never fails the command if nobody listens."""
     with contextlib.suppress(OSError):
         print(sentence, file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import console, look
+from trainmark.cli.terminal import open_console, screen_options
 from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def add_verdict_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def show(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
+def show_verdict(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
     """Prints a verdict, and gives the exit code it asks for."""
     found = verdict.comparison
-    screen = console()
+    screen = open_console()
     if as_json:
         from trainmark.analysis.comparison import to_json
 
@@ -37,7 +37,7 @@ def show(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
     else:
         from trainmark.view.compare_screen import render
 
-        screen.file.write(render(found, **look(screen)))
+        screen.file.write(render(found, **screen_options(screen)))
     if found.regressed:
         return REGRESSED
     return INCONCLUSIVE if found.inconclusive and gate else 0

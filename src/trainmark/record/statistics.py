@@ -112,7 +112,7 @@ def find_steady_start(step_s: Series, items: Series | None = None) -> int:
 
     Where steps became slower, that is no warm-up but drift: only the part before is looked at for a warm-up, and all
     from its end on counts, the fast part and the slow one. So it is where they became faster only after half of the
-    series. With items that differ from step to step, times are judged as `at_mean_items` gives them, by what an item
+    series. With items that differ from step to step, times are judged as `scale_to_mean_items` gives them, by what an item
     takes in the second half.
     """
     step_s = _validate(step_s)
@@ -147,7 +147,7 @@ def _find_warmup(step_s: Series, items: Series | None, most: int) -> tuple[int, 
 def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE) -> Interval | None:
     """The throughput of these steps and its confidence interval; None for fewer than 8 steps, or if they took no time.
 
-    Give the steps that count, those from `steady_start` on: nothing is left out here.
+    Give the steps that count, those from `find_steady_start` on: nothing is left out here.
 
     The interval is of the throughput's logarithm. Throughput is a ratio of sums, so its variance is that of `items -
     throughput * seconds` per step, over the square of the mean step; steps whose time follows their items (mel frames)
@@ -160,7 +160,7 @@ def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE)
     Measured coverage of the 95 % interval at 30, 100 and 400 steps (bench/drift.py): 91 to 96 % for independent normal
     and lognormal steps (sigma up to 1) and, at a sigma of 5 %, for lag-1 correlations up to 0.8; both together, sigma 1
     and correlation 0.8, 86 to 90 %, up to 3 points less than the interval that was symmetric around the value, half of
-    whose lower ends lay below zero there; cutting with `steady_start` first costs 1 to 4 points
+    whose lower ends lay below zero there; cutting with `find_steady_start` first costs 1 to 4 points
     (6 at 30 steps with correlation 0.8).
     Where it falls short: 8 to 16 steps with a correlation above 0.5, 80 to 90 %; correlation 0.9 with 30 steps, 88 %;
     a slow wander under stronger independent noise, 83 % with 30 steps, 89 % with 100, 93 % with 400; and rare spikes,
@@ -219,7 +219,7 @@ def estimate_steps_needed(
 def detect_drift(step_s: Series, items: Series | None = None) -> Drift | None:
     """Whether the steps given became slower or faster, at once or little by little; None for fewer than 16 steps.
 
-    Give the steps that count, those from `steady_start` on. Three pictures of their logarithms are tried, with hiccups
+    Give the steps that count, those from `find_steady_start` on. Three pictures of their logarithms are tried, with hiccups
     clipped to four robust deviations from the running median, which keeps a change of level and takes single steps: two
     levels, with the step between them where it leaves least, a straight line, and a stretch at another level than what
     is before and behind it. Each is held against the prewhitened cosine variance of what it leaves; of the first two
@@ -228,7 +228,7 @@ def detect_drift(step_s: Series, items: Series | None = None) -> Drift | None:
     A steady series is called drifting in at most 2 of 100 cases up to a lag-1 correlation of 0.5, in 3 or 4 at 0.8.
     Found in at least 95 of 100 cases, under 1 % of noise with a correlation of 0.5, if it begins 30 to 50 % into the
     series: 5 % slower from 100 steps on, 10 % from 40 on. With items that differ from step to step, times are judged as
-    `at_mean_items` has them.
+    `scale_to_mean_items` has them.
     """
     step_s, mean_items = _validate(step_s), 1.0
     if items is not None and len(items):

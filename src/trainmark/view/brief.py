@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmark.record.store import Store
 
 
-def brief(
+def describe_briefly(
     record: Record,
     rows: Sequence[PublishedRow],
     store: Store,
@@ -44,7 +44,7 @@ def brief(
     known_here = path in (store.path(record.run_id), store.runs / record.run_id)
     word = record.run_id.rpartition("-")[2] if known_here else path
     writer.put_unbroken(_("Everything there is to know: trainmark show {word} --all").format(word=word))
-    told = headline.sentences([record], rows)
+    told = headline.write_headlines([record], rows)
     return table.render([record], sentences=told, width=width, color=color, encoding=encoding) + writer.drawn()
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from trainmark.analysis.judge import MAX_REPEATS
 from trainmark.record.format import NOTHING, TOO_NOISY_WORDS, device_name, number
 from trainmark.record.language import _
-from trainmark.view.headline import number_of_times
-from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
+from trainmark.view.headline import format_times
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table, interval_pieces
 
 if TYPE_CHECKING:
     from trainmark.analysis.comparison import Comparison, Party
@@ -22,9 +22,9 @@ STYLES = {"faster": "bold green", "better": "bold green", "slower": "bold red", 
 
 def render(found: Comparison, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    draw(writer, _table_model(found))
-    writer.put("", writer.text(headline(found), STYLES.get(found.verdict, "bold yellow")))
-    writer.put(*sentences(found))
+    draw_table(writer, _table_model(found))
+    writer.put("", writer.text(format_headline(found), STYLES.get(found.verdict, "bold yellow")))
+    writer.put(*explain_verdict(found))
     for title, unlike in ((_("Not alike"), True), (_("Differs"), False)):
         if said := [_difference(difference) for difference in found.differences if difference.unlike is unlike]:
             listed = _("{title}: {said}.").format(title=title, said=_("; ").join(said))
@@ -38,7 +38,7 @@ def _difference(found: Difference) -> str:
     return _("{name} {a} and {b}").format(name=_(found.name), a=_(found.a), b=_(found.b))
 
 
-def headline(found: Comparison) -> str:
+def format_headline(found: Comparison) -> str:
     """The verdict in one sentence."""
     judgement = found.judgement
     verdict = _(found.verdict).capitalize()
@@ -72,13 +72,13 @@ def _times(found: Comparison) -> str:
     ratio = found.judgement.ratio
     if 1 / WORTH_TIMES < ratio < WORTH_TIMES or found.verdict in ("same", "inconclusive"):
         return ""
-    times = number_of_times(ratio, 1.0)
+    times = format_times(ratio, 1.0)
     if found.verdict in ("faster", "slower"):
         return _(", {times} times {verdict}").format(times=times, verdict=_(found.verdict))
     return "" if ratio > 1 else _(", or A's is {times} times B's").format(times=times)
 
 
-def sentences(found: Comparison) -> list[str]:
+def explain_verdict(found: Comparison) -> list[str]:
     """What makes the verdict believable, and what would settle it where it is open."""
     judgement = found.judgement
     said = []
@@ -93,7 +93,7 @@ def sentences(found: Comparison) -> list[str]:
             more = _("is less") if found.verdict == "same" else _("may or may not be more")
             said.append(_("That the two differ is significant, but it {more} than the threshold.").format(more=more))
     if found.a.side.published or found.b.side.published:
-        return [*said, *_beside_published(found)]
+        return [*said, *_explain_published(found)]
     if not found.inconclusive:
         return said
     more_needed = judgement.more
@@ -115,7 +115,7 @@ def sentences(found: Comparison) -> list[str]:
     return said
 
 
-def _beside_published(found: Comparison) -> list[str]:
+def _explain_published(found: Comparison) -> list[str]:
     """What can be said all the same: how far our own side alone leaves the ratio open."""
     if found.b.interval is not None:
         low, high = (bound / found.a.side.mean for bound in found.b.interval)

@@ -37,14 +37,14 @@ def draw_all(writer: TerminalWriter, entries: Sequence[Meaning], language: str) 
         drawn.add_column(overflow="fold")
         for entry in entries:
             if entry.kind == kind:
-                drawn.add_row(writer.text(entry.word), writer.text(_in_short(entry, say)))
+                drawn.add_row(writer.text(entry.word), writer.text(_shorten(entry, say)))
         writer.put(writer.text(heading, "bold"))
         writer.put(drawn, indent=2)
         writer.put("")
     writer.put(say("One of them in full: trainmark explain p_core"))
 
 
-def _in_short(entry: Meaning, say: Say) -> str:
+def _shorten(entry: Meaning, say: Say) -> str:
     """The first sentence of a definition, with the translated name before it and the unit behind."""
     end = (say(". ") if entry.language != "en" else ". ").strip()
     whole = " ".join(entry.definition.split("\n\n")[0].split())

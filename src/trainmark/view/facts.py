@@ -65,7 +65,8 @@ def plan(record: Record, say: Say) -> FactSection:
         RecordFact("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
     ]
     facts += [
-        RecordFact(change.name, f"{plain(change.reference)} → {plain(change.actual)}") for change in asked.deviations
+        RecordFact(change.name, f"{format_value(change.reference)} → {format_value(change.actual)}")
+        for change in asked.deviations
     ]
     return FactSection(title=say("Plan"), facts=facts)
 
@@ -128,7 +129,7 @@ def precision(record: Record, say: Say) -> FactSection | None:
         RecordFact(say("tf32"), allowed if flags else say("not allowed")),
     ]
     if (compared := record.environment.step_check) is not None:
-        facts.append(RecordFact(say("beside the CPU"), said_of_step(compared, say)))
+        facts.append(RecordFact(say("beside the CPU"), describe_step_check(compared, say)))
     if found.loss_scale is not None:
         scale = say("{scale}, {steps} steps skipped").format(scale=number(found.loss_scale), steps=found.skipped_steps)
         facts.append(RecordFact(say("loss scale"), scale))
@@ -146,7 +147,7 @@ def _scaled(found: PrecisionProof, say: Say) -> list[RecordFact]:
     return [RecordFact(say("in eight bits"), share)]
 
 
-def said_of_step(found: StepCheck, say: Say) -> str:
+def describe_step_check(found: StepCheck, say: Say) -> str:
     """How one step on the device compared with the CPU, before training."""
     if found.unavailable:
         return say("not compared: {reason}").format(reason=say(found.unavailable))
@@ -326,12 +327,12 @@ def data(record: Record, say: Say) -> FactSection | None:
 def environment(record: Record, say: Say) -> FactSection | None:
     """The machine and its software, as they were found."""
     found = {name: value for name, value in record.environment.to_json().items() if name not in _OWN_SECTIONS}
-    facts = list(_flat(found))
+    facts = list(_flatten(found))
     return FactSection(title=say("Environment"), facts=facts) if facts else None
 
 
 def unknown(record: Record, say: Say) -> FactSection | None:
-    facts = list(_flat(record.unknown))
+    facts = list(_flatten(record.unknown))
     remark = say("written by a newer trainmark, and kept")
     return FactSection(title=say("Unknown here"), remark=remark, facts=facts) if facts else None
 
@@ -400,19 +401,19 @@ def telemetry_missing(machine: MachineTelemetry, say: Say) -> dict[str, list[str
     return missing
 
 
-def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[RecordFact]:
+def _flatten(value: Mapping[str, Any], before: str = "") -> Iterator[RecordFact]:
     for name, entry in value.items():
         if isinstance(entry, Mapping):
-            yield from _flat(entry, f"{before}{name}.")
+            yield from _flatten(entry, f"{before}{name}.")
         else:
-            yield RecordFact(f"{before}{name}", plain(entry))
+            yield RecordFact(f"{before}{name}", format_value(entry))
 
 
-def plain(value: object) -> str:
+def format_value(value: object) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return ", ".join(plain(entry) for entry in value) or NOTHING
+        return ", ".join(format_value(entry) for entry in value) or NOTHING
     return f"{value:.6g}" if isinstance(value, float) else str(value)

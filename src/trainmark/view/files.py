@@ -9,7 +9,7 @@ from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.store import Store
 
 
-def keep_page(name: str, page: str, store: Store) -> Path:
+def save_page(name: str, page: str, store: Store) -> Path:
     """Writes a page into the store."""
     path = store.folder / "reports" / name
     try:
@@ -19,7 +19,7 @@ def keep_page(name: str, page: str, store: Store) -> Path:
     return path
 
 
-def write(path: Path, text: str, store: Store) -> None:
+def write_report(path: Path, text: str, store: Store) -> None:
     """To the file a user named."""
     if path.expanduser().resolve().parent == store.records.resolve():
         raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")

@@ -208,17 +208,19 @@ class Meaning(NamedTuple):
     language: str = "en"
 
 
-def meanings(language: str = "en") -> Iterator[Meaning]:
+def list_meanings(language: str = "en") -> Iterator[Meaning]:
     """Everything that can be explained, metrics first."""
     for metric in (*METRICS.values(), *PRICED.values()):
         unit = metric.general_unit
-        yield _in(language, Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula))
+        yield _translate(
+            language, Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula)
+        )
     for kind, entries in (("phase", PHASES_EXPLAINED), ("word", WORDS), ("doubt", DOUBTS)):
         for word, definition in entries.items():
-            yield _in(language, Meaning(kind, word, definition))
+            yield _translate(language, Meaning(kind, word, definition))
 
 
-def _in(language: str, entry: Meaning) -> Meaning:
+def _translate(language: str, entry: Meaning) -> Meaning:
     """The same in another language; what is younger than its translation stays English."""
     say = translator(language)
     definition = say(entry.definition)
@@ -228,11 +230,11 @@ def _in(language: str, entry: Meaning) -> Meaning:
     return entry._replace(title=title, formula=say(entry.formula), definition=definition, language=language)
 
 
-def meaning(word: str, language: str = "en") -> Meaning:
+def find_meaning(word: str, language: str = "en") -> Meaning:
     """What a word means, by either name of a metric, a translated one, and by the words people use for it."""
     plain = word.strip().lower()
-    known = list(meanings(language))
-    named = by_translated_name(plain)
+    known = list(list_meanings(language))
+    named = find_by_translated_name(plain)
     for asked in (plain, plain.replace("-", "_"), plain.replace("_", "-"), ALSO.get(plain, plain), named and named[0]):
         for entry in known:
             if asked and asked in (entry.word, entry.name):
@@ -242,7 +244,7 @@ def meaning(word: str, language: str = "en") -> Meaning:
     raise UsageError(f"word {word!r} is not known; {close}")
 
 
-def by_translated_name(name: str) -> tuple[str, str] | None:
+def find_by_translated_name(name: str) -> tuple[str, str] | None:
     """The word that tables of another language call so, or a metric whose name there begins so, and the language."""
     if not name.strip() or name.isascii():
         return None
@@ -255,12 +257,12 @@ def by_translated_name(name: str) -> tuple[str, str] | None:
         for sentence, translation in titles.items():
             # the heads of our own tables, and of those in another's form
             word = re.sub(r"[\s-]+", "_", sentence.rpartition("\x04")[2].lower())
-            if translation.lower() == asked and (found := _known(word)):
+            if translation.lower() == asked and (found := _find_explaining_word(word)):
                 return found, language
     return None
 
 
-def _known(word: str) -> str | None:
+def _find_explaining_word(word: str) -> str | None:
     """The word that explains another one, if any does."""
     entries = (METRICS | PRICED).values()
     metric = next((metric.alias for metric in entries if word in (metric.alias, metric.name)), None)

@@ -14,17 +14,17 @@ from trainmark.record.record import Record
 Value = str | float | int | bool | None
 
 
-def rows(records: Iterable[Record]) -> list[dict[str, Value]]:
+def make_rows(records: Iterable[Record]) -> list[dict[str, Value]]:
     """One row a record, all with the same keys in the same order; None where a record has no such value."""
     records = list(records)
-    found = [flat(record) for record in records]
+    found = [flatten_record(record) for record in records]
     aliases = dict.fromkeys([*METRICS, *(alias for record in records for alias in record.metrics)])
     measured = [f"{alias}{end}" for alias in aliases for end in ("", "_unit", "_low", "_high")]
     facts = [key for key in next(iter(found), {}) if key not in measured]
     return [{key: row.get(key) for key in [*facts, *measured]} for row in found]
 
 
-def flat(record: Record) -> dict[str, Value]:
+def flatten_record(record: Record) -> dict[str, Value]:
     """One record as a row: every metric with its unit and its 95 % interval beside it."""
     plan, quality = record.plan, record.quality
     batch = plan.recipe.get("batch_per_device")

@@ -42,21 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look, say
+    from trainmark.cli.terminal import open_console, print_status, screen_options
     from trainmark.record.audit import is_wrong, list_empty, to_json
     from trainmark.record.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     audits = [audit for word in args.what or ["last"] for audit in _audited(word, store)]
-    screen = console()
+    screen = open_console()
     if args.json:
         screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
     else:
         from trainmark.view.audit_screen import render
 
-        screen.file.write(render(audits, everything=args.all, **look(screen)))
+        screen.file.write(render(audits, everything=args.all, **screen_options(screen)))
     for title in (empty := list_empty(audits)):
-        say(f"{title}: nothing was there to check; this is no pass")
+        print_status(f"{title}: nothing was there to check; this is no pass")
     return 5 if is_wrong(audits) else 2 if empty else 0
 
 

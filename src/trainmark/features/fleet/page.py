@@ -11,7 +11,7 @@ from trainmark.features.fleet.verdict import Fleet, FleetHost
 from trainmark.record.format import NOTHING, number
 from trainmark.record.language import Say, translator
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import STYLE, number_cell, page_footer, page_header, skip_link, sortable_table, whole_page
+from trainmark.view.frame import STYLE, build_page, number_cell, page_footer, page_header, skip_link, sortable_table
 
 FLEET_STYLE = ("trainmark.features.fleet", "fleet.css")
 CELL = 22
@@ -39,7 +39,7 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
         el("main", _verdict(fleet, say), _maps(fleet, say), _hosts(fleet, say), _signature(say)),
         page_footer(trainmark, say, say("made {date}").format(date=made)),
     ]
-    return whole_page(
+    return build_page(
         f"{title} · trainmark",
         body,
         language=language,

@@ -8,7 +8,7 @@ from trainmark.features.fleet.links import FleetLinks
 from trainmark.features.fleet.verdict import Fleet, FleetHost
 from trainmark.record.format import NOTHING, format_interval, number
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
-from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table
 
 MAX_HOSTS = 30
 """Lines of a table, unless all are requested; who is not ok is always among them."""
@@ -134,7 +134,7 @@ def render(
     bad = [one for one in fleet.hosts if one.verdict != "ok"]
     shown = fleet.hosts if everything else fleet.hosts[: max(MAX_HOSTS, len(bad))]
     if shown:
-        draw(writer, _table(fleet, shown))
+        draw_table(writer, _table(fleet, shown))
     if len(shown) < len(fleet.hosts):
         writer.put(f"{len(fleet.hosts) - len(shown)} more hosts are ok; --all shows them")
     if told := list(sentences(fleet)):

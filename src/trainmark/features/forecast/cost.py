@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.analysis.needed import Needed, Reference
+from trainmark.analysis.needed import Reference, TrainingNeed
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
@@ -66,10 +66,10 @@ class Work:
         batch = rate.batch_per_device or self.batch_per_device
         return rate.topology.devices * batch / (self.devices * self.batch_per_device)
 
-    def needed(self, rate: RateForecast) -> Needed | None:
+    def needed(self, rate: RateForecast) -> TrainingNeed | None:
         """Items to train at a size; None where its global batch is larger than any that is known to converge."""
         if self.reference is None:
-            return Needed(self.items, self.items, self.items)
+            return TrainingNeed(self.items, self.items, self.items)
         return self.reference(self.global_batch * self.batch_ratio(rate))
 
 
@@ -277,7 +277,7 @@ def count_pauses(
     return after - before + (steps > 0 and not ends_on_one)
 
 
-def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
+def _energy(work: Work, needed: TrainingNeed, rate: RateForecast, price: Price) -> ForecastRange | None:
     """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
     if work.joules_per_item is None or rate.interval is None:
         return None

@@ -17,7 +17,7 @@ from trainmark.record.language import Say, translator
 from trainmark.record.record import Record
 from trainmark.view import chart
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import number_cell, page_footer, page_header, sortable_table, whole_page
+from trainmark.view.frame import build_page, number_cell, page_footer, page_header, sortable_table
 from trainmark.workloads import title as workload_title
 
 _WIDE = (1000, 300)
@@ -41,7 +41,7 @@ def render(found: Sequence[Forecast], *, language: str, made: str, trainmark: st
         ),
         page_footer(trainmark, say),
     ]
-    return whole_page(f"{title} · trainmark", body, language=language, trainmark=trainmark)
+    return build_page(f"{title} · trainmark", body, language=language, trainmark=trainmark)
 
 
 def _table(found: Sequence[Forecast], say: Say) -> Markup:
@@ -131,12 +131,12 @@ def draw_chart(found: Forecast, say: Say, *, wide: bool = False) -> Markup | Non
         high=number(interval[1]),
     )
     notes: list[Child] = [said, " ", el("span", found.basis)]
-    return chart.draw(
+    return chart.draw_chart(
         say("Forecast: {subject}").format(subject=workload_title(known.subject[0])),
         said,
         say,
-        x=replace(chart.doubling(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
-        y=chart.linear([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
+        x=replace(chart.doubling_axis(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
+        y=chart.linear_axis([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
         x_name=say("devices"),
         y_name=say("{metric} of one device, {unit}").format(metric=known.metric, unit=known.unit),
         y_unit=known.unit,

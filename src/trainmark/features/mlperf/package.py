@@ -48,7 +48,7 @@ def write_package(
     check_together(chosen)
     division = write.divisions(chosen, division)
     first = chosen[0]
-    name = names.slug(system or write.platform_of(first.record), "system")
+    name = names.slugify(system or write.platform_of(first.record), "system")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already; name another folder with --out, or take it away")
     place = Path("results") / name / first.benchmark.name

@@ -199,7 +199,7 @@ def own_row(record: Record) -> PublishedRow:
     vendor, device = tidy(plan.platform_word), tidy(device_name(record))
     if device.casefold().startswith(f"{vendor.casefold()} "):
         device = device[len(vendor) :].strip()
-    device = names.device(device.rstrip(" ,") or vendor).name
+    device = names.parse_device(device.rstrip(" ,") or vendor).name
     aim = quality.goal
     value = quality.value if plan.limits.full else None
     return PublishedRow(

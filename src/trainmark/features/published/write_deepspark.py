@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark import workloads
-from trainmark.analysis.scaling import all_scalings
-from trainmark.analysis.stability import stability_of
+from trainmark.analysis.scaling import find_scalings
+from trainmark.analysis.stability import stability_of_repeats
 from trainmark.features.published.write import (
     WrittenSection,
     data_set,
@@ -193,13 +193,13 @@ def _whole(run: _Run, section: WrittenSection, say: Say) -> tuple[str, ...]:
         UNKNOWN if power is None else f"{written(rounded(power))}*{topology.devices}",
         _scalability(run, section, say) or UNKNOWN,
         UNKNOWN if memory is None else f"{written(memory_gib(memory))}*{topology.devices}",
-        written(stability_of(run.repeats)) or UNKNOWN,
+        written(stability_of_repeats(run.repeats)) or UNKNOWN,
     )
 
 
 def _scalability(run: _Run, section: WrittenSection, say: Say) -> str:
     """`0.96 (card)`: of the speed of one card, or of one such node where no single card was run alike."""
-    for found in all_scalings(section.records, "p_steady"):
+    for found in find_scalings(section.records, "p_steady"):
         here = next((point for point in found.points if run.record.run_id in point.runs), None)
         if found.kind != "weak" or here is None or here.throughput.value is None:
             continue

@@ -15,12 +15,12 @@ from trainmark.workloads import quality_word
 
 def sentence(record: Record, say: Say) -> str:
     """The run's main number in words, as the terminal says it of this machine."""
-    return headline.opening(record, say, where=device_name(record))
+    return headline.describe_speed(record, say, where=device_name(record))
 
 
 def lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
     """What the heading goes on with: beside published devices, and what the run learnt."""
-    told = [headline.beside_published(record, published, say), headline.what_it_learnt(record, say)]
+    told = [headline.compare_with_published(record, published, say), headline.describe_learning(record, say)]
     said = say("; ").join(part for part in told if part)
     return el("p", say("{sentence}.").format(sentence=said[0].upper() + said[1:]), class_="lead") if said else None
 

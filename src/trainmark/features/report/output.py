@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainmark import features
 from trainmark.analysis.audit_record import audit_record
-from trainmark.analysis.priced import priced
+from trainmark.analysis.priced import add_cost
 from trainmark.features.report.run_page import draw_page
 from trainmark.features.report.trend import trends
 from trainmark.record.checks import CheckResult
@@ -60,7 +60,7 @@ def render(
 
     with_rows = {"markdown": formats.to_markdown, "csv": formats.to_csv, "json": formats.to_json}
     if form in ("markdown", "csv"):
-        records = [priced(record, price or Price()) for record in records]
+        records = [add_cost(record, price or Price()) for record in records]
     if form in with_rows:
         return with_rows[form](records, rows)
     if form == "junit":

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import __version__, features
-from trainmark.analysis.beside import rows_beside
-from trainmark.analysis.priced import priced
+from trainmark.analysis.beside import find_published_rows
+from trainmark.analysis.priced import add_cost
 from trainmark.analysis.record_checks import check_record
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
@@ -19,7 +19,7 @@ from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.store import Store
-from trainmark.view.files import keep_page
+from trainmark.view.files import save_page
 from trainmark.view.sections import FactSection
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def leave_page(records: Sequence[Record], store: Store, price: Price | None = No
     `report` and `audit` hold it against its events."""
     checks = {record.run_id: check_record(record) for record in records}
     page = draw_page(records, store, checks=checks, folders=run_folders(records, store), price=price)
-    return keep_page(f"{records[-1].run_id}.html", page, store)
+    return save_page(f"{records[-1].run_id}.html", page, store)
 
 
 def draw_page(
@@ -50,9 +50,9 @@ def draw_page(
     language = language or locale_language()
     return render(
         ReportInputs(
-            records=tuple(priced(record, price or Price()) for record in records),
+            records=tuple(add_cost(record, price or Price()) for record in records),
             rows=tuple(rows),
-            beside=tuple(rows_beside(records, store.folder)),
+            beside=tuple(find_published_rows(records, store.folder)),
             checks=checks,
             folders=folders,
             facts=facts_beside(records, store, language),

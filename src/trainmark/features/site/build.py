@@ -21,7 +21,7 @@ from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.format import number
 from trainmark.record.language import Say, translator
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import STYLE, filter_bar, page_footer, page_header, skip_link, sortable_table, whole_page
+from trainmark.view.frame import STYLE, build_page, filter_bar, page_footer, page_header, skip_link, sortable_table
 from trainmark.workloads import facts, title
 
 MARK = "trainmark-site.json"
@@ -113,7 +113,7 @@ def _file_names(words: Sequence[str], otherwise: str) -> list[str]:
     """A file's name for each word, never the same twice, and never the first page's."""
     found = ["index"]
     for text in words:
-        plain = re.sub(r"[^a-z0-9]+", "-", names.slug(text, otherwise)).strip("-") or otherwise
+        plain = re.sub(r"[^a-z0-9]+", "-", names.slugify(text, otherwise)).strip("-") or otherwise
         name, count = plain, 1
         while name in found:
             count += 1
@@ -276,6 +276,6 @@ def _page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
         body,
         page_footer(__version__, say, say("What a word means: trainmark explain p_core")),
     ]
-    return whole_page(
+    return build_page(
         f"{heading} · {site.title}", inside, language=site.language, trainmark=__version__, styles=STYLES, class_="site"
     )

@@ -87,7 +87,7 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
     if not records and not rows and not judged:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
     # what was found when they were shipped or imported tells no two rows apart
-    known = [replace(row, findings=()) for row in (*(library.rows() if with_library else ()), *rows)]
+    known = [replace(row, findings=()) for row in (*(library.load_rows() if with_library else ()), *rows)]
     everything = _told_apart(known)
     doubted = audit.find_doubts(audit.by_source(everything))
     return SiteContents(
@@ -150,7 +150,7 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
         yield read_record(path)
     elif isinstance(document, dict) and document.get("kind") == imported.KIND:
         try:
-            yield from imported.rows_of(document)
+            yield from imported.parse_rows(document)
         except ValueError as error:
             raise UsageError(f"it is damaged ({error})") from error
 
@@ -167,7 +167,7 @@ def _run_folder(path: Path, record: Record) -> Path | None:
 
 def publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
     """The same with copies of the records that are safe to share, and what was replaced in them."""
-    from trainmark.view.publish import publishable as copied
+    from trainmark.view.publish import make_publishable as copied
 
     safe = copied([run.record for run in contents.runs])
     runs = tuple(

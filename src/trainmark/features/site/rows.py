@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainmark.analysis import device_names as names
-from trainmark.analysis.beside import BY_WHICH, own_rate, same_network
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.beside import BY_WHICH, is_published_network, rate_per_device
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.features.report.header import shown_verdict
 from trainmark.features.site.contents import SiteRow, SiteRun
 from trainmark.record.audit import SEVERITIES
@@ -78,12 +78,12 @@ class SiteResult:
 def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
     record = run.record
     quality, plan = record.quality, record.plan
-    metric = next((name for name in BY_WHICH if own_rate(record, name) is not None), "")
+    metric = next((name for name in BY_WHICH if rate_per_device(record, name) is not None), "")
     quantity = record.metrics.get(metric)
     spread = format_interval(quantity.interval, say("too noisy to say")) if quantity else ""
     e2e, used = record.metrics.get("e2e_time"), record.metrics.get("mfu")
     device = device_name(record)
-    own = same_network(record)
+    own = is_published_network(record)
     return SiteResult(
         name=record.run_id.rpartition("-")[2] or record.run_id,
         anchor=anchor,
@@ -91,12 +91,12 @@ def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
         kind="measured",
         page=page,
         aside=f"{plan.recipe_name}, {record.created[:10]}",
-        vendor=names.device(device).vendor or plan.platform_word,
+        vendor=names.parse_device(device).vendor or plan.platform_word,
         device=device,
         topology=plan.topology,
         precision=record.precision,
         settings=fix_hp(plan.deviations),
-        rate=own_rate(record, metric) if metric else None,
+        rate=rate_per_device(record, metric) if metric else None,
         metric=metric,
         item=record.item,
         spread=spread,
@@ -138,7 +138,7 @@ def of_row(entry: SiteRow, anchor: str) -> SiteResult:
         metric=metric,
         item=row.item or "",
         total=total,
-        mfu=mfu(row),
+        mfu=estimate_mfu(row),
         quality=quality,
         quality_key=row.quality,
         e2e_s=row.e2e_time_s,

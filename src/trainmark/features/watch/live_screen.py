@@ -237,7 +237,7 @@ def line(live: Live) -> str:
 
 def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     """The whole frame, one fact per line."""
-    from trainmark.view.describe import PLAIN_SPARKS, SPARKS, spark
+    from trainmark.view.describe import PLAIN_SPARKS, SPARKS, draw_spark
 
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
@@ -249,7 +249,7 @@ def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     if live.loss is not None:
         heights = SPARKS if escape.can_encode(encoding, SPARKS) else PLAIN_SPARKS
         known = [loss for loss in live.first.loss if loss is not None and math.isfinite(loss)]
-        curve = spark(known, max(8, min(48, width - 30)), heights)
+        curve = draw_spark(known, max(8, min(48, width - 30)), heights)
         pairs.append(("loss", f"{number(live.loss, 4)}  {curve}"))
     if said := _quality(live):
         pairs.append(("quality", said))
