@@ -42,7 +42,7 @@ NOISES = {
 
 def drifts(step_s: Series) -> bool:
     found = detect_drift(step_s[find_steady_start(step_s) :])
-    return found is not None and found.drifting
+    return found is not None and found.is_drifting
 
 
 def count(draw: Callable[[np.random.Generator], Series], tries: int) -> float:

@@ -160,11 +160,11 @@ def run_all(
 
     options = options or RunOptions(quiet=True)
     options = options if budget_s is None else replace(options, budget_s=budget_s)
-    told = watch or _StatusPrinter()
+    watcher = watch or _StatusPrinter()
     say = (lambda sentence: None) if options.quiet else _print_status
     # whoever watches wants to be called although nothing is to be printed; of other hosts there is nothing to watch
     watched = replace(options, quiet=options.quiet and (watch is None or options.hosts is not None))
-    result = session.run(watched, say=say, watching=_watch_plan(told))
+    result = session.run(watched, say=say, watching=_watch_plan(watcher))
     found, error = Records(map(PrintableRecord.of, result.records)), result.error
     if error is None:
         return found
@@ -174,7 +174,7 @@ def run_all(
             raise KeyboardInterrupt(f"the run was interrupted{kept}")
         raise SystemExit(error.exit_code)
     error.record = found[-1] if found else None
-    if not str(error):  # another host told only its exit code
+    if not str(error):  # another host watcher only its exit code
         error.args = (found[-1].ended if found else f"the run ended with exit code {error.exit_code}",)
     raise error
 

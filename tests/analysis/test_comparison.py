@@ -111,7 +111,7 @@ def test_repeats_are_faster_slower_or_the_same(speed: float, verdict: str) -> No
     b = make_subject("b", repeats(draw, 5, "b", between=0.005, speed=speed))
     found = compare(a, b)
     assert found.verdict == verdict
-    assert found.regressed == (verdict == "slower")
+    assert found.is_regression == (verdict == "slower")
     assert found.judgement.ratio == pytest.approx(speed, rel=0.02)
     low, high = found.judgement.interval or (0, 0)
     assert low < speed < high
@@ -240,7 +240,7 @@ def as_published(run_id: str = "mine", **changes: Any) -> Subject:
 def test_far_from_a_published_figure_there_is_a_verdict_and_near_it_there_is_none(tmp_path: Path) -> None:
     row = published("flagperf-a100-resnet50-1x1", tmp_path)
     found = compare(row, as_published())
-    assert found.verdict == "slower" and found.regressed
+    assert found.verdict == "slower" and found.is_regression
     assert found.unless_off_by == pytest.approx(799 / 5.78, rel=0.01)
     assert "slower, unless the published figure is off by 100 times." in " ".join(render(found).split())
     assert ", 140 times slower, unless" in " ".join(render(found).split())

@@ -62,7 +62,7 @@ def test_a_difference_that_noise_hides_is_inconclusive_for_that_reason_and_has_n
     found = compare(alone(a_run("one", 1.5)), alone(a_run("other", 1.5, seed=1)))
     said = f"{compare_screen.format_headline(found)} {compare_screen.explain_verdict(found)}"
     assert found.verdict == "inconclusive"
-    assert found.judgement.too_noisy
+    assert found.judgement.is_too_noisy
     assert "too noisy to say" in said
     assert "true difference" not in said
     assert "95 % interval" not in said

@@ -49,7 +49,7 @@ def test_the_sentence_comes_first_then_the_table_then_what_to_do(
     assert lines[0].startswith("ResNet-50 (quick) was interrupted on this machine after 60 steps, at 5.78 images/s")
     assert lines[1:4] == ["ViT-B/16 was left out.", "", "resnet50 · quick"]
     ends = [line.partition(":")[0] for line in lines[-3:]]
-    assert ends == ["record", "to go on", "page"]
+    assert ends == ["record", "to resume", "page"]
 
 
 def test_a_run_that_never_made_a_step_has_neither_table_nor_page(

@@ -79,7 +79,7 @@ def test_what_is_said_of_a_long_run_is_what_its_series_inside_the_record_would_s
     assert long.timeline.phases_ns == inside.timeline.phases_ns
     for one, other in zip(inside.timeline.ranks, long.timeline.ranks, strict=True):
         assert (one.steps, one.whole, one.busy_ns) == (other.steps, other.whole, other.busy_ns)
-        assert inside.timeline.counted(one) == long.timeline.counted(other)
+        assert inside.timeline.sum_counted(one) == long.timeline.sum_counted(other)
     assert np.array_equal(inside.timeline.step_items, long.timeline.step_items)
     assert np.array_equal(inside.timeline.step_s, long.timeline.step_s)
 

@@ -159,7 +159,7 @@ def test_the_short_last_batch_of_an_epoch_is_neither_warmup_nor_drift() -> None:
     step_s = 0.02 + items / 100 + 0.001 * np.random.default_rng(0).standard_normal(100)
     trend = detect_drift(step_s, items)
     assert trend is not None
-    assert not trend.drifting
+    assert not trend.is_drifting
     assert find_steady_start(step_s, items) == 0
 
 
@@ -178,7 +178,7 @@ def test_with_varying_items_a_slow_start_and_a_drift_are_found_under_the_items(n
     assert np.mean([start >= 3 for start in starts]) > 0.98
     slower = seconds * (1 + 0.2 * np.linspace(0, 1, n))
     trends = [detect_drift(step_s, items) for step_s, items in zip(slower, frames, strict=True)]
-    assert np.mean([trend is not None and trend.drifting for trend in trends]) > 0.9
+    assert np.mean([trend is not None and trend.is_drifting for trend in trends]) > 0.9
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_with_varying_items_a_steady_series_is_kept_and_its_interval_covers(n: i
         interval, trend = mean_interval(step_s[start:], items[start:]), detect_drift(step_s[start:], items[start:])
         assert interval is not None
         hits += interval.low <= truth <= interval.high
-        alarms += trend is not None and trend.drifting
+        alarms += trend is not None and trend.is_drifting
         starts.append(start)
     assert 0.90 - SAMPLING_ERROR / 2 <= hits / REPLICATES <= 0.98
     assert alarms / REPLICATES <= 0.05
@@ -254,7 +254,7 @@ def test_steps_too_short_for_the_clock_are_no_error() -> None:
     for step_s in (some, none):
         trend = detect_drift(step_s)
         assert trend is not None
-        assert not trend.drifting
+        assert not trend.is_drifting
 
 
 def test_student_quantiles_match_scipy() -> None:
@@ -294,7 +294,7 @@ def test_a_precise_series_needs_no_more_steps_and_a_short_one_needs_enough_for_a
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6, 0.8])
 def test_a_steady_series_is_called_drifting_less_than_once_in_twenty(n: int, correlation: float) -> None:
     rows = 1 + 0.1 * correlated(np.random.default_rng(n), n, correlation)
-    alarms = [trend.drifting for row in rows if (trend := detect_drift(row))]
+    alarms = [trend.is_drifting for row in rows if (trend := detect_drift(row))]
     assert len(alarms) == REPLICATES
     assert np.mean(alarms) <= 0.05
 
@@ -303,14 +303,14 @@ def test_a_steady_series_is_called_drifting_less_than_once_in_twenty(n: int, cor
 def test_spikes_and_skew_are_not_called_drift() -> None:
     rng = np.random.default_rng(2)
     for rows in (skewed(rng, 100)[0], with_spikes(rng, independent(rng, 100)[0], 0.02, 30.0)):
-        assert np.mean([trend.drifting for row in rows if (trend := detect_drift(row))]) <= 0.05
+        assert np.mean([trend.is_drifting for row in rows if (trend := detect_drift(row))]) <= 0.05
 
 
 @pytest.mark.parametrize("change", [-0.06, 0.06])
 def test_a_slow_drift_is_found_with_its_size_and_sign(change: float) -> None:
     rows = 1 + 0.02 * correlated(np.random.default_rng(4), 300, 0.3, rows=100) + change * np.linspace(0, 1, 300)
     trends = [trend for row in rows if (trend := detect_drift(row))]
-    assert np.mean([trend.drifting for trend in trends]) > 0.95
+    assert np.mean([trend.is_drifting for trend in trends]) > 0.95
     assert float(np.median([trend.relative_change for trend in trends])) == pytest.approx(change, abs=0.01)
 
 
@@ -319,7 +319,7 @@ def test_a_hiccup_does_not_hide_a_drift() -> None:
     step_s[[20, 150]] += 40
     trend = detect_drift(step_s)
     assert trend is not None
-    assert trend.drifting
+    assert trend.is_drifting
 
 
 def test_a_certain_change_of_one_percent_is_significant_and_still_no_drift() -> None:
@@ -327,7 +327,7 @@ def test_a_certain_change_of_one_percent_is_significant_and_still_no_drift() -> 
     trend = detect_drift(step_s)
     assert trend is not None
     assert trend.significant
-    assert not trend.drifting
+    assert not trend.is_drifting
 
 
 def test_fifteen_steps_are_too_few_to_speak_of_drift() -> None:
@@ -404,7 +404,7 @@ def test_a_series_that_never_stops_becoming_faster_is_cut_to_half_at_most_and_ca
     trend = detect_drift(step_s[start:])
     assert 0 < start <= 200
     assert trend is not None
-    assert trend.drifting
+    assert trend.is_drifting
     assert trend.relative_change < 0
 
 
@@ -423,7 +423,7 @@ TRIES = 100
 def found_drift(step_s: Series) -> Drift | None:
     """As a record would tell it: of the steps that count."""
     found = detect_drift(step_s[find_steady_start(step_s) :])
-    return found if found is not None and found.drifting else None
+    return found if found is not None and found.is_drifting else None
 
 
 @pytest.mark.slow

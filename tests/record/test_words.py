@@ -61,10 +61,10 @@ def test_an_unknown_precision_is_refused_with_the_nearest() -> None:
 def test_a_target_knows_which_way_is_better() -> None:
     accuracy = Target(name="acc1", unit="%", better="higher")
     loss = Target(name="val_loss", unit="-", better="lower")
-    assert accuracy.reached(75.5, 75.5)
-    assert not accuracy.reached(75.4, 75.5)
-    assert loss.reached(0.48, 0.4852)
-    assert not loss.reached(0.49, 0.4852)
+    assert accuracy.is_reached(75.5, 75.5)
+    assert not accuracy.is_reached(75.4, 75.5)
+    assert loss.is_reached(0.48, 0.4852)
+    assert not loss.is_reached(0.49, 0.4852)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_the_table_has_a_row_for_each_message_size() -> None:
     writer = TerminalWriter(width=60)
     table = facts.link_table(FOUND, str)
     writer.put(writer.grid(table.heads, table.rows))
-    lines = [line.split() for line in writer.drawn().splitlines()]
+    lines = [line.split() for line in writer.getvalue().splitlines()]
     assert lines[0] == ["message", "median", "ms", "bus", "GB/s"]
     assert lines[2:] == [
         ["4", "KiB", "0.213", "0.0307"],

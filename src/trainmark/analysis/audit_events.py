@@ -91,8 +91,8 @@ def end(log: Log) -> Iterator[CheckResult]:
     log.begun()
     last = log.events[-1][1]
     if not isinstance(last, _ENDS):
-        said = f"last event: {last.__struct_config__.tag}"
-        yield note(said, "the writer did not say that it ended", "whether it still runs, or was killed")
+        evidence = f"last event: {last.__struct_config__.tag}"
+        yield note(evidence, "the writer did not say that it ended", "whether it still runs, or was killed")
 
 
 @check("log-record", "the record was made of this very file")
@@ -100,11 +100,11 @@ def hashes_match(log: Log) -> Iterator[CheckResult]:
     if log.record is None or not log.record.event_files:
         raise CannotCheckError("the run's record is not at hand" if log.record is None else "it took no hashes")
     for path in (log.path, chunks_path(log.path)):
-        said, found = log.record.event_files.get(path.name), sha256(path) if path.exists() else None
-        if said == found:
+        recorded, found = log.record.event_files.get(path.name), sha256(path) if path.exists() else None
+        if recorded == found:
             continue
         yield wrong(
-            f"{path.name}: SHA-256 {(said or 'none')[:16]} on the record, {(found or 'none')[:16]} of the file",
+            f"{path.name}: SHA-256 {(recorded or 'none')[:16]} on the record, {(found or 'none')[:16]} of the file",
             "the file was changed after the record was made, or is of another run",
             "who can write to the run's folder",
         )

@@ -64,8 +64,8 @@ class EventCase(record_checks.Case):
     @cached_property
     def changed(self) -> dict[str, tuple[str | None, str | None]]:
         """Event files whose hash is not the record's: that on the record, and that of the file."""
-        said, found = self.record.event_files, self.run.event_files()
-        pairs = {name: (said.get(name), found.get(name)) for name in sorted({*said, *found})}
+        recorded, found = self.record.event_files, self.run.event_files()
+        pairs = {name: (recorded.get(name), found.get(name)) for name in sorted({*recorded, *found})}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -101,9 +101,9 @@ def hashes(case: EventCase) -> Iterator[CheckResult]:
         raise CannotCheckError("the record is of a version that took no hashes of its event files")
     # a machine that was lost in the middle may have written on when the record was made already
     found = doubtful if case.record.status == "incomplete" else wrong
-    for name, (said, seen) in case.changed.items():
+    for name, (recorded, seen) in case.changed.items():
         yield found(
-            f"{name}: SHA-256 {(said or 'none')[:16]} on the record, {(seen or 'none')[:16]} of the file",
+            f"{name}: SHA-256 {(recorded or 'none')[:16]} on the record, {(seen or 'none')[:16]} of the file",
             "the file was changed, taken away or put there after the record was made",
             "who can write to the run's folder",
         )
@@ -133,25 +133,25 @@ def events_agree(case: EventCase) -> Iterator[CheckResult]:
         yield note(", ".join(missing), "it is not on the record, and its events give it", "which version wrote it")
 
 
-def _find_differences(said: Any, told: Any, place: str, words: list[str], *, alike: bool) -> Iterator[str]:
+def _find_differences(recorded: Any, gathered: Any, place: str, words: list[str], *, alike: bool) -> Iterator[str]:
     """Where two documents differ; `words` takes what differs in nothing but our own words.
 
     Unless one version wrote both (`alike`), one may know more than the other.
     """
-    if isinstance(said, Mapping) and isinstance(told, Mapping):
-        for name in dict.fromkeys((*said, *told)):
+    if isinstance(recorded, Mapping) and isinstance(gathered, Mapping):
+        for name in dict.fromkeys((*recorded, *gathered)):
             where = f"{place}.{name}".lstrip(".")
-            if name in said and name in told:
-                yield from _find_differences(said[name], told[name], where, words, alike=alike)
-            elif alike and (name in said or place != "metrics"):
-                yield f"{where} is {'not in the events' if name in said else 'not on the record'}"
-    elif isinstance(said, list) and isinstance(told, list) and len(said) == len(told):
-        if said != told:
-            for index, (one, other) in enumerate(zip(said, told, strict=True)):
+            if name in recorded and name in gathered:
+                yield from _find_differences(recorded[name], gathered[name], where, words, alike=alike)
+            elif alike and (name in recorded or place != "metrics"):
+                yield f"{where} is {'not in the events' if name in recorded else 'not on the record'}"
+    elif isinstance(recorded, list) and isinstance(gathered, list) and len(recorded) == len(gathered):
+        if recorded != gathered:
+            for index, (one, other) in enumerate(zip(recorded, gathered, strict=True)):
                 yield from _find_differences(one, other, f"{place}[{index}]", words, alike=alike)
-    elif not is_same(said, told):
-        shown = f"{place} is {_shorten(said)} on the record, {_shorten(told)} by its events"
-        if OUR_WORDS.fullmatch(place) and find_numbers(str(said)) == find_numbers(str(told)):
+    elif not is_same(recorded, gathered):
+        shown = f"{place} is {_shorten(recorded)} on the record, {_shorten(gathered)} by its events"
+        if OUR_WORDS.fullmatch(place) and find_numbers(str(recorded)) == find_numbers(str(gathered)):
             words.append(shown)
         else:
             yield shown

@@ -63,11 +63,11 @@ class Comparison:
     """Why a side should not be compared at all."""
 
     @property
-    def regressed(self) -> bool:
+    def is_regression(self) -> bool:
         return self.verdict == self.compared.words[1]
 
     @property
-    def inconclusive(self) -> bool:
+    def is_inconclusive(self) -> bool:
         return self.verdict == "inconclusive"
 
     @property
@@ -160,7 +160,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "interval": list(judgement.interval) if judgement.interval else None,
         "basis": judgement.basis_in(ENGLISH),
         "unless_off_by": found.unless_off_by,
-        "too_noisy": judgement.too_noisy,
+        "too_noisy": judgement.is_too_noisy,
         "smallest_difference": judgement.smallest_difference,
         "would_decide": asdict(judgement.more) if judgement.more else None,
         "a": _party_to_json(found.a),
@@ -243,9 +243,9 @@ def _list_doubts(a: Subject, b: Subject, say: Say) -> list[str]:
             if record.means_only:
                 rests = say("the interval rests on means of neighbouring steps: {reason}")
                 texts.setdefault("means-only", []).append(rests.format(reason=record.means_only))
-        said = [_merge_texts(alike, len(subject.records), say) for alike in texts.values()]
-        said += [subject.row.remark] if subject.row and subject.row.remark else []
-        for text in said:
+        merged = [_merge_texts(alike, len(subject.records), say) for alike in texts.values()]
+        merged += [subject.row.remark] if subject.row and subject.row.remark else []
+        for text in merged:
             about.setdefault(text, []).append(letter)
     return [text if len(letters) == 2 else f"{letters[0]}: {text}" for text, letters in about.items()]
 

@@ -104,7 +104,7 @@ class Judgement:
         )
 
     @property
-    def too_noisy(self) -> bool:
+    def is_too_noisy(self) -> bool:
         """The ratio is not even known to ±50 %."""
         return self.interval is not None and is_too_noisy(self.interval)
 

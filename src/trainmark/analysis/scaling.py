@@ -225,8 +225,8 @@ def _find_kind(records: Sequence[Record]) -> Kind:
             raise UsageError(f"run {record.run_id} is {record.status} ({record.ended}); {needs}")
     base, *others = _sort_by_size(records)
     for other in others:
-        if said := _differences(_conditions(base), _conditions(other)):
-            raise UsageError(f"{_pair(base, other)} are not alike: {said}; only the topology may differ")
+        if differing := _differences(_conditions(base), _conditions(other)):
+            raise UsageError(f"{_pair(base, other)} are not alike: {differing}; only the topology may differ")
     unlike = [other for other in others if batch_shape(other) != batch_shape(base)]
     if not unlike:
         return "weak"

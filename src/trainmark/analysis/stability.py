@@ -44,14 +44,14 @@ def make_repeats_document(records: Sequence[Record]) -> dict[str, Any]:
     groups: dict[str | None, list[Record]] = {}
     for record in records:
         groups.setdefault(record.group, []).append(record)
-    told = []
+    summaries = []
     for group, repeats in groups.items():
         plan, values = (
             repeats[0].plan,
             [found.metrics["p_core"].value for found in repeats if "p_core" in found.metrics],
         )
         known = [value for value in values if value is not None]
-        told.append({
+        summaries.append({
             "group": group,
             "workload": plan.workload,
             "recipe": plan.recipe_name,
@@ -61,4 +61,4 @@ def make_repeats_document(records: Sequence[Record]) -> dict[str, Any]:
             "stability": stability_of_repeats(repeats),
             "p_core": {"lowest": min(known), "median": median(known), "highest": max(known)} if known else None,
         })  # fmt: skip
-    return {"kind": REPEATS, "groups": told, "records": [record.to_json() for record in records]}
+    return {"kind": REPEATS, "groups": summaries, "records": [record.to_json() for record in records]}

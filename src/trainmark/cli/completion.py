@@ -1,14 +1,19 @@
-"""`trainmark completion`: a script by which a shell completes our commands, made by shtab from the parser itself."""
+"""`trainmark completion`: prints a shell completion script, made by shtab from the parser."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 
+import shtab
+
+from trainmark.cli.main import build_parser
+from trainmark.record.store import LAST, Store, default_folder
+
 SHELLS = ("bash", "zsh", "fish")
 RUNS = "runs"
 NEWEST = 50
-"""Runs that are offered."""
+"""How many runs are offered."""
 NAME = "completion"
 HELP = "Print a script that completes commands, options, their values and runs in bash, zsh or fish."
 EXAMPLES = """\
@@ -28,10 +33,6 @@ def run(args: argparse.Namespace) -> int:
     if args.shell == RUNS:
         print("\n".join(_list_runs()))
         return 0
-    import shtab
-
-    from trainmark.cli.main import build_parser
-
     top = build_parser(complete=True)
     _mark_arguments(top)
     print(shtab.complete(top, args.shell))
@@ -39,9 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_runs() -> Iterator[str]:
-    """`last`, then the newest runs by the ends of their ids, by which lists call them, and by whole ids."""
-    from trainmark.record.store import LAST, Store, default_folder
-
+    """`last`, then the newest runs by short name and by id."""
     contents = Store(default_folder()).contents(limit=NEWEST)
     yield LAST
     yield from (contents.names[row.run_id] for row in contents.rows)
@@ -49,9 +48,7 @@ def _list_runs() -> Iterator[str]:
 
 
 def _mark_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tells shtab what an argument takes, by its name or by what the help calls its value."""
-    import shtab
-
+    """Marks for shtab what each argument takes, by its name or its metavar."""
     known = _known_values()
     for action in parser._actions:
         parts = action.metavar.split("|") if isinstance(action.metavar, str) else []
@@ -67,7 +64,7 @@ def _mark_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _known_values() -> dict[str, tuple[str, ...]]:
-    """By the name of the argument that takes them."""
+    """Values by argument name; imported here, for a shell asks for runs at every Tab."""
     from trainmark import workloads
     from trainmark.platforms import files
     from trainmark.record.metrics import METRICS

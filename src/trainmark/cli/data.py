@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainmark import data as datasets
 from trainmark.cli.terminal import mark_result_saved, print_status, show
+from trainmark.record import escape
 from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("verify", "count what a set holds, and name what is unreadable", _add_verify),
     ):
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
-        # the metavar is left out: a complaint about an unknown set then calls it a set
+        # without a metavar, an error about an unknown set calls it "set"
         sets = add_sets(action.add_subparsers(dest="set", required=True))
         _refuse_options_of_other_sets(sets)
 
@@ -51,14 +52,14 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-# The words of each command
+# Arguments
 
 
 def _add_make(sets: Any) -> Sets:
     found = {}
     for known in datasets.all_sets():
         parser = _add_set(sets, known.name, _make, known.makes)
-        parser.add_argument("--out", required=True, metavar="DIR", help="a folder that is not there yet")
+        parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
         parser.add_argument("--seed", type=int, metavar="N", help="another seed, other data (default: 0)")
         _add_options(parser, known.make_options)
         found[known.name] = parser
@@ -82,7 +83,7 @@ def _add_verify(sets: Any) -> Sets:
         parser = _add_set(sets, known.name, _verify, known.verifies)
         parser.add_argument("folder", metavar="DIR")
         parser.add_argument(
-            "--decode", default="header", choices=("none", "header", "full"), help="how closely to look"
+            "--decode", default="header", choices=("none", "header", "full"), help="how much of each file to decode"
         )
         parser.add_argument("--json", action="store_true", help="one JSON document")
         found[known.name] = parser
@@ -110,7 +111,7 @@ def _add_set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text
 
 
 class _OptionOfAnotherSet(argparse.Action):
-    """Says where an option belongs, which is more help than that it is not known."""
+    """Names the set an option belongs to, which helps more than "unknown option"."""
 
     def __init__(self, *, home: str, **rest: Any) -> None:
         super().__init__(nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS, **rest)
@@ -135,15 +136,15 @@ def _refuse_options_of_other_sets(sets: Sets) -> None:
             parser.add_argument(word, action=_OptionOfAnotherSet, home="' and '".join(homes))
 
 
-# What they do
+# Actions
 
 
 def _make(args: argparse.Namespace) -> int:
     known = datasets.find(args.set)
     out = Path(args.out).expanduser()
     if out.exists():
-        raise UsageError(f"{out} is there already; give --out a folder that is not")
-    # what was not given, the maker knows
+        raise UsageError(f"{out} exists already; give --out a folder that does not")
+    # the maker has defaults for the rest
     words = {name: getattr(args, name) for name in ("seed", *(option.name for option in known.make_options))}
     given = {name: value for name, value in words.items() if value is not None}
     known.make(out, progress=_progress_counter(known.things), **given)
@@ -168,8 +169,6 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _print_report(report: Report[Any], *, as_json: bool) -> int:
-    from trainmark.record import escape
-
     if as_json:
         print(json.dumps(report.to_json(), indent=1))
     else:
@@ -180,12 +179,12 @@ def _print_report(report: Report[Any], *, as_json: bool) -> int:
 
 
 def _progress_counter(things: str) -> Callable[[int, int], None]:
-    def counted(done: int, total: int) -> None:
+    def show_count(done: int, total: int) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == total else ""
             print(f"\rmaking {things}: {done} of {total}", end=end, file=sys.stderr, flush=True)
 
-    return counted
+    return show_count
 
 
 def _show_progress(at: ArchiveProgress) -> None:

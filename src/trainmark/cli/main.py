@@ -1,4 +1,4 @@
-"""The door: finds the command, runs it, and turns whatever goes wrong into one sentence and an exit code."""
+"""Entry point: finds the command, runs it, and turns every error into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError,
 from trainmark.record.language import LANGUAGES, locale_language, use_language
 
 FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
-"""Commands that the help lists before the others."""
+"""Commands that the help lists first."""
 _HEAD = re.compile(r'^ *NAME = "(\S+)"\n *HELP = "(.*)"$', re.MULTILINE)
 
 DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."
@@ -47,11 +47,11 @@ Documentation: docs/ in the source tree."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with the nearest known word in its complaints."""
+    """argparse, with the nearest known word in its errors."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.set_defaults(parser=self)  # of several, one below the other, the last that was chosen
+        self.set_defaults(parser=self)  # of nested parsers, the innermost
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (try '{self.prog} --help')")
@@ -59,12 +59,12 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
             what = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
-            # a slip in `run` is as near to `rm`, which is not to be proposed
+            # never suggest `rm` for a typo of `run`
             meant = [word for word in action.choices if word != "rm"]
             raise UsageError(f"{what} {value!r} is not known; {nearest(str(value), meant)}")
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
-        """Like parse_args, with the nearest option in the complaint about an unknown one."""
+        """Like parse_args, with the nearest option in the error about an unknown one."""
         found, rest = self.parse_known_args(words)
         if rest:
             options = [*found.parser.options(), *self.options()]
@@ -74,12 +74,12 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def options(self) -> list[str]:
-        """What may be said here, as its usage line tells it."""
+        """The options in the usage line."""
         return re.findall(r"(?<![\w-])--?[a-z][a-z-]*", self.format_usage())
 
 
 class Command(Protocol):
-    """What a command's module holds; a module of several has a list of them, COMMANDS."""
+    """What a command's module holds; a module with several lists them in COMMANDS."""
 
     NAME: str
     HELP: str
@@ -97,7 +97,7 @@ class CommandSource(NamedTuple):
 
 @cache
 def list_commands() -> dict[str, CommandSource]:
-    """Our commands by their words, as their sources say them: a command is imported only where it is meant."""
+    """Commands by name, read from their source: a command is imported only when it is run."""
     package = Path(__file__).parent.parent
     found: dict[str, CommandSource] = {}
     for path in (*sorted(package.glob("cli/*.py")), *sorted(package.glob("features/*/*command.py"))):
@@ -109,7 +109,7 @@ def list_commands() -> dict[str, CommandSource]:
 
 
 def load_command(name: str) -> Command | None:
-    """Ours of that name, or another package's."""
+    """The command of that name, ours or an installed package's."""
     if name in list_commands():
         return next(
             each for each in _commands_in(importlib.import_module(list_commands()[name].module)) if name == each.NAME
@@ -129,7 +129,7 @@ def _commands_in(module: Any) -> Sequence[Command]:
 
 
 def build_parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
-    """With the options of the command that is meant by the first word, or `complete` with those of all of ours."""
+    """With the options of the command named by the first word, or with those of all where `complete`."""
     top = Parser(
         prog="trainmark",
         description=DESCRIPTION,
@@ -168,7 +168,7 @@ def _add_command(subparsers: argparse._SubParsersAction[Parser], found: Command 
 
 
 def disable_plugins(words: Sequence[str]) -> None:
-    """A CPU needs no plugin: one that fails when torch loads it must not keep a run on the CPU from starting."""
+    """A CPU run needs no device plugin: a broken one must not stop it."""
     asked = [after for word, after in pairwise(words) if word == "--platform"]
     asked += [word.partition("=")[2] for word in words if word.startswith("--platform=")]
     if (asked or [os.environ.get("TRAINMARK_PLATFORM", "")])[-1] == "cpu":
@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def extract_language(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """What --lang says, and the words with it behind the command's, where it is understood however deep it stood."""
+    """The value of --lang, and the arguments with it moved right behind the command."""
     asked, others, rest = None, [], iter(words)
     for word in rest:
         if word == "--lang" or word.startswith("--lang="):
@@ -199,7 +199,7 @@ def extract_language(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _execute(words: Sequence[str], *, debug: bool) -> int:
-    """Runs the command that is meant, and gives its exit code."""
+    """Runs the command; returns its exit code."""
     try:
         disable_plugins(words)
         top = build_parser(words)
@@ -220,24 +220,24 @@ def _execute(words: Sequence[str], *, debug: bool) -> int:
         print_status("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
         return error.exit_code
     except BrokenPipeError:
-        return 0  # whoever read our output has gone; what was to be kept is on disk by now
+        return 0  # the reader of our output is gone; the results are on disk
     except Terminated:
         print_status("trainmark: ended by SIGTERM")
         return 143
     except KeyboardInterrupt:
         print_status("trainmark: interrupted")
         return 130
-    except SystemExit as error:  # of argparse, after it printed its help
+    except SystemExit as error:  # raised by argparse after printing help
         sys.stdout.flush()
         return error.code if isinstance(error.code, int) else 0
     except Exception as error:
-        said = NO_PROCESSES if is_process_limit(error) else device_errors.broken_plugin(error)
-        if said:
+        sentence = NO_PROCESSES if is_process_limit(error) else device_errors.broken_plugin(error)
+        if sentence:
             if debug:
                 traceback.print_exc()
-            print_status(f"trainmark: {escape.terminal(said)}")
+            print_status(f"trainmark: {escape.terminal(sentence)}")
             return NotReadyError.exit_code
-        if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # a word meant as a path, wherever it is used
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # an argument meant as a path
             name = escape.terminal(str(getattr(error, "filename", "")))
             print_status(f"trainmark: {name[:60]}... is too long for the name of a file")
             return UsageError.exit_code

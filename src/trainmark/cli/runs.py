@@ -15,12 +15,11 @@ from trainmark.record.duration import parse_since
 from trainmark.record.format import NOTHING, number, short_device, with_unit
 from trainmark.record.index import RunFilter, StoreRow, format_tags, parse_tags, sort_newest_first
 from trainmark.record.store import Store, default_folder
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, plain_table
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from trainmark.view.terminal import TerminalWriter
 
 NO_RECORD = "no record"
 NAME = "runs"
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", type=_parse_count, default=20, metavar="N", help="at most N runs, 0 for all (default: 20)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--rebuild", action="store_true", help="forget the index and read every record again")
+    parser.add_argument("--rebuild", action="store_true", help="rebuild the index from the records")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,11 +70,9 @@ def run(args: argparse.Namespace) -> int:
         document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
         screen.file.write(json.dumps(document, indent=2) + "\n")
     elif shown:
-        from trainmark.view.terminal import TerminalWriter
-
         writer = TerminalWriter(**screen_options(screen))
         _draw_runs(writer, shown, contents.names)
-        screen.file.write(writer.drawn())
+        screen.file.write(writer.getvalue())
 
     for entry in contents.damaged:
         print_status(escape.terminal(str(entry)))
@@ -114,19 +111,17 @@ def _explain_none(store: Store, wanted: RunFilter) -> str:
         return f"the store {store.folder} holds no runs yet; 'trainmark run' makes one"
     if wanted.workload is not None and wanted.workload not in known:
         return f"no run of {wanted.workload!r} in the store {store.folder}; it holds {', '.join(known)}"
-    return f"none of the {len(found)} runs in the store {store.folder} is of that kind; ask for less"
+    return f"none of the {len(found)} runs in the store {store.folder} matches; loosen the filter"
 
 
 def _draw_runs(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]) -> None:
-    """All columns, or without those that matter least where there is not the room."""
-    from trainmark.view.terminal import Cell, Column, TableModel, plain_table
-
+    """All columns, or without the least important ones where they do not fit."""
     numbers = ("p_core", "quality", "doubts")
     styles = {"valid": "", "incomplete": "yellow", NO_RECORD: "dim", "running": "cyan"}
     cells = [({"run": (names[row.run_id],), **_cells(row)}, styles.get(row.status, "red")) for row in rows]
     drawn = None
     without = [head for head in ("group", "tags") if not any(getattr(row, head) for row in rows)]
-    if len({row.host for row in rows}) < 2:  # all on one host: nothing tells them apart by it
+    if len({row.host for row in rows}) < 2:  # all on one host
         without.append("host")
     narrower = ("tags", "group", "created", "quality", "precision", "host", "configuration")
     for left_out in ((), *(narrower[:count] for count in (1, 2, 3, 4, 6, 7))):

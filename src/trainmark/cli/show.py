@@ -1,4 +1,4 @@
-"""`trainmark show`: one run, shortly or in full."""
+"""`trainmark show`: one run, in brief or in full."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show_group(records: list[Record], args: argparse.Namespace, screen: Console) -> None:
-    """Repeats of one plan beside each other; each by itself says more."""
+    """Repeats of one plan in one table."""
     if args.json:
         screen.file.write(json.dumps([record.to_json() for record in records], allow_nan=False) + "\n")
         return

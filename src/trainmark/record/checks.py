@@ -80,18 +80,18 @@ def find_gravest(results: tuple[CheckResult, ...]) -> Verdict:
 def check(name: str, group: str = "") -> Callable[[Callable[Arguments, CheckResult]], Callable[Arguments, CheckResult]]:
     """Names what a function looks at, and turns whatever stops it from looking into a result too."""
 
-    def decorate(look: Callable[Arguments, CheckResult]) -> Callable[Arguments, CheckResult]:
-        @functools.wraps(look)
-        def looked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> CheckResult:
+    def decorate(function: Callable[Arguments, CheckResult]) -> Callable[Arguments, CheckResult]:
+        @functools.wraps(function)
+        def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> CheckResult:
             try:
-                result = look(*args, **kwargs)
+                result = function(*args, **kwargs)
             except TrainmarkError as error:
                 result = failed(str(error))
             except Exception as error:  # drivers and plugins raise what they like, and one of them is not the machine
                 result = unknown(_reason(error))
             return replace(result, name=result.name or name, group=group)
 
-        return looked
+        return wrapper
 
     return decorate
 

@@ -209,7 +209,7 @@ def check_drift(f: Facts) -> Found:
     if not f.timeline.steps:
         return
     found = statistics.detect_drift(f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items))
-    if found is not None and found.drifting:
+    if found is not None and found.is_drifting:
         before, after = found.rates
         places = {"step": found.at, "until": found.until}
         yield (

@@ -83,9 +83,9 @@ def is_process_limit(error: BaseException) -> bool:
 
 def describe_misfit(error: Exception) -> str:
     """What msgspec says of a document that does not fit its type, the field first: `quality.goal: expected ...`."""
-    said, _, place = str(error).partition(" - at `$")
-    said = f"{said[:1].lower()}{said[1:]}"
-    return f"{place.rstrip('`').lstrip('.')}: {said}" if place.strip("`") else said
+    text, _, place = str(error).partition(" - at `$")
+    text = f"{text[:1].lower()}{text[1:]}"
+    return f"{place.rstrip('`').lstrip('.')}: {text}" if place.strip("`") else text
 
 
 MAX_NAMED = 24

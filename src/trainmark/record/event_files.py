@@ -70,14 +70,14 @@ class EventWriter:
         try:
             self._descriptor = _open_to_append(path)
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._write_error(error) from error
         self._size = os.fstat(self._descriptor).st_size
         self._chunks = 0
         self._fold_at = CHUNK_BYTES
         if self._size:  # whoever wrote before may have been killed in the middle of a line, or of a chunk
             os.write(self._descriptor, b"\n")
             self._size += 1
-            self._go_on()
+            self._recover()
 
     def write(self, event: Event) -> None:
         line = self._encoder.encode(event) + b"\n"
@@ -85,18 +85,18 @@ class EventWriter:
             try:
                 _write_all(self._descriptor, line)
             except OSError as error:
-                raise self._refused(error) from error
+                raise self._write_error(error) from error
             self._size += len(line)
             if self._fold_at <= self._size < MAX_CHUNK_BYTES:
                 self._fold()
 
-    def _refused(self, error: OSError) -> WorkloadError:
+    def _write_error(self, error: OSError) -> WorkloadError:
         return WorkloadError(f"cannot write {self.path}: {error.strerror}; what was written before is kept")
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _go_on(self) -> None:
+    def _recover(self) -> None:
         """After a writer that was killed: a chunk that is torn goes, and one that is whole is not kept twice."""
         plain = self.path.read_bytes()
         self._chunks = _chunks_before(plain[:HEAD_BYTES].partition(b"\n")[0])
@@ -174,11 +174,11 @@ class EventTail:
         except FileNotFoundError:
             return
         if chunks > self._chunk:
-            yield from self._finished(chunks)
+            yield from self._read_finished(chunks)
         self._offset += len(data)
         yield data
 
-    def _finished(self, until: int) -> Iterator[bytes]:
+    def _read_finished(self, until: int) -> Iterator[bytes]:
         """What is new in the chunks that are finished since the last look."""
         with contextlib.suppress(FileNotFoundError), chunks_path(self.path).open("rb") as file:
             file.seek(self._chunk_at)

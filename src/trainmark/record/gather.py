@@ -252,9 +252,9 @@ def restore_series(record: Record, folder: Path) -> Record:
     if record.means_only is None:
         return record
 
-    def read(said: series.SeriesFile) -> series.StepSeries:
+    def read(expected: series.SeriesFile) -> series.StepSeries:
         steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
-        if steps is None or series.describe_file(record.run_id, steps) != said:
+        if steps is None or series.describe_file(record.run_id, steps) != expected:
             raise ValueError("the run's events make another")
         return steps
 
@@ -272,9 +272,9 @@ def _environment(
     folder: RunFolder, first: RankLog, clock: DeviceClock | None, nodes: Sequence[samplers.NodeSums]
 ) -> Environment:
     """What rank 0 said of its machine, with what was proved and measured of it; events are kept without their words."""
-    told = msgspec.structs.asdict(first.environment) if first.environment else {}
+    facts = msgspec.structs.asdict(first.environment) if first.environment else {}
     return Environment(
-        **told,
+        **facts,
         link=list(first.link),
         link_levels=list(first.link_levels),
         exchange=_strip_event(first.exchange, ExchangeShape),
@@ -291,8 +291,8 @@ def _environment(
 
 
 def _step_check(ranks: Sequence[RankLog]) -> StepCheck | None:
-    told = [log.step_check for log in ranks if log.step_check]
-    return next((found for found in told if found.differing), told[0] if told else None)
+    checks = [log.step_check for log in ranks if log.step_check]
+    return next((found for found in checks if found.differing), checks[0] if checks else None)
 
 
 def _strip_event(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:
@@ -325,8 +325,8 @@ def _restarts(ranks: Sequence[RankLog]) -> tuple[Restart, ...]:
     """As rank 0 saw them, each with what the rank that failed could say of itself."""
     found = []
     for index, restart in enumerate(ranks[0].restarts):
-        told = [log.restarts[index].reason for log in ranks if len(log.restarts) > index]
-        found.append(replace(restart, reason=next((reason for reason in told if reason), None)))
+        reasons = [log.restarts[index].reason for log in ranks if len(log.restarts) > index]
+        found.append(replace(restart, reason=next((reason for reason in reasons if reason), None)))
     return tuple(found)
 
 
@@ -343,7 +343,7 @@ def _quality(target: Target, plan: Plan, log: RankLog) -> Quality:
         goal=goal,
         better=target.better,
         value=value,
-        reached=value is not None and target.reached(value, goal),
+        reached=value is not None and target.is_reached(value, goal),
         history=history,
     )
 
@@ -356,7 +356,7 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
 def _reached_ns(target: Target, plan: Plan, log: RankLog) -> int | None:
     for event in log.evaluations:
         value = event.values.get(target.name)
-        if value is not None and target.reached(value, float(plan.recipe["target"])):
+        if value is not None and target.is_reached(value, float(plan.recipe["target"])):
             return event.elapsed_ns
     return None
 

@@ -195,7 +195,7 @@ class StoreIndex:
         """Every file that held a record, the newest first."""
         yield from self._entries("instant IS NOT NULL ORDER BY instant DESC, name DESC")
 
-    def damaged(self) -> list[tuple[str, IndexEntry]]:
+    def list_damaged(self) -> list[tuple[str, IndexEntry]]:
         return list(self._entries("instant IS NULL ORDER BY name"))
 
     def _entries(self, where: str) -> Iterator[tuple[str, IndexEntry]]:

@@ -367,8 +367,8 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """What is known of it; a no is an answer, and what nobody said is left out."""
         empty = msgspec.to_builtins(Environment())
-        told = msgspec.to_builtins(self)
-        return {name: value for name, value in told.items() if value != empty[name] or isinstance(value, bool)}
+        document = msgspec.to_builtins(self)
+        return {name: value for name, value in document.items() if value != empty[name] or isinstance(value, bool)}
 
 
 class Artifact(Struct, frozen=True, kw_only=True):

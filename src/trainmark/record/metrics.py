@@ -48,7 +48,7 @@ class Measured:
     """The reader's own; no record holds one."""
 
     @property
-    def disturbed(self) -> bool:
+    def is_disturbed(self) -> bool:
         """More than is worth a word of the processors that trained was used by others."""
         return self.others is not None and self.others > FOREIGN_LOAD
 
@@ -178,7 +178,7 @@ def _explain_exchange(m: Measured) -> str:
 
 
 def _explain_utilisation(m: Measured) -> str:
-    if m.disturbed:
+    if m.is_disturbed:
         return "others used the processors that trained, and what these could have reached meanwhile is not known"
     if m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
         return m.peak_source
@@ -323,7 +323,7 @@ def model_flops_utilisation(m: Measured) -> float | None:
     """
     used = _utilisation(m)
     # a peak that was measured and lies below what the run reached was disturbed
-    return None if m.disturbed or used is None or (used > 100 and _peak_is_measured(m)) else used
+    return None if m.is_disturbed or used is None or (used > 100 and _peak_is_measured(m)) else used
 
 
 def _utilisation(m: Measured) -> float | None:

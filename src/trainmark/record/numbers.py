@@ -16,7 +16,7 @@ class Target:
     unit: str
     better: Literal["higher", "lower"]
 
-    def reached(self, value: float, goal: float) -> bool:
+    def is_reached(self, value: float, goal: float) -> bool:
         return meets_goal(value, goal, self.better)
 
 

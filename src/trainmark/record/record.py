@@ -172,10 +172,10 @@ class Record:
         return series.extract_series(self.timeline, self.loss)
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = _merge(self._known(), self.unknown)
+        document: dict[str, Any] = _merge(self._known_fields(), self.unknown)
         return document
 
-    def _known(self) -> dict[str, Any]:
+    def _known_fields(self) -> dict[str, Any]:
         return {
             "schema": RECORD_SCHEMA,
             "kind": KIND,
@@ -246,7 +246,7 @@ class Record:
             means_only=means_only,
             **{name: getattr(found, name) for name in _PLAIN},
         )
-        known = {**record._known(), "environment": msgspec.to_builtins(record.environment)}
+        known = {**record._known_fields(), "environment": msgspec.to_builtins(record.environment)}
         known["telemetry"] = {"machines": known["telemetry"].get("machines", ())}
         unknown = unknown_fields(upgraded, known)
         return replace(record, unknown=unknown) if unknown else record

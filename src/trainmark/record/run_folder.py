@@ -155,7 +155,7 @@ class RunFolder:
             yield log
             log.forget(0)
 
-    def samplers_found(self) -> list[int]:
+    def list_samplers(self) -> list[int]:
         """The launchers beside which something was sampled, in their order."""
         return sorted(_numbers(self.path, "telemetry"))
 

@@ -94,8 +94,8 @@ def pack_series(steps: StepSeries) -> bytes:
     return gzip.compress(b"".join(steps.lines()), mtime=0)
 
 
-def read(path: Path, said: SeriesFile) -> StepSeries:
-    """The series in a file; ValueError where it is not the file that was said, OSError where it cannot be read."""
+def read(path: Path, expected: SeriesFile) -> StepSeries:
+    """The series in a file; ValueError where it is not the file that was expected, OSError where it cannot be read."""
     digest = hashlib.sha256()
     wait_ns, compute_ns, exchange_ns, items = (array("q") for _ in range(4))
     loss: list[float | None] = []
@@ -104,7 +104,7 @@ def read(path: Path, said: SeriesFile) -> StepSeries:
             while line := file.readline(MAX_LINE_BYTES):
                 digest.update(line)
                 block = _DECODER.decode(line)
-                if block.first != len(compute_ns) or block.first + len(block.compute_ns) > said.steps:
+                if block.first != len(compute_ns) or block.first + len(block.compute_ns) > expected.steps:
                     raise ValueError("it has other steps than the record says")
                 for kept, new in (
                     (wait_ns, block.wait_ns),
@@ -116,7 +116,7 @@ def read(path: Path, said: SeriesFile) -> StepSeries:
                 loss += block.loss
     except (EOFError, zlib.error, gzip.BadGzipFile, msgspec.MsgspecError, OverflowError) as error:
         raise ValueError(f"it is damaged: {error}") from error
-    if digest.hexdigest() != said.sha256 or len(exchange_ns) not in (0, len(compute_ns)):
+    if digest.hexdigest() != expected.sha256 or len(exchange_ns) not in (0, len(compute_ns)):
         raise ValueError("its SHA-256 is not the one on the record")
     return StepSeries(wait_ns=wait_ns, compute_ns=compute_ns, exchange_ns=exchange_ns or (), items=items, loss=loss)
 

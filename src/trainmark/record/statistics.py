@@ -79,7 +79,7 @@ class Drift:
         return before / after - 1 if after else 0.0
 
     @property
-    def drifting(self) -> bool:
+    def is_drifting(self) -> bool:
         """Certain, and more than 2 %."""
         return self.significant and abs(self.relative_change) > DRIFT_THAT_MATTERS
 
@@ -110,10 +110,9 @@ def find_steady_start(step_s: Series, items: Series | None = None) -> int:
        faster at the 0.5 % level, correlation of neighbours respected, the first is warm-up; and again, until nothing
        more is found. Fewer than 16 steps are too few for this rule.
 
-    Where steps became slower, that is no warm-up but drift: only the part before is looked at for a warm-up, and all
-    from its end on counts, the fast part and the slow one. So it is where they became faster only after half of the
-    series. With items that differ from step to step, times are judged as `scale_to_mean_items` gives them, by what an item
-    takes in the second half.
+    Steps that became slower are drift, not warm-up: only the part before is searched for a warm-up, and everything from
+    its end on counts. The same holds where they became faster only after half of the series. Where items differ from
+    step to step, times are first passed through `scale_to_mean_items`, with the slope of the second half.
     """
     step_s = _validate(step_s)
     if items is not None:
@@ -137,10 +136,10 @@ def _find_warmup(step_s: Series, items: Series | None, most: int) -> tuple[int, 
         fit = _fit_two_levels(logs)
         at = start + _unfold(fit.at or 0, len(step_s) - start)
         faster = fit.levels[1] < fit.levels[0]
-        if faster and at <= most and fit.certain_at(0.9975):
+        if faster and at <= most and fit.is_certain_at(0.9975):
             start = at
         else:
-            return start, at if fit.certain_at(_CERTAIN_SPLIT) else None
+            return start, at if fit.is_certain_at(_CERTAIN_SPLIT) else None
     return start, None
 
 
@@ -219,16 +218,16 @@ def estimate_steps_needed(
 def detect_drift(step_s: Series, items: Series | None = None) -> Drift | None:
     """Whether the steps given became slower or faster, at once or little by little; None for fewer than 16 steps.
 
-    Give the steps that count, those from `find_steady_start` on. Three pictures of their logarithms are tried, with hiccups
-    clipped to four robust deviations from the running median, which keeps a change of level and takes single steps: two
-    levels, with the step between them where it leaves least, a straight line, and a stretch at another level than what
-    is before and behind it. Each is held against the prewhitened cosine variance of what it leaves; of the first two
-    the one that is certain and leaves less is told, the third where neither is.
+    Give the steps that count, those from `find_steady_start` on. Three models of their logarithms are fitted, with
+    outliers clipped to four robust deviations from the running median, which keeps a change of level and removes single
+    steps: two levels, a straight line, and a stretch at another level than what is before and after it. Each is tested
+    against the prewhitened cosine variance of its residuals; of the first two the certain one with the smaller residual
+    is reported, the third where neither is certain.
 
     A steady series is called drifting in at most 2 of 100 cases up to a lag-1 correlation of 0.5, in 3 or 4 at 0.8.
     Found in at least 95 of 100 cases, under 1 % of noise with a correlation of 0.5, if it begins 30 to 50 % into the
-    series: 5 % slower from 100 steps on, 10 % from 40 on. With items that differ from step to step, times are judged as
-    `scale_to_mean_items` has them.
+    series: 5 % slower from 100 steps on, 10 % from 40 on. Where items differ from step to step, times are first passed
+    through `scale_to_mean_items`.
     """
     step_s, mean_items = _validate(step_s), 1.0
     if items is not None and len(items):
@@ -239,8 +238,8 @@ def detect_drift(step_s: Series, items: Series | None = None) -> Drift | None:
     if logs is None:
         return Drift(rates=(0.0, 0.0), at=None, significant=False)
     split, line, stretch = _fit_two_levels(logs), _fit_line(logs), _fit_stretch(logs)
-    certain = [fit for fit, bar in ((split, _CERTAIN_SPLIT), (line, _CERTAIN_LINE)) if fit.certain_at(bar)]
-    if not certain and stretch is not None and stretch.certain_at(1 - 0.02 / len(logs) ** 2):  # of so many pairs
+    certain = [fit for fit, bar in ((split, _CERTAIN_SPLIT), (line, _CERTAIN_LINE)) if fit.is_certain_at(bar)]
+    if not certain and stretch is not None and stretch.is_certain_at(1 - 0.02 / len(logs) ** 2):  # of so many pairs
         certain = [stretch]
     fit = min(certain, default=line, key=lambda found: found.left)
     first_s, last_s = (math.exp(level) for level in fit.levels)
@@ -254,7 +253,7 @@ def detect_drift(step_s: Series, items: Series | None = None) -> Drift | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
-    """One picture of how a series changed."""
+    """One model of how a series changed."""
 
     levels: tuple[float, float]
     at: int | None = None
@@ -267,7 +266,7 @@ class _Fit:
     """Of the difference of the levels."""
     degrees: int
 
-    def certain_at(self, probability: float) -> bool:
+    def is_certain_at(self, probability: float) -> bool:
         change = abs(self.levels[1] - self.levels[0])
         return change > quantile(probability, self.degrees) * self.error
 

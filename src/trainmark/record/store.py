@@ -128,7 +128,7 @@ class Store:
             raise kind(f"record {path} could not be written: {error.strerror}") from error
         # the record is safe whatever happens here; the next listing finds what the index lacks
         with contextlib.suppress(Exception):
-            entry = IndexEntry(*self._look(path.name), make_row(record))
+            entry = IndexEntry(*self._stat(path.name), make_row(record))
             query_index(self.index, lambda index: index.put([(path.name, entry)]))
         return path
 
@@ -198,7 +198,7 @@ class Store:
 
     def _file_names(self) -> set[str]:
         names: list[str] = []
-        with self._explaining_folder():
+        with self._explain_folder_errors():
             names = os.listdir(self.records)  # noqa: PTH208 - a Path for each of many thousand names takes its time
         return {name for name in names if _is_record_name(name)}
 
@@ -248,7 +248,7 @@ class Store:
         hint = _suggest(word, [folder.name for folder in newest])
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
-    def named(self, word: str) -> list[str]:
+    def find_run_ids(self, word: str) -> list[str]:
         """The ids of the runs in this store that a word means, with a record or without: one, or those of a group."""
         if os.sep in word or word.endswith(".json"):
             raise UsageError(f"{word} is a path; name runs of the store {self.folder} by their ids")
@@ -287,7 +287,7 @@ class Store:
             raise NotReadyError(f"the store {self.folder} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
 
     @contextlib.contextmanager
-    def _explaining_folder(self) -> Iterator[None]:
+    def _explain_folder_errors(self) -> Iterator[None]:
         """A folder that is not there holds nothing; one that cannot be read is a sentence."""
         try:
             yield
@@ -313,7 +313,9 @@ class Store:
         known = index.names()
         index.forget(known - files)
         index.put([(name, self._read_entry(name)) for name in files - known])
-        changed = {name: self._read_entry(name) for name, entry in index.damaged() if self._look(name) != entry[:2]}
+        changed = {
+            name: self._read_entry(name) for name, entry in index.list_damaged() if self._stat(name) != entry[:2]
+        }
         index.put(changed.items())
         rows: list[StoreRow] = []
         changed, count = {}, 0
@@ -325,7 +327,7 @@ class Store:
                 continue
             if entry.row is None or not wanted.fits(entry.row):
                 continue
-            if self._look(name) != entry[:2]:
+            if self._stat(name) != entry[:2]:
                 entry = changed[name] = self._read_entry(name)
             if entry.row is not None and wanted.fits(entry.row):
                 rows.append(entry.row)
@@ -333,11 +335,11 @@ class Store:
         return _Listing(
             rows=sort_newest_first(rows),
             count=index.count() if wanted == RunFilter() else len(rows) + count,
-            damaged=[(name, str(entry.problem)) for name, entry in index.damaged()],
+            damaged=[(name, str(entry.problem)) for name, entry in index.list_damaged()],
             files=files,
         )
 
-    def _look(self, name: str) -> tuple[int, int]:
+    def _stat(self, name: str) -> tuple[int, int]:
         """The size of a record file, and when it was changed in nanoseconds; of one that is gone, nothing like it."""
         try:
             status = (self.records / name).stat()
@@ -346,16 +348,16 @@ class Store:
         return status.st_size, status.st_mtime_ns
 
     def _read_entry(self, name: str) -> IndexEntry:
-        path, look = self.records / name, self._look(name)
+        path, status = self.records / name, self._stat(name)
         try:
             row = make_row(read_record(path))
         except UsageError as error:
-            return IndexEntry(*look, None, str(error).removeprefix(f"record file {path} "))
+            return IndexEntry(*status, None, str(error).removeprefix(f"record file {path} "))
         except Exception as error:  # whatever one file does to us, the others are listed
-            return IndexEntry(*look, None, f"cannot be read here: {type(error).__name__}: {error}")
+            return IndexEntry(*status, None, f"cannot be read here: {type(error).__name__}: {error}")
         if f"{row.run_id}.json" != name:
-            return IndexEntry(*look, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
-        return IndexEntry(*look, row)
+            return IndexEntry(*status, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
+        return IndexEntry(*status, row)
 
 
 def read_record(path: Path) -> Record:
@@ -375,10 +377,10 @@ def series_reader(path: Path) -> Callable[[SeriesFile], StepSeries]:
     """Reads the series that a record in this file leaves to another file."""
     from trainmark.record import series
 
-    def read(said: SeriesFile) -> StepSeries:
-        if not (said.name.endswith(series.ENDING) and _RUN_ID.fullmatch(said.name)):
+    def read(expected: SeriesFile) -> StepSeries:
+        if not (expected.name.endswith(series.ENDING) and _RUN_ID.fullmatch(expected.name)):
             raise ValueError("it has no name of such a file")
-        return series.read(path.parent / said.name, said)
+        return series.read(path.parent / expected.name, expected)
 
     return read
 

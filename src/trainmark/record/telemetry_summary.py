@@ -50,7 +50,7 @@ class Columns:
             value = getattr(sample, name)
             values.append(math.nan if value is None else value)
 
-    def known(self, *names: str) -> list[Floats]:
+    def read_known(self, *names: str) -> list[Floats]:
         """When all of these were known, and their values then."""
         found = [np.array(self.at_ns, dtype=np.float64), *(np.array(self._values[name]) for name in names)]
         whole = np.logical_and.reduce([~np.isnan(values) for values in found])
@@ -97,13 +97,13 @@ class Node:
         """Seconds since the launch, and values; with `training` only those samples taken in the training part."""
         if device not in self.devices:
             return np.empty(0), np.empty(0)
-        at_ns, values = self.devices[device].known(name)
+        at_ns, values = self.devices[device].read_known(name)
         if training and self.from_ns is not None and self.until_ns is not None:
             inside = (self.from_ns <= at_ns) & (at_ns <= self.until_ns)
             at_ns, values = at_ns[inside], values[inside]
         return (at_ns - self.begin.launched_ns) / 1e9, values
 
-    def held_back(self, device: int) -> Iterator[tuple[str, ...]]:
+    def throttle_reasons(self, device: int) -> Iterator[tuple[str, ...]]:
         """Of each reading of the training part that could say it, why the device was held back."""
         if self.from_ns is None or device not in self.devices:
             return
@@ -149,7 +149,7 @@ def summarise_nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> lis
     `settling_ns` is what the steps before the first steady one took.
     """
     found = []
-    for number in folder.samplers_found():
+    for number in folder.list_samplers():
         node: Node | None = None
         for event in folder.sampler_events(number):
             if isinstance(event, SamplerBegin):
@@ -168,8 +168,8 @@ def summarise_nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> lis
 
 def _first_device_use_ns(folder: RunFolder, begin: SamplerBegin) -> int | None:
     """When a rank of this machine first touched a device; None where that is the processor, which is never idle."""
-    told = folder.ranks[0].environment if 0 in folder.ranks else None
-    if told is None or told.device.type == "cpu":
+    facts = folder.ranks[0].environment if 0 in folder.ranks else None
+    if facts is None or facts.device.type == "cpu":
         return None
     here = [log for log in folder.ranks.values() if log.host == begin.host]
     return min((log.device_from_ns for log in here if log.device_from_ns is not None), default=None)
@@ -266,7 +266,7 @@ def _foreign_load(machine: Node) -> float | None:
 
 def _cpu_use(machine: Node, until_ns: int | None = None) -> tuple[Floats, Floats, Floats]:
     """When the processor was looked at, how long its cores had worked until then, and how long for this run."""
-    at_ns, busy_s, own_s = machine.host.known("busy_s", "own_s")
+    at_ns, busy_s, own_s = machine.host.read_known("busy_s", "own_s")
     before = at_ns <= (math.inf if until_ns is None else until_ns)
     return at_ns[before], busy_s[before], own_s[before]
 
@@ -299,8 +299,8 @@ def _device(machine: Node, device: int, points: int) -> DeviceTelemetry:
         if values.size:
             kept[name] = Series(at_s=_thin(at_s, points), values=_thin(values, points))
     reasons: dict[str, int] = {}
-    for held_back in machine.held_back(device):
-        for reason in held_back:
+    for given in machine.throttle_reasons(device):
+        for reason in given:
             reasons[reason] = reasons.get(reason, 0) + 1
     errors = machine.series(device, "ecc_errors")[1]
     power_s = machine.series(device, "power_w", training=True)[0]
@@ -325,7 +325,7 @@ def _idle_power(machine: Node, device: int) -> float | None:
 def _host_series(machine: Node, points: int) -> dict[str, Series]:
     kept: dict[str, Series] = {}
     for name in HOST_SERIES:
-        at_ns, values = machine.host.known(name)
+        at_ns, values = machine.host.read_known(name)
         if values.size == len(machine.host.at_ns):
             at_s = (at_ns - machine.begin.launched_ns) / 1e9
             kept[name] = Series(at_s=_thin(at_s, points), values=_thin(values, points))
@@ -394,8 +394,8 @@ def _steady_mean(machine: Node, device: int, name: str) -> float | None:
 def _throttled_percent(machine: Node, device: int) -> float | None:
     if machine.from_ns is None or _is_cut_short(machine):
         return None
-    said = [bool(reasons) for reasons in machine.held_back(device)]
-    return 100 * sum(said) / len(said) if said else None
+    throttled = [bool(reasons) for reasons in machine.throttle_reasons(device)]
+    return 100 * sum(throttled) / len(throttled) if throttled else None
 
 
 def _is_cut_short(machine: Node) -> bool:

@@ -34,12 +34,12 @@ def render(
                 writer.put(writer.text(_line(entry), "" if entry.findings else "dim"), indent=2)
             writer.put("")
     writer.put(f"{summarise(audits)}.")
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _line(entry: CheckResult) -> str:
-    said = f"{name_outcome(entry)}: {entry.claim}"
-    return f"{said} ({find_reason(entry)})" if find_reason(entry) else said
+    line = f"{name_outcome(entry)}: {entry.claim}"
+    return f"{line} ({find_reason(entry)})" if find_reason(entry) else line
 
 
 def _sentence(text: str) -> str:

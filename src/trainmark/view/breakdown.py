@@ -82,7 +82,7 @@ def exchange_ns(record: Record) -> int | None:
     timeline = record.timeline
     if len(timeline.ranks) < 2 or not timeline.exchange_known:
         return None
-    return timeline.counted(timeline.slowest).exchange_ns
+    return timeline.sum_counted(timeline.slowest).exchange_ns
 
 
 def name_time_step(step: TimeStep, say: Say) -> str:
@@ -123,7 +123,7 @@ def list_rank_times(record: Record) -> list[RankTime]:
             rank=trace.rank,
             host=trace.host,
             own_ns=own[trace.rank],
-            exchange_ns=timeline.counted(trace).exchange_ns if known else None,
+            exchange_ns=timeline.sum_counted(trace).exchange_ns if known else None,
             over_fastest=own[trace.rank] / fastest - 1,
             items=trace.whole.items,
             memory_bytes=trace.memory_peak_bytes,

@@ -27,12 +27,12 @@ def describe_briefly(
     color: bool = False,
     encoding: str = "utf-8",
 ) -> str:
-    """As a run ends on the screen, then what the user said of it and its files; `rows` are published ones of its kind,
+    """As a run ends on the screen, then what the user words of it and its files; `rows` are published ones of its kind,
     `path` is where the record lies."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     writer.put("")
-    said = {"run_id": record.run_id, "status": _(record.status), "created": record.created}
-    writer.put_unbroken(_("Run: {run_id} ({status}, {created})").format(**said))
+    words = {"run_id": record.run_id, "status": _(record.status), "created": record.created}
+    writer.put_unbroken(_("Run: {run_id} ({status}, {created})").format(**words))
     if record.group:
         writer.put_unbroken(_("Repeats: {group}").format(group=record.group))
     if record.tags:
@@ -44,8 +44,8 @@ def describe_briefly(
     known_here = path in (store.path(record.run_id), store.runs / record.run_id)
     word = record.run_id.rpartition("-")[2] if known_here else path
     writer.put_unbroken(_("Everything there is to know: trainmark show {word} --all").format(word=word))
-    told = headline.write_headlines([record], rows)
-    return table.render([record], sentences=told, width=width, color=color, encoding=encoding) + writer.drawn()
+    headlines = headline.write_headlines([record], rows)
+    return table.render([record], sentences=headlines, width=width, color=color, encoding=encoding) + writer.getvalue()
 
 
 def _files(record: Record, store: Store, path: Path) -> Iterator[str]:

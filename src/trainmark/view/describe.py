@@ -69,7 +69,7 @@ def describe(
     writer.put("", _("What a word means: trainmark explain p_core"))
     if path is not None:
         writer.put_unbroken(_("Record: {path}").format(path=path))
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def draw_spark(
@@ -167,18 +167,18 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
         pairs.append(("", _("means of neighbouring steps: {reason}").format(reason=record.means_only)))
     else:
         spread = _("5th percentile {fifth} s, 95th {last} s").format(fifth=number(fifth), last=number(last))
-        told = _("median {middle} s, {spread}, from {lowest} s to {highest} s").format(
+        text = _("median {middle} s, {spread}, from {lowest} s to {highest} s").format(
             middle=number(middle), spread=spread, lowest=number(lowest), highest=number(highest)
         )
-        pairs.append(("", told))
+        pairs.append(("", text))
     if len(held := np.unique(timeline.step_items)) > 1:
-        told = _("median {median} {item} a step, from {low} to {high}").format(
+        text = _("median {median} {item} a step, from {low} to {high}").format(
             median=number(float(np.median(timeline.step_items)), 4),
             item=record.item,
             low=number(float(held[0]), 4),
             high=number(float(held[-1]), 4),
         )
-        pairs.append((_("items"), told))
+        pairs.append((_("items"), text))
     loss = [float(value) for value in record.loss if value is not None and value == value]
     if loss:
         pairs += [
@@ -247,12 +247,12 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
 
 def _draw_quality(writer: TerminalWriter, record: Record) -> None:
     quality = record.quality
-    said = verdict(record)
+    reached = verdict(record)
     writer.put_title(_("Quality"))
     shown = _("{quality} {value}, target {goal}: {verdict}").format(
-        quality=quality_word(quality.name), value=format_quality(quality), goal=format_goal(quality), verdict=_(said)
+        quality=quality_word(quality.name), value=format_quality(quality), goal=format_goal(quality), verdict=_(reached)
     )
-    writer.put(writer.text(shown, VERDICT_STYLES.get(said, "")), indent=2)
+    writer.put(writer.text(shown, VERDICT_STYLES.get(reached, "")), indent=2)
     if not quality.history:
         return
     writer.put("")
@@ -281,4 +281,4 @@ def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | N
 def _draw_doubts(writer: TerminalWriter, record: Record) -> None:
     writer.put_title(_("Doubts"), "" if record.doubts else _("none"))
     if record.doubts:
-        writer.put(writer.numbered(translate_doubt(doubt, _) for doubt in record.doubts), indent=2)
+        writer.put(writer.numbered_list(translate_doubt(doubt, _) for doubt in record.doubts), indent=2)

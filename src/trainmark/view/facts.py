@@ -44,7 +44,7 @@ class SensorCurve:
 def plan(record: Record, say: Say) -> FactSection:
     """What was asked for, and what differs from the reference recipe."""
     asked = record.plan
-    said = [(say("tags"), ", ".join(format_tags(record.tags))), (say("note"), record.note or "")]
+    labels = [(say("tags"), ", ".join(format_tags(record.tags))), (say("note"), record.note or "")]
     data = asked.data.name + (f", {say('synthetic data')}" if asked.data.synthetic else "")
     facts = [
         RecordFact(
@@ -61,7 +61,7 @@ def plan(record: Record, say: Say) -> FactSection:
         RecordFact(say("fingerprint"), asked.fingerprint[:16]),
         *([RecordFact(say("begins with"), asked.init_from, local=True)] if asked.init_from else []),
         *([RecordFact(say("resumed from"), asked.resume_from, local=True)] if asked.resume_from else []),
-        *(RecordFact(name, value) for name, value in said if value),
+        *(RecordFact(name, value) for name, value in labels if value),
         RecordFact("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
     ]
     facts += [
@@ -186,8 +186,8 @@ def network(record: Record, say: Say) -> FactSection | None:
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
-    said = summarise_links(measured, ranks=topology.devices, hosts=topology.nodes, say=say)
-    return replace(link_table(measured, say), sentence=said, facts=sent)
+    summary = summarise_links(measured, ranks=topology.devices, hosts=topology.nodes, say=say)
+    return replace(link_table(measured, say), sentence=summary, facts=sent)
 
 
 def _levels(record: Record, say: Say) -> Iterator[RecordFact]:

@@ -21,13 +21,13 @@ ALIKE_WITHIN = 1.05
 
 
 def write_headlines(records: Sequence[Record], rows: Sequence[PublishedRow]) -> list[str]:
-    """One for each thing that was run here; repeats are told by the one in their middle."""
+    """One for each thing that was run here; repeats are medians by the one in their middle."""
     published, say = list_speeds(rows), translator(current_language())
     plans: dict[str, list[Record]] = {}
     for record in records:
         plans.setdefault(record.plan.fingerprint, []).append(record)
-    told = [_pick_median(alike) for alike in plans.values()]
-    return [write_headline(record, published, say, where=_name_machine(record, say)) for record in told]
+    medians = [_pick_median(alike) for alike in plans.values()]
+    return [write_headline(record, published, say, where=_name_machine(record, say)) for record in medians]
 
 
 def _pick_median(repeats: Sequence[Record]) -> Record:
@@ -45,12 +45,12 @@ def _name_machine(record: Record, say: Say) -> str:
 
 def write_headline(record: Record, published: Iterable[PublishedSpeed], say: Say, *, where: str) -> str:
     """All of it in one sentence; `where` is the machine as the reader calls it."""
-    told = describe_speed(record, say, where=where)
+    text = describe_speed(record, say, where=where)
     if beside := compare_with_published(record, published, say):
-        told = say("{told}, {more}").format(told=told, more=beside)
+        text = say("{told}, {more}").format(told=text, more=beside)
     if learnt := describe_learning(record, say):
-        told = say("{told}; {more}").format(told=told, more=learnt)
-    return say("{sentence}.").format(sentence=told)
+        text = say("{told}; {more}").format(told=text, more=learnt)
+    return say("{sentence}.").format(sentence=text)
 
 
 def name_network(record: Record) -> str:
@@ -125,7 +125,7 @@ def describe_learning(record: Record, say: Say) -> str:
         return ""
     trends = {"fell": say("loss fell"), "rose": say("loss rose"), "level": say("loss hardly moved")}
     trend = loss_trend(record.loss)
-    said = [trends[trend]] if trend else []
+    parts = [trends[trend]] if trend else []
     quality, known = record.quality, facts_of(record)
     judged = known.find_quality(quality.name) if known else None
     words = {
@@ -138,5 +138,5 @@ def describe_learning(record: Record, say: Say) -> str:
         "missed": say("{quality} {value}, target {goal} missed"),
         "not finite": say("{quality} not finite"),
     }
-    said.append(outcomes.get(verdict(record), say("{quality} not judged")).format(**words))
-    return say(", ").join(said)
+    parts.append(outcomes.get(verdict(record), say("{quality} not judged")).format(**words))
+    return say(", ").join(parts)

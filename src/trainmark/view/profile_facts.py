@@ -25,7 +25,7 @@ def describe_profile(record: Record, *, width: int = 80, color: bool = False, en
     """Where a step's time goes, for a terminal; empty where no step was profiled."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     draw_section(writer, build_profile(record, _))
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def build_profile(record: Record, say: Say) -> FactSection | None:

@@ -195,7 +195,7 @@ def make_publishable(
     copy = _Copy([record.to_json() for record in records], environment, {**KEPT, **LABELS} if labels else KEPT)
     safe = tuple(copy.of(record) for record in records)
     left = "\n".join(record.dumps() for record in safe)  # of a word within a path only the path's is left
-    replaced = tuple(entry for entry in copy.replaced() if entry.placeholder in left)
+    replaced = tuple(entry for entry in copy.list_replacements() if entry.placeholder in left)
     return PublishableCopy(records=safe, replaced=replaced, dropped=copy.dropped)
 
 
@@ -301,12 +301,12 @@ class _Copy:
         return self._known is not None and self._known.search(text) is not None
 
     def without_names(self, text: str) -> str:
-        def hidden(match: re.Match[str]) -> str:
+        def hide(match: re.Match[str]) -> str:
             name = match.group()
             kind = next((kind for known, kind in self._kinds.items() if name.lower().startswith(known)), "text")
             return self.placeholder(self._kinds.get(name.lower(), kind), name)
 
-        return self._known.sub(hidden, text) if self._known else text
+        return self._known.sub(hide, text) if self._known else text
 
     def placeholder(self, kind: str, text: str) -> str:
         """One for each name; a host's short and its full name have the same."""
@@ -318,7 +318,7 @@ class _Copy:
         where[self._part] = where.get(self._part, 0) + 1
         return self._given[key]
 
-    def replaced(self) -> tuple[Replacement, ...]:
+    def list_replacements(self) -> tuple[Replacement, ...]:
         order = list(KINDS)
         given = sorted(self._given.items(), key=lambda entry: order.index(entry[0][0]))
         return tuple(

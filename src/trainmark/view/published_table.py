@@ -31,7 +31,7 @@ def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = Fals
     for index, source in enumerate(sources, 1):
         writer.put_unbroken(f"{index:3}  {source.title} ({source.date or 'undated'})")
         writer.put_unbroken(f"     {source.address}")
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableModel:

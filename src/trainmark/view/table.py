@@ -69,10 +69,10 @@ class TablePage:
 
 
 def build_table(records: Sequence[Record]) -> TablePage:
-    """Decides what is shown. What is the same for every row is said once, above or below."""
-    said = [[note.text for note in _collect_notes(record, records)] for record in records]
-    notes = list(dict.fromkeys(text for texts in said for text in texts))
-    marks = [[notes.index(text) + 1 for text in texts] for texts in said]
+    """Decides what is shown. What is the same for every row is texts_by_row once, above or below."""
+    texts_by_row = [[note.text for note in _collect_notes(record, records)] for record in records]
+    notes = list(dict.fromkeys(text for texts in texts_by_row for text in texts))
+    marks = [[notes.index(text) + 1 for text in texts] for texts in texts_by_row]
     return TablePage(table=_table_model(records, marks), notes=notes, remarks=_remarks(records))
 
 
@@ -170,13 +170,13 @@ def render(
     draw_table(writer, table)
     notes, remarks = order_notes(records), _remarks(records)
     if notes:
-        writer.put("", writer.numbered(notes[:MAX_NOTES]))
+        writer.put("", writer.numbered_list(notes[:MAX_NOTES]))
     if (more := len(notes) - MAX_NOTES) > 0:
-        told = _("{more} more: trainmark show --all").format(more=more)
-        writer.put(told + ("" if len(records) == 1 else " RUN"))
+        line = _("{more} more: trainmark show --all").format(more=more)
+        writer.put(line + ("" if len(records) == 1 else " RUN"))
     if remarks:
         writer.put("", *remarks)
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -346,12 +346,12 @@ def _repeats(name: str, members: Sequence[Record]) -> str:
     found = [record.metrics["p_core"] for record in completed if "p_core" in record.metrics]
     values = [quantity.value for quantity in found if quantity.value is not None]
     spread = spread_percent(values)
-    said = _("Repeats of {name}: {completed} of {members} completed").format(
+    line = _("Repeats of {name}: {completed} of {members} completed").format(
         name=name, completed=len(completed), members=len(members)
     )
     if spread is None:
-        return said + _("; ") + _("spread {nothing}: fewer than two have a p_core.").format(nothing=NOTHING)
+        return line + _("; ") + _("spread {nothing}: fewer than two have a p_core.").format(nothing=NOTHING)
     ends = _("p_core {low} to {high} {unit}, median {median}").format(
         low=number(min(values)), high=number(max(values)), unit=found[0].unit, median=number(median(values))
     )
-    return said + _("; ") + _("spread {spread} % ({ends}).").format(spread=number(spread, 2), ends=ends)
+    return line + _("; ") + _("spread {spread} % ({ends}).").format(spread=number(spread, 2), ends=ends)

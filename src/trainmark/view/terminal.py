@@ -84,7 +84,7 @@ class TerminalWriter:
             drawn.add_row(*map(self.text, row))
         return drawn
 
-    def numbered(self, sentences: Iterable[str]) -> Table:
+    def numbered_list(self, sentences: Iterable[str]) -> Table:
         drawn = self.table(heads=False)
         drawn.add_column(justify="right")
         drawn.add_column(overflow="fold")
@@ -119,7 +119,7 @@ class TerminalWriter:
         """One line as long as it is, so that a path in it can be copied."""
         self._console.print(self.text(line), soft_wrap=True)
 
-    def drawn(self) -> str:
+    def getvalue(self) -> str:
         content = self._drawn.getvalue()
         return content if self._color else "".join(f"{line.rstrip()}\n" for line in content.splitlines())
 
@@ -212,12 +212,12 @@ def _draw_stacked(writer: TerminalWriter, shown: TableModel) -> None:
     widths = _column_widths(writer, numbers, room) or [room // count] * count
     writer.put(_fill_table(writer, writer.table(), numbers, widths, ()), indent=2)
     for labels, row in zip(shown.rows, _draw_rows(writer, numbers, widths), strict=True):
-        said = [
+        parts = [
             f"fix_hp {cell}" if column.title == "fix_hp" else str(cell)
             for column, cell in zip(shown.columns, labels, strict=True)
             if column.label
         ]
-        writer.put(writer.text(" · ".join(said), labels[0].style or "bold"))
+        writer.put(writer.text(" · ".join(parts), labels[0].style or "bold"))
         writer.put(_fill_table(writer, writer.table(heads=False), numbers, widths, [row]), indent=2)
 
 

@@ -167,7 +167,7 @@ def test_a_run_counts_the_cores_its_quota_leaves(tree: Tree, kind: str, monkeypa
     ],
 )
 def test_no_quota_leaves_all_cores(tree: Tree, contents: dict[str, str]) -> None:
-    assert cores.read(tree(contents)) == cores.Allowance()
+    assert cores.read_cgroup(tree(contents)) == cores.Allowance()
 
 
 def test_a_single_core_is_doubted(tree: Tree) -> None:
@@ -206,7 +206,7 @@ def test_a_control_group_may_allow_less_than_the_machine_has(tree: Tree, line: s
 
 def test_the_number_version_1_writes_for_no_limit_is_none(tree: Tree) -> None:
     file = "sys/fs/cgroup/memory/memory.limit_in_bytes"
-    assert cores.read(tree({"proc/self/cgroup": "9:memory:/", file: "9223372036854771712"})).memory_bytes is None
+    assert cores.read_cgroup(tree({"proc/self/cgroup": "9:memory:/", file: "9223372036854771712"})).memory_bytes is None
 
 
 @pytest.mark.parametrize(

@@ -172,5 +172,5 @@ def _tell(finding: CheckResult) -> None:
     if finding.remedy:
         line.add_row("", "", writer.text(f"look at: {finding.remedy}"))
     writer.put(line)
-    sys.stdout.write(writer.drawn())
+    sys.stdout.write(writer.getvalue())
     sys.stdout.flush()

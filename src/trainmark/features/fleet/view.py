@@ -138,9 +138,9 @@ def render(
     if len(shown) < len(fleet.hosts):
         writer.put(f"{len(fleet.hosts) - len(shown)} more hosts are ok; --all shows them")
     if told := list(sentences(fleet)):
-        writer.put("", writer.numbered(told), "")
+        writer.put("", writer.numbered_list(told), "")
     writer.put(writer.text(headline(fleet), OUTCOMES[fleet.outcome]))
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _table(fleet: Fleet, hosts: tuple[FleetHost, ...]) -> TableModel:

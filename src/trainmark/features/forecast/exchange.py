@@ -94,7 +94,7 @@ def fit_exchange(record: Record) -> ExchangeModel | None:
     if shape is None or shape.parallel not in PARALLEL or counted <= 0 or not timeline.exchange_known:
         return None
     exposed_s = _exposed_s(timeline, counted)
-    step_s = timeline.counted(timeline.slowest).compute_ns / counted / 1e9
+    step_s = timeline.sum_counted(timeline.slowest).compute_ns / counted / 1e9
     computing_s = step_s - exposed_s
     if computing_s <= 0:
         return None
@@ -123,7 +123,7 @@ def _exposed_s(timeline: Timeline, counted: int) -> float:
     """The exchange in a step of the rank that waits for nobody."""
     steps = slice(timeline.warmup_steps, timeline.steps)
     if any(trace.sums for trace in timeline.ranks):
-        return min(timeline.counted(trace).exchange_ns for trace in timeline.ranks) / counted / 1e9
+        return min(timeline.sum_counted(trace).exchange_ns for trace in timeline.ranks) / counted / 1e9
     return float(np.min([trace.exchange_ns[steps] for trace in timeline.ranks], axis=0).mean()) / 1e9
 
 

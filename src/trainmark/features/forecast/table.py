@@ -62,8 +62,8 @@ def render(found: Sequence[Forecast], *, width: int = 100, color: bool = False, 
         writer.put(one.basis)
         writer.put("Ranges are to hold nine of ten outcomes; 'trainmark forecast --backtest' shows whether they do.")
         if one.notes:
-            writer.put("", writer.numbered(one.notes))
-    return writer.drawn()
+            writer.put("", writer.numbered_list(one.notes))
+    return writer.getvalue()
 
 
 def _table(one: Forecast) -> TableModel:
@@ -108,7 +108,7 @@ def render_backtest(found: Backtest, *, width: int = 100, color: bool = False, e
         f"{found.inside} of {found.count} outcomes lay in their range, {100 * found.coverage:.0f} %; it is for 90 %. "
         "Every forecast was made without the data of its own submitter (MLPerf) or case (FlagPerf)."
     )
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _backtest_row(line: BacktestLine) -> tuple[str, ...]:

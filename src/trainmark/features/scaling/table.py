@@ -23,8 +23,8 @@ def render(found: Sequence[Scaling], *, width: int = 100, color: bool = False, e
         base = group.points[0].topology
         writer.put(f"{group.kind.capitalize()} scaling by {group.metric}: the same {kept}; {base} is the base.")
         if group.notes:
-            writer.put("", writer.numbered(group.notes))
-    return writer.drawn()
+            writer.put("", writer.numbered_list(group.notes))
+    return writer.getvalue()
 
 
 def render_published(
@@ -45,10 +45,10 @@ def render_published(
         draw_table(writer, _published_table_model(group, THROUGHPUTS if metric is None else (metric,)))
         writer.put_unbroken(f"{base.source.title} ({base.source.date or 'undated'}): {base.source.address}")
         if group.notes:
-            writer.put("", writer.numbered(group.notes))
+            writer.put("", writer.numbered_list(group.notes))
         writer.put("")
     writer.put(f"{NOT_PUBLISHED} Published rows have no intervals, so none can be given here.")
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _table_model(group: Scaling) -> TableModel:

@@ -30,7 +30,7 @@ def render(
     if parity is not None:
         writer.put(writer.text(parity.sentence, STYLES.get(parity.verdict, UNDECIDED)))
         writer.put(f"{parity.own} beside {parity.other}", indent=2)
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def notes(document: VerifyDocument) -> Iterator[str]:

@@ -128,7 +128,7 @@ def sensed(folder: RunFolder) -> VerifyTelemetry:
     values: dict[str, list[float]] = {"temperature_c": [], "power_w": [], "clock_mhz": []}
     throttled: set[str] = set()
     errors: dict[tuple[int, int], list[float]] = {}
-    for launcher in folder.samplers_found():
+    for launcher in folder.list_samplers():
         for event in folder.sampler_events(launcher):
             for reading in event.readings if isinstance(event, events.DeviceSamples) else ():
                 for name, known in values.items():

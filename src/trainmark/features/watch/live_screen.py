@@ -263,7 +263,7 @@ def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     writer.put_pairs(pairs, indent=0, folds=False)
     if live.note:
         writer.put(writer.text(live.note, "bold red" if live.failure or live.gone else "yellow"))
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def result(record: Record) -> str:
