@@ -24,7 +24,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["rum"], "COMMAND 'rum' is not known; did you mean 'run'?"),
         (["run", "--depth"], "argument '--depth' is not known; see 'trainmark run --help'"),
         (["run", "--compile"], "argument '--compile' is not known; see 'trainmark run --help'"),
-        (["run", "--budget", "soon"], "--budget 'soon' is not a length of time; try '90s', '3m' or '1h'"),
+        (["run", "--budget", "soon"], "--budget 'soon' is not a duration; try '90s', '3m' or '1h'"),
         (["run", "vit", "--set", "batchsize=4"], "'batchsize' is not known; there are batch_per_device, batch_norm"),
         (["explain", "latency"], "word 'latency' is not known; 'trainmark explain' lists them"),
         (["explain", "wages"], "word 'wages' is not known; 'trainmark explain' lists them"),

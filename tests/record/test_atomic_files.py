@@ -74,7 +74,7 @@ def test_links_that_lead_to_each_other_are_a_sentence(tmp_path: Path) -> None:
 
 
 def test_no_folder_is_made_for_a_named_file(tmp_path: Path) -> None:
-    with pytest.raises(NotReadyError, match=f"there is no folder {tmp_path}/typo/folder; make it"):
+    with pytest.raises(NotReadyError, match=f"folder {tmp_path}/typo/folder does not exist; create it"):
         write_user_file(tmp_path / "typo" / "folder" / "page.html", b"a page")
     assert names(tmp_path) == []
 

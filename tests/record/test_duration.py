@@ -21,7 +21,7 @@ def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
     "text", ["", " ", "soon", "3 days", "0", "0s", "-3m", "inf", "nan", "1e9", "..s", "1.2.3m", "9" * 300, "99999h"]
 )
 def test_what_is_no_length_of_time_is_refused_by_the_options_name(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--budget .* is not a length of time; try '90s', '3m' or '1h'"):
+    with pytest.raises(UsageError, match=r"--budget .* is not a duration; try '90s', '3m' or '1h'"):
         parse_seconds(text, option="--budget")
 
 

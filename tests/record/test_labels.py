@@ -25,5 +25,5 @@ def test_what_is_no_tag_is_refused(word: str) -> None:
 def test_two_values_of_a_key_and_a_note_without_end_are_refused() -> None:
     with pytest.raises(UsageError, match="--tag a has two values, '1' and '2'"):
         RunOptions(tags=("a=1", "a=2"))
-    with pytest.raises(UsageError, match="--note has 1001 signs"):
+    with pytest.raises(UsageError, match="--note has 1001 characters"):
         RunOptions(note="x" * 1001)

@@ -17,14 +17,14 @@ CLOSE = 1e-9
 """Relative: figures are kept at full precision, so what was computed from the same series agrees to rounding."""
 
 DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TrainmarkError)
-"""What code meets where a document holds a word for a number, or nothing where something belongs."""
+"""What code raises on a document with a wrong type or a missing field."""
 
 SEVERITIES: dict[Verdict, str] = {"failed": "wrong", "doubt": "doubtful", "note": "note"}
-"""What an audit calls its findings. wrong: cannot be so; doubtful: can hardly be so; note: a reader has to know it."""
+"""Severities of an audit. wrong: cannot be true; doubtful: hardly can be; note: worth knowing."""
 
 
 class CannotCheckError(Exception):
-    """Raised by a check for which something is missing; its text says what."""
+    """Raised by a check that lacks something; its text says what."""
 
 
 CheckFunction = Callable[[Case], Iterable[CheckResult]]
@@ -34,27 +34,27 @@ CheckFunction = Callable[[Case], Iterable[CheckResult]]
 class Check(Generic[Case]):
     code: str
     title: str
-    """What it holds to be true of an honest result."""
+    """What holds for an honest result."""
     run: CheckFunction[Case]
 
 
 def check(code: str, title: str) -> Callable[[CheckFunction[Any]], Check[Any]]:
-    """Makes a function a check."""
+    """Turns a function into a check."""
     return lambda function: Check(code=code, title=title, run=function)
 
 
 def wrong(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """It cannot be so. `subject` is a part of what is audited, such as a row of a page."""
+    """It cannot be true. `subject` is a part of what is audited, such as a row of a page."""
     return CheckResult(verdict="failed", evidence=numbers, sentence=why, remedy=check, subject=subject)
 
 
 def doubtful(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """It can hardly be so."""
+    """It can hardly be true."""
     return CheckResult(verdict="doubt", evidence=numbers, sentence=why, remedy=check, subject=subject)
 
 
 def note(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """A reader has to know it."""
+    """Worth knowing."""
     return CheckResult(verdict="note", evidence=numbers, sentence=why, remedy=check, subject=subject)
 
 
@@ -70,7 +70,7 @@ def _run_check(entry: Check[Case], case: Case, subject: str) -> CheckResult:
         return mark_unchecked(entry.code, entry.title, str(reason))
     except DAMAGED as error:
         text = f"{type(error).__name__}: {error}"
-        found = (wrong(text, "something stands there that no run writes", "what was changed in the file"),)
+        found = (wrong(text, "it holds something that no run writes", "what was changed in the file"),)
     return conclude(entry.code, entry.title, found, subject)
 
 
@@ -94,7 +94,7 @@ def find_reason(result: CheckResult) -> str | None:
 
 
 def is_same(one: object, other: object, relative: float = CLOSE) -> bool:
-    """Equal, and numbers to rounding; a truth value is not a number here."""
+    """Equal, numbers up to rounding; a bool is not a number here."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
@@ -102,21 +102,21 @@ def is_same(one: object, other: object, relative: float = CLOSE) -> bool:
     return one == other
 
 
-# What all checks together came to
+# Results of all checks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """One thing that was held against what is known: a run, a page, an event log."""
+    """One audited thing: a run, a page, an event log."""
 
     title: str
     checks: tuple[CheckResult, ...]
     empty: bool = False
-    """Whether there was nothing to hold against anything, which is no pass."""
+    """Whether there was nothing to check, which is no pass."""
 
 
 def collect_findings(audits: Iterable[Audit]) -> list[CheckResult]:
-    """The gravest first; what weighs the same stays in the order it was found."""
+    """Most severe first, otherwise in the order found."""
     return sort_by_gravity(finding for audit in audits for entry in audit.checks for finding in entry.findings)
 
 
@@ -125,7 +125,7 @@ def sort_by_gravity(found: Iterable[CheckResult]) -> list[CheckResult]:
 
 
 def list_empty(audits: Iterable[Audit]) -> list[str]:
-    """The titles of what had nothing to check."""
+    """The titles of audits with nothing to check."""
     return [audit.title for audit in audits if audit.empty]
 
 

@@ -1,4 +1,4 @@
-"""Writes a doubt as a sentence in the reader's language, from its code and the values its record keeps."""
+"""Writes a doubt as a sentence in the reader's language, from its code and recorded values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Doubt
 
 Values = Mapping[str, Any]
-"""What a check found, as it is to be shown: words and figures under the names of the placeholders."""
+"""What a check found, formatted, by placeholder name."""
 
 TEMPLATES = {
     "incomplete": "the run did not reach its end: the numbers cover what was measured before",
@@ -41,11 +41,11 @@ TEMPLATES = {
     "torn-events": "the events of rank {ranks} end in the middle of a line, which was dropped",
     "no-sample": "the trained model left no sample of its work: {reason}",
 }
-"""Of doubts that are always the same sentence; `COMPOSED` has the others."""
+"""Doubts with a fixed sentence; `COMPOSED` has the others."""
 
 
 def translate_doubt(doubt: Doubt, say: Say) -> str:
-    """The doubt in the reader's language; as its record says it where an earlier version put it otherwise."""
+    """The doubt in the reader's language; the recorded text where an earlier version worded it otherwise."""
     try:
         known = doubt_text(doubt.code, doubt.values, ENGLISH) == doubt.text
         return doubt_text(doubt.code, doubt.values, say) if known else doubt.text
@@ -123,7 +123,7 @@ def _write_drifting(v: Values, say: Say) -> str:
 
 
 def _in_times(ratio: float, say: Say) -> str:
-    """How a time changed that is now so many times as long."""
+    """How a time changed, given the ratio of new to old."""
     if not 1 / 2 < ratio < 2:
         return say("{ratio} times as long").format(ratio=number(ratio))
     percent = number(abs(100 * (ratio - 1)), 2)

@@ -1,4 +1,4 @@
-"""Reasons to trust a result less, found by looking at it: a code and values, which `doubt_text` puts into words."""
+"""Finds reasons to trust a result less: a code and values, which `doubt_text` puts into words."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from trainmark.record.workload_facts import QualityFacts
 
 RANK_SKEW = 0.05
 CLOCKS_APART, CLOCKS_FAR_APART = 0.03, 0.10
-"""Share by which a device's events and the host's clock may differ over training before it is worth a word, and before
-the result is not valid."""
+"""Share by which a device's events and the host's clock may differ over training before it is reported, and before the
+result is invalid."""
 MAX_OTHER, MAX_OTHER_S = 0.10, 0.5
-"""Share of the training that no step accounts for, where it is more than a moment."""
+"""Share, and seconds, of training that no step accounts for."""
 MAX_SKIPPED = 0.01
-"""Share of the steps that a loss scaler may skip."""
+"""Share of steps that a loss scaler may skip."""
 MIN_POWER_SAMPLES = 60
 LONGEST_POWER_GAP_S = 2.0
-"""MLPerf's rule for power is sixty samples, one a second at least; a pause of two seconds is a gap."""
+"""MLPerf's rule for power: sixty samples, at least one per second; a pause of two seconds is a gap."""
 MIN_OF_FLOOR = 0.98
-"""Of the least loss that data makes possible: what a part of the validation text may be easier than all of it."""
+"""Of the lowest possible loss: part of the validation text may be easier than the whole."""
 WANTED_HALF_WIDTH = 0.01
 JUST_ABOVE_PERCENT = 1.1
-"""What lies between is told as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
+"""Values in between are shown as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
 MAX_MORE = 50
-"""Times as many steps as were made: beyond that, more steps are no advice."""
+"""Beyond this many times the steps made, more steps are no advice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a doubt may look at."""
+    """What a check may use."""
 
     plan: Plan
     status: Status
@@ -54,7 +54,7 @@ class Facts:
     quality: Quality
     environment: Environment
     telemetry: Telemetry = field(default_factory=Telemetry)
-    """What the samplers saw, as the record keeps it."""
+    """Sampled sensors, as recorded."""
     reference_global_batch: int
     resumed: Resumed | None = None
     restarts: tuple[Restart, ...] = ()
@@ -63,11 +63,11 @@ class Facts:
     loss: Sequence[float | None] = ()
     """Of each step's global batch."""
     data_facts: Mapping[str, float] = field(default_factory=dict)
-    """What the reader of the data says of it, such as what guessing would give."""
+    """Facts about the data, such as the accuracy of guessing."""
     no_sample: str | None = None
     """Why the trained model left no sample of its work, where it should have."""
     judged: QualityFacts | None = None
-    """What the workload says of the quality it is trained to."""
+    """The workload's facts about its target quality."""
 
 
 def collect_doubts(facts: Facts) -> tuple[Doubt, ...]:
@@ -172,7 +172,7 @@ def check_target(f: Facts) -> Found:
 
 
 def is_fine_tuning(plan: Plan) -> bool:
-    """Whether the recipe is meant to begin with weights that were trained before, as some workloads' published runs."""
+    """Whether the recipe starts from trained weights, as some published runs do."""
     return plan.recipe.get("begins_with") == "trained"
 
 
@@ -251,7 +251,7 @@ def check_device_clock(f: Facts) -> Found:
 def check_unaccounted_time(f: Facts) -> Found:
     clock = f.environment.clock
     if clock is not None and clock.apart > CLOCKS_APART:
-        return  # which says more
+        return  # check_device_clock reports it
     other_s = f.timeline.seconds("other")
     training_s = other_s + f.timeline.seconds("warmup", "data_wait", "compute")
     if other_s > max(MAX_OTHER * training_s, MAX_OTHER_S):

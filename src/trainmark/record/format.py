@@ -1,4 +1,4 @@
-"""How values are written for people: digits that mean something, units, verdicts, short device names."""
+"""Formats values for people: significant digits, units, verdicts, short device names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from trainmark.record.record import Quality, Record
 
 NOTHING = "—"
-"""Stands where there is no number; a note says why."""
+"""Shown where there is no number; a note says why."""
 
 TOO_NOISY_WORDS = "too noisy to say"
-"""Instead of an interval that tells nothing."""
+"""Shown instead of an interval wider than ±50 %."""
 
 VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
 
@@ -30,19 +30,19 @@ def with_unit(value: float, unit: str, digits: int = 3) -> str:
 
 
 def format_interval(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> str:
-    """`±0.4 %`: the value times or divided by 1.004; words where that says nothing, and nothing without an interval."""
+    """`±0.4 %`: the value times or divided by 1.004; `noisy` beyond ±50 %, empty without an interval."""
     if interval is None:
         return ""
     return noisy if is_too_noisy(interval) else f"±{number(100 * share(interval), 2)} %"
 
 
 def drop_noisy(interval: Bounds | None) -> Bounds | None:
-    """An interval that is worth drawing."""
+    """The interval; None where it is too noisy to draw."""
     return None if interval is None or is_too_noisy(interval) else interval
 
 
 def format_quality(quality: Quality) -> str:
-    """The value with enough digits that one just short of the target is not rounded onto it."""
+    """The value with enough digits not to round a miss onto the target."""
     if quality.value is None:
         return NOTHING
     return with_unit(quality.value, quality.unit, digits_to_tell_apart(quality.value, quality.goal, quality.better))
@@ -54,8 +54,7 @@ def format_goal(quality: Quality) -> str:
 
 
 def verdict(record: Record) -> str:
-    """Whether the target was reached; a run that was cut to so many steps or seconds, or did not get to its end, is not
-    held to it."""
+    """Whether the target was reached; a short or unfinished run is not judged by it."""
     if record.status == "incomplete":
         return "interrupted" if endings.is_signal_ending(record.ended) else "unfinished"
     if record.quality.value is None:
@@ -70,18 +69,18 @@ def device_name(record: Record) -> str:
 
 
 def short_device(name: str) -> str:
-    """A device's name without what vendors add to it: `Intel Xeon Platinum 8370C`, `AMD EPYC 7763`."""
+    """A device's name without trademarks and clock: `Intel Xeon Platinum 8370C`, `AMD EPYC 7763`."""
     name = re.sub(r"\((?:R|TM|C)\)|®|™|\s@.*$|\bCPU\b|\b\d+-Core\b|\bProcessor\b", " ", name, flags=re.IGNORECASE)
     return " ".join(name.split())
 
 
 def spread_percent(values: Sequence[float]) -> float | None:
-    """How far repeats of one run lie apart: (max - min) / median, in percent."""
+    """Spread of repeats: (max - min) / median, in percent."""
     return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None
 
 
 def summarise_links(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
-    """Latency of the smallest message and bandwidth of the largest, in a sentence."""
+    """One sentence: latency of the smallest message, bandwidth of the largest."""
     smallest, largest = measured[0], measured[-1]
     where = say("{ranks} ranks on {hosts} host") if hosts == 1 else say("{ranks} ranks on {hosts} hosts")
     return say("all-reduce among {where}: {latency} ms for {smallest}, {bandwidth} GB/s for {largest}").format(
@@ -94,7 +93,7 @@ def summarise_links(measured: Sequence[AllReduce], *, ranks: int, hosts: int, sa
 
 
 def summarise_pairs(measured: Sequence[PairLink], rounds: int) -> str:
-    """How many pairs there are, and what the slowest and the median one carry."""
+    """One sentence: the number of pairs, the bandwidth of the slowest and of the median one."""
     ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
     slowest = ordered[0]
     if len(ordered) == 1:

@@ -1,4 +1,4 @@
-"""Makes one record out of what the processes of a run wrote down, whether or not they reached the end."""
+"""Builds the record of a run from its event files, whether or not it reached its end."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from trainmark.record.workload_facts import WorkloadFacts
 
 @dataclass(frozen=True, kw_only=True)
 class ReducedRanks:
-    """What a record needs of the ranks' logs."""
+    """What a record needs of the rank logs."""
 
     ranks: Sequence[RankLog]
-    """All that they said but their steps."""
+    """Everything but their steps."""
     timeline: Timeline
     loss: Sequence[float | None]
-    """Of each step's global batch: ranks weigh theirs by their share, so it is the plain mean."""
+    """Per global batch: ranks weight theirs by their share, so it is the plain mean."""
     steps: StepSeries | None = None
-    """Of a run too long for its record to keep every rank's series."""
+    """For a run too long to record every rank's series."""
 
 
 def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
-    """All ranks of a run; with `full` its warm-up counts like any other step."""
+    """Reads all ranks of a run; with `full`, warm-up steps count, too."""
     together, ranks = _CommonSteps(), []
     traces: list[RankTrace] = []
     for log in folder.each_rank():
@@ -62,7 +62,7 @@ def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
         together.add(trace, log.loss)
         ranks.append(log)
         if together.rank_steps > series.MAX_INSIDE:
-            if together.rank_steps - trace.steps <= series.MAX_INSIDE:  # this rank is the first too many
+            if together.rank_steps - trace.steps <= series.MAX_INSIDE:  # this rank exceeds the limit
                 traces = [_without_series(before) for before in traces]
             trace = _without_series(trace)
         traces.append(trace)
@@ -94,7 +94,7 @@ def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
 
 
 class _CommonSteps:
-    """What the ranks that were read so far make together, of the steps they all finished."""
+    """Sums over the ranks read so far, of the steps they all finished."""
 
     def __init__(self) -> None:
         self.rank_steps = 0
@@ -125,7 +125,7 @@ def _add_common(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[A
 
 
 def _without_series(trace: RankTrace) -> RankTrace:
-    """What is known of a rank before it is known which steps count."""
+    """The sums of a rank, before it is known which steps count."""
     if trace.sums:
         return trace
     sums = RankSums(steps=trace.steps, exchanged=trace.exchanged, warmup=NO_STEPS, counted=trace.whole)
@@ -139,7 +139,7 @@ def _without_series(trace: RankTrace) -> RankTrace:
 
 
 def _sums(folder: RunFolder, log: RankLog, trace: RankTrace, first: int, last: int) -> RankSums:
-    """A rank's steps, those from `first` to `last` counted; its log is read again as far as that asks for it."""
+    """Sums of a rank with the steps from `first` to `last` counted; rereads its log as far as needed."""
     if trace.sums and (first or trace.steps > last):
         needed = first if trace.steps == last and not log.restarts else None
         found = read_rank(folder.path, log.rank, until=needed).trace()
@@ -161,13 +161,13 @@ def gather_record(path: Path) -> Record:
 
 
 def gather(folder: RunFolder) -> Record:
-    """The record of a run. One that did not reach its end gives an incomplete record, with all it measured.
+    """The record of a run; one that did not reach its end gives an incomplete record.
 
-    One rank's series are in memory at a time, beside what all ranks' make together.
+    Only one rank's series are in memory at a time, beside the sums over ranks.
     """
     head, plan = folder.head, folder.plan
     if head is None or plan is None:
-        raise NotReadyError(f"{folder.path} is not a run folder: it does not say what was to run")
+        raise NotReadyError(f"{folder.path} is not a run folder: it has no plan")
     reduced = reduce_ranks(folder, full=plan.limits.full)
     ranks, timeline = reduced.ranks, reduced.timeline
     first = ranks[0]
@@ -248,14 +248,14 @@ def gather(folder: RunFolder) -> Record:
 
 
 def restore_series(record: Record, folder: Path) -> Record:
-    """A record that came without the file of its series, with what the run's events tell of them where these are."""
+    """A record whose series file is missing, with the series from the run's events where possible."""
     if record.means_only is None:
         return record
 
     def read(expected: series.SeriesFile) -> series.StepSeries:
         steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
         if steps is None or series.describe_file(record.run_id, steps) != expected:
-            raise ValueError("the run's events make another")
+            raise ValueError("the run's events give another series")
         return steps
 
     try:
@@ -271,7 +271,7 @@ def now_utc() -> str:
 def _environment(
     folder: RunFolder, first: RankLog, clock: DeviceClock | None, nodes: Sequence[samplers.NodeSums]
 ) -> Environment:
-    """What rank 0 said of its machine, with what was proved and measured of it; events are kept without their words."""
+    """Facts of rank 0's machine, with what was checked and measured on it."""
     facts = msgspec.structs.asdict(first.environment) if first.environment else {}
     return Environment(
         **facts,
@@ -302,7 +302,7 @@ def _strip_event(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | Non
 def _status(
     plan: Plan, ranks: Sequence[RankLog], found: FaultFound | None, clock: DeviceClock | None
 ) -> tuple[Status, str]:
-    fault = found or _first_failure(ranks)  # the launcher has weighed what the ranks said
+    fault = found or _first_failure(ranks)  # the launcher has found the root cause among the ranks' failures
     if fault:
         return "invalid" if fault.exit_code == endings.INVALID_CODE else "incomplete", fault.sentence
     wanted = set(range(Topology.parse(plan.topology).devices))
@@ -317,12 +317,12 @@ def _status(
 
 
 def _first_failure(ranks: Sequence[RankLog]) -> Failed | None:
-    """Of a run whose launcher could not say it. Clocks of hosts differ, so only causes go before consequences."""
+    """The first failure where the launcher recorded none; host clocks differ, so only causes precede consequences."""
     return min((log.failed for log in ranks if log.failed), key=lambda failure: failure.consequence, default=None)
 
 
 def _restarts(ranks: Sequence[RankLog]) -> tuple[Restart, ...]:
-    """As rank 0 saw them, each with what the rank that failed could say of itself."""
+    """The restarts of rank 0, each with the reason the failed rank gave."""
     found = []
     for index, restart in enumerate(ranks[0].restarts):
         reasons = [log.restarts[index].reason for log in ranks if len(log.restarts) > index]
@@ -349,7 +349,7 @@ def _quality(target: Target, plan: Plan, log: RankLog) -> Quality:
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
-    """A value that is not finite has no place in a JSON document: it is missing there."""
+    """Finite values only, as JSON has no others."""
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
@@ -362,7 +362,7 @@ def _reached_ns(target: Target, plan: Plan, log: RankLog) -> int | None:
 
 
 def _planned_steps(plan: Plan, log: RankLog, *, reached: bool) -> int | None:
-    """How many steps the run was to take, as far as that is fixed; one that reached its target needed no more."""
+    """Planned steps, where fixed; a run that reached its target needed no more."""
     if reached and plan.limits.full:
         return log.step - log.first_step
     last = plan.last_step(

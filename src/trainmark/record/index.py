@@ -1,4 +1,4 @@
-"""Remembers in SQLite what lists show of each record file; it can be deleted at any time."""
+"""SQLite index of what lists show of each record file; may be deleted at any time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 from trainmark.record import endings
 from trainmark.record.errors import UsageError
 
-if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
+if TYPE_CHECKING:  # a listing needs only the index; importing numpy would take most of its time
     from trainmark.record.record import Record
 
 
@@ -44,30 +44,30 @@ class StoreRow(NamedTuple):
     fingerprint: str = ""
     group: str | None = None
     tags: tuple[str, ...] = ()
-    """What the user said to find it by, each as `key=value`."""
+    """The user's tags, each as `key=value`."""
     reached: bool = False
-    """The target, by any evaluation."""
+    """Whether any evaluation reached the target."""
     began: bool = False
     """Every rank finished a step."""
     interrupted: bool = False
-    """Somebody ended an incomplete run by a signal."""
+    """A signal ended the run."""
     host: str = ""
     """Where it ran; several are joined by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFilter:
-    """Which runs are asked for; what is None is not asked."""
+    """Selects runs; a field that is None selects all."""
 
     workload: str | None = None
     group: str | None = None
-    """Its id, or how that begins."""
+    """Its id or the start of it."""
     tags: tuple[str, ...] = ()
-    """A run has them all, each as `key=value`."""
+    """All of them must match, each as `key=value`."""
     since: datetime | None = None
-    """It was created then or later."""
+    """Created then or later."""
     measured: bool = False
-    """It is valid, or every rank finished a step."""
+    """Valid, or every rank finished a step."""
 
     def fits(self, row: StoreRow) -> bool:
         return (
@@ -84,7 +84,7 @@ def sort_newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
 
 
 def parse_instant(created: str) -> float:
-    """Seconds by which moments are ordered, whatever zone they are written in; 0 for what is no moment."""
+    """A timestamp of any time zone in seconds, for sorting; 0 for an invalid one."""
     try:
         moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
     except ValueError:
@@ -121,7 +121,7 @@ def make_row(record: Record) -> StoreRow:
 
 
 def make_folder_row(folder: Path) -> StoreRow:
-    """What can be said of a run that left no record: when its folder was last touched, and what its plan asked for."""
+    """The row of a run without a record, from its folder's mtime and its plan."""
     try:
         touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
     except OSError:
@@ -153,7 +153,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 LOCK_TIMEOUT_S = 5.0
 _VERSION = zlib.crc32(repr(StoreRow._fields).encode()) >> 1
-"""An index with other fields is made again."""
+"""An index with other fields is rebuilt."""
 _TABLE = """BEGIN IMMEDIATE; DROP TABLE IF EXISTS files;
 CREATE TABLE files (name TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, instant REAL, entry BLOB);
 CREATE INDEX newest ON files (instant, name)"""
@@ -161,7 +161,7 @@ Answer = TypeVar("Answer")
 
 
 class IndexEntry(NamedTuple):
-    """A record file: how it looked when it was read, and its row, or why it is not a record."""
+    """A record file: size and mtime when read, and its row, or why it is no record."""
 
     size: int
     mtime_ns: int
@@ -173,7 +173,7 @@ _DECODER = msgspec.json.Decoder(tuple[StoreRow | None, str | None])
 
 
 class DamagedIndexError(Exception):
-    """The file holds something else than what was written to it."""
+    """The index file is damaged."""
 
 
 class StoreIndex:
@@ -192,7 +192,7 @@ class StoreIndex:
         return int(self._database.execute("SELECT count(instant) FROM files").fetchone()[0])
 
     def newest(self) -> Iterator[tuple[str, IndexEntry]]:
-        """Every file that held a record, the newest first."""
+        """Every file with a record, newest first."""
         yield from self._entries("instant IS NOT NULL ORDER BY instant DESC, name DESC")
 
     def list_damaged(self) -> list[tuple[str, IndexEntry]]:
@@ -225,7 +225,7 @@ class StoreIndex:
 
 
 def query_index(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
-    """What the index in a file answers. A damaged one is made again; where none can be kept, one in memory answers."""
+    """Queries the index in a file; a damaged one is rebuilt, and where none can be written, one in memory is used."""
     if path.parent.is_dir():
         for _ in range(2):
             try:
@@ -256,13 +256,13 @@ _TAG = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,39})=(\S(?:[^\x00-\x1f\x7f]{0,9
 
 
 def parse_tags(words: Iterable[str]) -> dict[str, str]:
-    """Tags from `key=value` words; UsageError where one is none, or a key has two values."""
+    """Tags from `key=value` words; UsageError for an invalid one or a key with two values."""
     tags: dict[str, str] = {}
     for word in words:
         if not (found := _TAG.fullmatch(word)):
             raise UsageError(
                 f"--tag {word[:60]!r} is not key=value; a key is letters, digits, '.', '_' and '-', a value is "
-                "up to 100 signs; try 'driver=550.54'"
+                "up to 100 characters; try 'driver=550.54'"
             )
         key, value = found.groups()
         if tags.setdefault(key, value) != value:
@@ -271,10 +271,10 @@ def parse_tags(words: Iterable[str]) -> dict[str, str]:
 
 
 def format_tags(tags: Mapping[str, str]) -> tuple[str, ...]:
-    """Tags as they are said: `key=value`, by their keys."""
+    """Tags as `key=value`, sorted by key."""
     return tuple(f"{key}={tags[key]}" for key in sorted(tags))
 
 
 def check_note(note: str) -> None:
     if len(note) > LONGEST_NOTE:
-        raise UsageError(f"--note has {len(note)} signs; {LONGEST_NOTE} are kept at most, so say it shorter")
+        raise UsageError(f"--note has {len(note)} characters; {LONGEST_NOTE} is the maximum")

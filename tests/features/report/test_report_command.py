@@ -141,7 +141,7 @@ def test_a_record_is_never_replaced_by_a_report(store: Store) -> None:
 
 def test_a_place_that_cannot_be_written_is_an_error_in_a_sentence(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotReadyError, match="there is no folder"):
+    with pytest.raises(NotReadyError, match="does not exist"):
         call(store, "a1b2", "--html", tmp_path / "file" / "out.html")
 
 
