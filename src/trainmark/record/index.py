@@ -126,18 +126,18 @@ def make_folder_row(folder: Path) -> StoreRow:
         touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
     except OSError:
         touched = ""
-    asked, head = _document(folder / "plan.json"), _document(folder / "run.json")
+    planned, head = _document(folder / "plan.json"), _document(folder / "run.json")
     tags = head.get("tags")
     return StoreRow(
         run_id=folder.name,
         created=touched,
         status="no record",
-        workload=str(asked.get("workload", "")),
-        recipe=str(asked.get("recipe_name", "")),
-        topology=str(asked.get("topology", "")),
-        precision=str(asked.get("precision", "")),
-        platform=str(asked.get("platform", "")),
-        fingerprint=str(asked.get("fingerprint", "")),
+        workload=str(planned.get("workload", "")),
+        recipe=str(planned.get("recipe_name", "")),
+        topology=str(planned.get("topology", "")),
+        precision=str(planned.get("precision", "")),
+        platform=str(planned.get("platform", "")),
+        fingerprint=str(planned.get("fingerprint", "")),
         group=str(head.get("group") or "") or None,
         tags=format_tags({str(key): str(value) for key, value in tags.items()}) if isinstance(tags, dict) else (),
     )

@@ -1,4 +1,4 @@
-"""Finds the runs that a word of the command line stands for: one, repeats of one plan, or those in a record file."""
+"""Finds the runs that a command-line argument names: one, repeats of one plan, or those in a record file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmark.record.store import Store
 
 _NAMED = 4
-"""Runs that are named one by one in a label."""
+"""Most runs listed in a label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +28,19 @@ class Subject:
     """What is to be compared, audited or reported on: a run, repeats of one plan, or a published row."""
 
     word: str
-    """As it was typed."""
+    """As typed."""
     label: str
-    """What to call it in a sentence; from outside, so it is escaped where it is shown."""
+    """Its name in a sentence; untrusted, so escape it where it is shown."""
     records: tuple[Record, ...] = ()
     """One, or the repeats of one plan; none for a published row."""
     row: PublishedRow | None = None
 
 
 def find_runs(word: str, store: Store) -> Subject:
-    """The runs a word means, or a sentence about what it could have meant.
+    """The runs an argument names; UsageError suggests what it could have meant.
 
-    A word is a run's id, its beginning or end, `last`, a record file, the id of a group of repeats or its beginning,
-    or several of these joined by commas.
+    It is a run's id or its start or end, `last`, a record file, the id of a group of repeats or its start, or several,
+    joined by commas.
     """
     if word.startswith(PREFIX):
         raise UsageError(f"{word!r} is a published row, and only runs can stand here; name a run or a group")
@@ -48,7 +48,7 @@ def find_runs(word: str, store: Store) -> Subject:
         parts = [find_runs(part.strip(), store) for part in word.split(",") if part.strip()]
         return make_subject(word, [record for part in parts for record in part.records])
     if word.lower().endswith((".md", ".markdown")):
-        raise UsageError(f"{word} is a page, not a record; 'trainmark import {word}' takes its rows in, then name one")
+        raise UsageError(f"{word} is a page, not a record; 'trainmark import {word}' imports its rows, then name one")
     if word.endswith(".json") or os.sep in word:
         return make_subject(word, _read_records(Path(word).expanduser()))
     try:
@@ -61,13 +61,13 @@ def find_runs(word: str, store: Store) -> Subject:
 
 
 def find_records(words: Iterable[str], store: Store) -> list[Record]:
-    """The runs meant by words, those of groups among them, each once."""
+    """All runs the arguments name, each once."""
     found = {record.run_id: record for word in words for record in find_runs(word, store).records}
     return list(found.values())
 
 
 def make_subject(word: str, records: Sequence[Record], *, label: str | None = None) -> Subject:
-    """Records as one subject: one run, or repeats of one plan; a run named twice counts once."""
+    """Records as one subject: one run, or repeats of one plan; duplicates count once."""
     unique = tuple({record.run_id: record for record in records}.values())
     if not unique:
         raise UsageError(f"{word!r} names no run; give a run id, a record file or a group")
@@ -88,7 +88,7 @@ def make_subject(word: str, records: Sequence[Record], *, label: str | None = No
 def _read_records(path: Path) -> list[Record]:
     """The records of a file: one, or those that `run --json` prints of several."""
     opening = b""
-    with contextlib.suppress(OSError), path.open("rb") as stream:  # read_record says what is wrong with it
+    with contextlib.suppress(OSError), path.open("rb") as stream:  # read_record raises the error
         opening = stream.read(64)
     from trainmark.record.record import REPEATS, Record, list_repeats, parse
 
@@ -101,7 +101,7 @@ def _read_records(path: Path) -> list[Record]:
 
 
 def find_group(word: str, store: Store) -> list[Record]:
-    """The records of the group meant; none where the word is the beginning of no group."""
+    """The records of a group, by its id or the start of it; empty where there is none."""
     if len(word) < SHORTEST_GROUP:
         return []
     rows = store.rows(RunFilter(group=word))

@@ -1,4 +1,4 @@
-"""Which numbers a document may hold, so that what is computed of them stays finite, and how many digits people see."""
+"""Number types of documents, bounded so that arithmetic stays finite, and their formatting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Meta
 @dataclass(frozen=True, kw_only=True)
 class Target:
     name: str
-    """The published word: `acc1`, `val_loss`."""
+    """The published name: `acc1`, `val_loss`."""
     unit: str
     better: Literal["higher", "lower"]
 
@@ -25,7 +25,7 @@ def meets_goal(value: float, goal: float, better: str) -> bool:
 
 
 def digits_to_tell_apart(value: float, goal: float, better: str, least: int = 4) -> int:
-    """As many digits as keep a value just short of the target from being rounded onto it."""
+    """Digits needed not to round a miss onto the target."""
     for digits in range(least, 9):
         if meets_goal(float(f"{value:.{digits}g}"), goal, better) == meets_goal(value, goal, better):
             break
@@ -33,14 +33,14 @@ def digits_to_tell_apart(value: float, goal: float, better: str, least: int = 4)
 
 
 Finite = Annotated[float, Meta(ge=-1e100, le=1e100)]
-"""NaN and infinity lie outside too."""
+"""Excludes NaN and infinity, too."""
 Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Positive = Annotated[int, Meta(ge=1, le=2**62)]
 
 
 def number(value: float, digits: int = 3) -> str:
-    """As many digits as mean something: 5.83, 797, 11 874."""
+    """Rounded to significant digits: 5.83, 797, 11 874."""
     if not math.isfinite(value):
         return str(value)
     rounded = float(f"{value:.{digits}g}")
