@@ -75,8 +75,8 @@ def profiled(record: Record, idle: float = 0.0, **seconds: float) -> Record:
 @pytest.mark.parametrize(
     ("shares", "idle", "word"),
     [
-        ({"addmm": 0.8, "copy_": 0.05}, 0.0, "matrix products"),
-        ({"addmm": 0.4, "copy_": 0.3}, 0.0, "moves numbers"),
+        ({"addmm": 0.8, "copy_": 0.05}, 0.0, "matmuls"),
+        ({"addmm": 0.4, "copy_": 0.3}, 0.0, "copies data"),
         ({"addmm": 0.4}, 0.5, "nothing ran in 50 %"),
         ({"addmm": 0.4, "_fused_adamw_": 0.4}, 0.0, "updates weights"),
         ({"addmm": 0.4, "c10d::allreduce_": 0.3}, 0.0, "exchanges gradients"),

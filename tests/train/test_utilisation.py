@@ -247,6 +247,6 @@ def test_the_table_has_a_column_for_it_where_there_is_room_and_something_to_say(
 def test_a_peak_that_was_measured_below_what_the_run_reached_is_no_peak() -> None:
     found = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="measured: large products")
     assert found.value is None
-    assert found.unavailable == "the run itself was faster than the matrix products that were measured beside it"
+    assert found.unavailable == "the run itself was faster than the matmuls that were measured beside it"
     by_sheet = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card")
     assert by_sheet.value is not None and by_sheet.value > 100

@@ -37,7 +37,7 @@ def told(record: Record) -> str:
 def test_a_run_is_one_plain_sentence() -> None:
     assert told(with_rate(3.6, 4.5)) == (
         "ResNet-50 trains at 3.60 images/s ±4.5 % on this machine, 220 times slower than a published A100 "
-        "(p_core, a row the audit calls doubtful); loss fell, accuracy not judged."
+        "(p_core, a row the audit calls doubtful); loss fell, accuracy not evaluated."
     )
 
 

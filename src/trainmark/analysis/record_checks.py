@@ -175,15 +175,15 @@ def ending(case: Case) -> Iterator[CheckResult]:
         )
 
 
-@check("precision", "what ran is what the first step's products were computed in")
+@check("precision", "the recorded precision is the one the first step's matmuls ran in")
 def precision(case: Case) -> Iterator[CheckResult]:
     if (proof := case.record.environment.precision) is None:
         raise CannotCheckError("the record holds no proof of its precision")
     found = name_precision(proof.multiplications, proof.weights, proof.tf32, proof.autocast, proof.inside)
     if proof.ran != found:
         yield wrong(
-            f"{proof.ran} on the record; its products make it {found}",
-            "the word for what ran follows from the products that were watched",
+            f"{proof.ran} on the record; its matmuls make it {found}",
+            "the precision follows from the matmuls that were recorded",
             "the label, and what was changed in the proof",
         )
 

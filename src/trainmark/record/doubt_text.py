@@ -30,7 +30,7 @@ TEMPLATES = {
     "time-unaccounted": "{other_s} of {training_s} s of training belong to no step: p_core does not tell how long "
     "training takes",
     "left-out": "the recipe left {left_out} of {samples} training samples out: it trained on {kept}",
-    "emulated-precision": "this CPU has no instructions for {precision}: products are computed in float32 and rounded",
+    "emulated-precision": "this CPU has no instructions for {precision}: matmuls are computed in float32 and rounded",
     "skipped-steps": "{skipped} of {steps} steps changed no weight: their gradients were not finite under the loss "
     "scale of the time",
     "foreign-load": "other programs, or other guests of the host, used {share} % of the machine meanwhile",
@@ -148,7 +148,7 @@ def _write_small_batch(v: Values, say: Say) -> str:
 
 
 def _write_precision_differs(v: Values, say: Say) -> str:
-    seen = v["seen"] or say("no product")
+    seen = v["seen"] or say("no matmul")
     inside = say(", and the device itself computes {inside}").format(inside=v["inside"]) if v["inside"] else ""
     return say("{asked} was asked for and {ran} ran: the first step had {seen}").format(**{**v, "seen": seen}) + inside
 

@@ -183,7 +183,7 @@ def _explain_utilisation(m: Measured) -> str:
     if m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
         return m.peak_source
     if (_utilisation(m) or 0) > 100:
-        return "the run itself was faster than the matrix products that were measured beside it"
+        return "the run itself was faster than the matmuls that were measured beside it"
     return "FLOPs are counted after the last step, which was not reached"
 
 
@@ -312,9 +312,9 @@ def model_flops_utilisation(m: Measured) -> float | None:
 
     FLOPs are counted for the recipe's network, forward and backward, a multiply-add as 2; what is computed twice or on
     padding does not count. The peak is the device's by the platform file, dense, in the precision asked for. On a CPU
-    it is the best that large matrix products reached after this run or an earlier one, and the interval holds how far
+    it is the best that large matmuls reached after this run or an earlier one, and the interval holds how far
     these measurements lay apart; where others used more than 10 % of the CPU meanwhile, or where the run itself was
-    faster than those products, there is no figure. Above 100 % of a sheet's peak the label or the peak is wrong.
+    faster than those matmuls, there is no figure. Above 100 % of a sheet's peak the label or the peak is wrong.
 
     Of language models, every weight that multiplies counts and attention over the whole window, as in PaLM's and
     torchtitan's tables. FlagPerf's count 6 for each parameter and no attention; flash kernels compute attention over

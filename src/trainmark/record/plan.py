@@ -52,7 +52,7 @@ class DataChoice:
     """The set's name."""
     folder: str
     synthetic: bool
-    """True for data made by trainmark itself; documents and fingerprints call it `generated`, as the first plans did."""
+    """True for data made by trainmark itself; documents and fingerprints call it `generated`, as plans always did."""
 
 
 @dataclass(frozen=True, kw_only=True)

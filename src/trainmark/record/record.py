@@ -1,4 +1,4 @@
-"""What a run leaves behind: one JSON document, written once."""
+"""The record of a run: one JSON document, written once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Doubt:
     text: str
     """In English."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """What the text says, by name, so that it can be said in another language; records of before have none."""
+    """The values in the text, by name, for translation; older records have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +84,18 @@ class Restart:
     lost_s: Finite
     """Work that was done again, and the time until the workers' first lines."""
     reason: str | None = None
-    """What the rank that failed said; None where it could not."""
+    """The error of the rank that failed; None where it left none."""
     damaged: tuple[str, ...] = ()
     """Checkpoints that could not be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeansOnly:
-    """The series of a long run are not at hand: every step is known only as the mean of its neighbours."""
+    """The series of a long run are missing: every step is known only as a mean over neighbours."""
 
     reason: str
     damaged: bool = False
-    """The file is there, and it is not the one the record was made with."""
+    """The file exists but is not the recorded one."""
 
     def __str__(self) -> str:
         return self.reason
@@ -126,30 +126,30 @@ class Record:
     series_file: SeriesFile | None = None
     """Where the series of a long run lie; None where the record itself keeps them."""
     points: Points | None = None
-    """What it keeps of them then."""
+    """The means it keeps of them."""
     means_only: MeansOnly | None = None
-    """Set where these series are not at hand."""
+    """Set where these series are missing."""
     environment: Environment = field(default_factory=Environment)
     doubts: tuple[Doubt, ...] = ()
     restarts: tuple[Restart, ...] = ()
     group: str | None = None
     """Runs of one `--repeat` share it."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """What the user said to find it by; empty where nothing was said."""
+    """The user's tags."""
     note: str | None = None
-    """What the user said of it; None where nothing was said."""
+    """The user's note."""
     skipped_files: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     data_facts: Mapping[str, float] = field(default_factory=dict)
     """How the data was read, such as the share of padding, as rank 0 saw it."""
     telemetry: Telemetry = field(default_factory=Telemetry)
-    """What the samplers saw of devices and hosts, thinned; empty where nothing was sampled."""
+    """Thinned samples of devices and hosts; empty where nothing was sampled."""
     event_files: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of every file of events this was made of, by its name in the run's folder."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """What a newer version wrote and this one does not know: shown, and written back where it stood."""
+    """Fields of a newer version: shown, and written back in place."""
     workload_facts: WorkloadFacts | None = None
-    """What a reader needs to know of the workload where it is not installed; older records do not have it."""
+    """Facts of the workload, for readers without it; older records have none."""
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -157,7 +157,7 @@ class Record:
 
     @property
     def precision(self) -> str:
-        """What the run was computed in, as its first step showed; what was asked for where that was not seen."""
+        """The precision of the first step; the requested one where that was not recorded."""
         seen = self.environment.precision
         return seen.ran if seen else self.plan.precision
 
@@ -253,7 +253,7 @@ class Record:
 
 
 def parse(content: bytes) -> Any:
-    """The document in a file of records; UsageError where it is no JSON, holds half a sign, or nests without end."""
+    """The JSON document in a record file; UsageError where it is none."""
     try:
         return msgspec.json.decode(content)
     except UnicodeDecodeError:
@@ -265,7 +265,7 @@ def parse(content: bytes) -> Any:
 
 
 def list_repeats(document: Any) -> Any:
-    """A document of repeats as the list of its records; any other as it is."""
+    """The records of a repeats document; any other document unchanged."""
     repeats = isinstance(document, dict) and document.get("kind") == REPEATS
     return document.get("records", []) if repeats else document
 
@@ -298,11 +298,11 @@ def _upgrade_from_1(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _convert_interval(quantity: Any) -> Any:
-    """A quantity whose interval was as far below its value as above: as wide, and never below zero."""
+    """A quantity with a symmetric interval, converted to one on the logarithm."""
     try:
         value, (low, high) = quantity["value"], quantity["interval"]
         return {**quantity, "interval": list(around(value, (high - low) / 2 / value))}
-    except (KeyError, TypeError, ValueError, ArithmeticError):  # it has none, or is damaged, which is said later
+    except (KeyError, TypeError, ValueError, ArithmeticError):  # it has none, or is damaged, which is reported later
         return quantity
 
 
@@ -314,7 +314,7 @@ def describe_coverage(*, full: bool, steps: int, warmup: int, say: Say = ENGLISH
 
 
 def translate_coverage(record: Record, say: Say) -> str:
-    """A record's coverage in the reader's language; as it stands where its numbers give another."""
+    """A record's coverage in the reader's language; the recorded text where its numbers give another."""
     limits, timeline = record.plan.limits, record.timeline
     if not timeline.ranks:
         return say(record.coverage)
@@ -412,7 +412,7 @@ def _timeline(found: _Series, steps: StepSeries | None) -> Timeline:
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What a record's document holds, beside its plan and what follows from the series."""
+    """The document of a record, beside its plan and what follows from the series."""
 
     run_id: str
     created: str
@@ -475,7 +475,7 @@ def _unpack(runs: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def unknown_fields(document: Any, known: Any) -> dict[str, Any]:
-    """The part of a document that `known`, which was made of it, does not hold; entries of a list go by their place."""
+    """The part of a document that `known`, which was parsed from it, lacks; list entries go by index."""
     if isinstance(document, Mapping) and isinstance(known, Mapping):
         pairs = [(str(name), value, name in known, known.get(name)) for name, value in document.items()]
     elif isinstance(document, list) and isinstance(known, (list, tuple)) and len(document) == len(known):

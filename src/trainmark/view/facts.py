@@ -135,7 +135,7 @@ def precision(record: Record, say: Say) -> FactSection | None:
         facts.append(RecordFact(say("loss scale"), scale))
     return FactSection(
         title=say("Precision"),
-        remark=say("types of the first step's products, and what the device makes of them"),
+        remark=say("operand types of the first step, and what the device computes with them"),
         facts=facts,
     )
 

@@ -78,14 +78,14 @@ WORDS = {
     "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite, or its "
     "device counted time unlike the host. A folder without a record belongs to a run that still runs, or ended before "
     "a record could be written.",
-    "precision": "What the products of the run's first step were really computed in: fp32, tf32, bf16, fp16, amp-... "
-    "where autocast lowered them from float32 weights, or fp8 where linear layers scaled their factors to eight bits "
-    "and the rest was bf16. Two things are looked at. What was asked of the device are the types of the "
-    "factors, as seen on their way to it. What is computed by it, products show that come out differently in "
-    "each type, made before the first step; where these are narrower, they count. A type names a run if three "
+    "precision": "What the matmuls of the run's first step were really computed in: fp32, tf32, bf16, fp16, amp-... "
+    "where autocast lowered them from float32 weights, or fp8 where linear layers scaled their operands to eight "
+    "bits and the rest was bf16. Two things are checked. What was asked of the device are the operand types, "
+    "as seen on their way to it. What is computed by it is shown by matmuls, run before the first step, whose"
+    " results differ for each type; where these are narrower, they count. A type names a run if three "
     "quarters of all multiplications were done in it and hardly any in a narrower one; for fp8 half of them "
-    "will do, as attention and the head are never in it, and the record has their share. Where a CPU emulates a "
-    "narrow type with float32 kernels, factors that hold nothing but narrow numbers make a narrow product.",
+    "will do, as attention and the head never use it, and the record has their share. Where a CPU emulates a "
+    "narrow type with float32 kernels, operands with only narrow values make a narrow result.",
     "group": "What the runs of one --repeat have in common.",
     "fingerprint": "Equal for two runs that were asked for the same training on the same kind of platform.",
 }
@@ -126,7 +126,7 @@ DOUBTS = {
     "An epoch is one pass over the others.",
     "emulated-precision": "The processor has no instructions for the precision asked for.",
     "precision-differs": "The arithmetic of the run's first step, or what the device makes of it inside, is not what "
-    "was asked for; the text has what ran and how many products in which type. Labels in tables say what ran. Under "
+    "was asked for; the text has what ran and how many matmuls in which type. Labels in tables say what ran. Under "
     "--strict the result is not valid.",
     "cpu-differs": "Before training, one step and one evaluation of the workload's own network, with a few samples, "
     "were made on the device and on the CPU, and something differs by more than rounding explains; the text names the "

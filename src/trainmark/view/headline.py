@@ -138,5 +138,5 @@ def describe_learning(record: Record, say: Say) -> str:
         "missed": say("{quality} {value}, target {goal} missed"),
         "not finite": say("{quality} not finite"),
     }
-    parts.append(outcomes.get(verdict(record), say("{quality} not judged")).format(**words))
+    parts.append(outcomes.get(verdict(record), say("{quality} not evaluated")).format(**words))
     return say(", ").join(parts)

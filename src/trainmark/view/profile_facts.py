@@ -76,12 +76,12 @@ def suggest_speedups(found: StepProfile, record: Record, say: Say) -> Iterator[s
             _IDLE,
             say("nothing ran in {share} of a step, while the host prepared it: a larger batch, or compiled=blocks"),
         ),
-        "copies": (_COPIES, say("{share} of a step moves numbers about: look at the trace for who asks for copies")),
+        "copies": (_COPIES, say("{share} of a step copies data: see the trace for the callers")),
         "updates": (_UPDATES, say("{share} of a step updates weights: a larger batch, or accumulate=2")),
         "exchanges": (_EXCHANGES, say("{share} of a step exchanges gradients: a larger batch_per_device")),
         "matmuls": (
             _MATMULS,
-            say("{share} of a step is matrix products: a lower precision, or a device with more arithmetic"),
+            say("{share} of a step is matmuls: a lower precision, or a device with more arithmetic"),
         ),
     }
     for name in sorted(known, key=lambda name: (name == "matmuls", -shares[name])):
