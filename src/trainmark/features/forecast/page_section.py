@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmark.analysis.scaling import all_scalings
+from trainmark.analysis.scaling import find_scalings
 from trainmark.record.language import Say
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
@@ -15,7 +15,7 @@ ORDER = 3
 
 def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
     """One chart for each group of runs that differ in their topology alone, if they carry a forecast."""
-    if not (found := all_scalings(records)):
+    if not (found := find_scalings(records)):
         return None
     from trainmark.features.forecast.page import draw_next_sizes  # a run of one size needs no forecast
 
