@@ -13,8 +13,8 @@ from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.price import HOUR_S, JOULES_A_KWH, Price
-from trainmark.record.recipe import Span
 from trainmark.record.record import Record
+from trainmark.record.time_left import count_pauses
 
 MTBF_DEVICE_HOURS = 50_700.0
 """419 unexpected stops of 16,384 cards in 54 days, as the Llama 3 report tells: an assumption one may change."""
@@ -123,7 +123,7 @@ def measure_work(
     else:
         items, why = met if met and until == "target" else _items(record, until, per_step, steps_per_epoch)
     evaluations, saves = (
-        count_pauses(recipe, name, timeline.steps, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
+        count_pauses(recipe, name, 0, timeline.steps, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
         for name in ("evaluate_every", "checkpoint_every")
     )
     base, train = (record.metrics.get(alias) for alias in (metric, "p_train"))
@@ -246,7 +246,7 @@ def _phases(work: Work, rate: RateForecast, items: float, items_per_s: float) ->
     per_step = work.items_per_step * work.batch_ratio(rate)
     per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
     evaluations, saves = (
-        count_pauses(work.recipe, name, items / per_step, steps_per_epoch=per_epoch, items_per_step=per_step) or 0
+        count_pauses(work.recipe, name, 0, items / per_step, steps_per_epoch=per_epoch, items_per_step=per_step) or 0
         for name in ("evaluate_every", "checkpoint_every")
     )
     return {
@@ -254,27 +254,6 @@ def _phases(work: Work, rate: RateForecast, items: float, items_per_s: float) ->
         "evaluate": evaluations * work.evaluation_s * work.devices / rate.topology.devices,
         "checkpoint": saves * work.save_s,
     }
-
-
-def count_pauses(
-    recipe: Mapping[str, Any], name: str, steps: float, *, steps_per_epoch: float | None, items_per_step: float
-) -> int | None:
-    """How often `evaluate_every` or `checkpoint_every` pauses so many steps; None where nobody can know it in steps."""
-    word = str(recipe.get(name, ""))
-    if word in ("never", "end"):
-        return int(word == "end" and steps > 0)
-    try:
-        span = Span.parse(word)
-    except UsageError:  # a recipe of another version, or from outside
-        return None
-    unit = {"epochs": steps_per_epoch, "items": 1 / items_per_step}.get(span.unit, 1.0)
-    if not unit:
-        return None
-    every, first = span.count * unit, span.first * unit
-    # a count this close below a whole number is that number
-    before, after = (math.floor((step - first) / every + 1e-9) for step in (0.0, steps))
-    ends_on_one = abs((steps - first) / every - after) < 1e-6
-    return after - before + (steps > 0 and not ends_on_one)
 
 
 def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
