@@ -31,8 +31,8 @@ from torch._inductor.utils import run_and_get_code
 from trainmark import workloads
 from trainmark.features.plan import counted_step
 from trainmark.features.plan.operator_count import OperatorCount
+from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, StepCount
 from trainmark.record.precision import Precision
-from trainmark.record.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, StepCount
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.workload import blank_clips
 

@@ -11,11 +11,11 @@ import torch
 
 from trainmark import workloads
 from trainmark.features.plan import counted_step
+from trainmark.features.plan.step_count import UPDATE, CountedStep, extrapolated
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Precision
-from trainmark.record.step_count import UPDATE, CountedStep, extrapolated
 
 EXACT = 1e-9
 WITHIN = {"wavenet": 0.03, "tacotron2": 0.03}

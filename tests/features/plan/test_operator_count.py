@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainmark.features.plan import counted_step
 from trainmark.features.plan.operator_count import ACCELERATOR, OperatorCount
-from trainmark.record.step_count import BACKWARD, FORWARD, StepCount
+from trainmark.features.plan.step_count import BACKWARD, FORWARD, StepCount
 
 ROWS, READ, WRITTEN = 5, 8, 4
 

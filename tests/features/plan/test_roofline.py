@@ -8,10 +8,10 @@ import pytest
 from support.records import make_plan
 
 from trainmark.features.plan import roofline, step_table
+from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, OperatorLaunch, StepCount
 from trainmark.platforms import files
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
-from trainmark.record.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, OperatorLaunch, StepCount
 
 SHEET = """
 title = "Lumen"

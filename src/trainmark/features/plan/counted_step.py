@@ -16,13 +16,13 @@ from torch.overrides import TorchFunctionMode
 
 from trainmark import workloads
 from trainmark.features.plan.operator_count import ACCELERATOR, OperatorCount
+from trainmark.features.plan.step_count import CountedStep, extrapolated
 from trainmark.platforms.device_errors import first_line
 from trainmark.platforms.platform import Device
 from trainmark.record.errors import TrainmarkError, WorkloadError
 from trainmark.record.plan import Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe, from_values
-from trainmark.record.step_count import CountedStep, extrapolated
 from trainmark.train import meta_model
 from trainmark.train.parallel import OneDevice
 from trainmark.train.stepper import Stepper

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainmark.analysis import peaks
+from trainmark.features.plan.step_count import CountedStep
 from trainmark.platforms import files
 from trainmark.platforms.files import Peak
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.precision import E4M3, E5M2, FAMILIES_OF_TYPES, Precision
-from trainmark.record.step_count import CountedStep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from trainmark.features.plan.roofline import Bound
+from trainmark.features.plan.step_count import FORWARD, UPDATE, CountedStep, OperatorLaunch
 from trainmark.record.format import NOTHING, number
 from trainmark.record.plan import Plan
-from trainmark.record.step_count import FORWARD, UPDATE, CountedStep, OperatorLaunch
 from trainmark.view.terminal import TerminalWriter
 
 MAX_ROWS = 20
