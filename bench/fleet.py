@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trainmark.features.fleet import links, outliers, page as fleet_page, verdict
+from trainmark.features.fleet import outliers, page as fleet_page, verdict
 from trainmark.features.fleet.hosts import by_host
 from trainmark.record.links import PairLink
 from trainmark.record.metrics import Measured, measure
@@ -115,7 +115,7 @@ def timings(seed: int) -> None:
         for one, other in together
     ]
     began_s = time.perf_counter()
-    found = links.judge(hosts, pairs)
+    found = outliers.judge(hosts, pairs)
     links_s = time.perf_counter() - began_s
     fleet = verdict.judge(by_host(records), links=found)
     judged_s = time.perf_counter() - began_s - links_s
@@ -146,7 +146,7 @@ def links_table(fleets: int, seed: int) -> None:
                     )
                     for (one, other), size in zip(pairs, drawn, strict=True)
                 ]
-                found = links.judge([str(number) for number in range(hosts)], measured)
+                found = outliers.judge([str(number) for number in range(hosts)], measured)
                 cables += any(cable.slow for cable in found.cables)
                 ways += any(way.slow for way in found.ways)
             kind = "long tails" if tails else "even"

@@ -13,7 +13,7 @@ import pytest
 from support.fleets import TEN, TWO_SLOW, device_telemetry, fleet_records, host_record, pair_links
 from support.records import in_environment
 
-from trainmark.features.fleet import links, outliers, page as fleet_page, view as fleet_view
+from trainmark.features.fleet import outliers, page as fleet_page, view as fleet_view
 from trainmark.features.fleet.hosts import HostRuns, by_host
 from trainmark.features.fleet.verdict import Fleet, find_proofs, judge, to_json
 from trainmark.features.verify import verdict as verification
@@ -158,7 +158,7 @@ def test_a_run_that_is_not_as_the_others_is_refused_by_its_name(changes: dict[st
 
 
 def test_a_document_of_the_fleet_has_every_host() -> None:
-    document = to_json(judge(by_host(fleet_records(TEN)), links=links.judge(list(TEN), pair_links(10))))
+    document = to_json(judge(by_host(fleet_records(TEN)), links=outliers.judge(list(TEN), pair_links(10))))
     assert (document["outcome"], len(document["hosts"]), len(document["links"]["cables"])) == ("accepted", 10, 10)
 
 
@@ -207,7 +207,7 @@ def test_in_every_round_nobody_has_two_partners_and_in_all_of_them_everybody_met
 def test_of_many_nodes_about_twice_the_logarithm_of_rounds_is_enough() -> None:
     assert (usual_rounds(9), usual_rounds(100), usual_rounds(1000)) == (9, 14, 20)
     hosts = [f"node{number:03}" for number in range(1000)]
-    found = links.judge(hosts, pair_links(1000, thin={17: 6.0, 900: 2.5}))
+    found = outliers.judge(hosts, pair_links(1000, thin={17: 6.0, 900: 2.5}))
     assert [cable.host for cable in found.cables if cable.slow] == ["node017", "node900"]
     assert (found.rounds, found.whole, found.all_rounds) == (20, False, 999)
 
@@ -215,14 +215,14 @@ def test_of_many_nodes_about_twice_the_logarithm_of_rounds_is_enough() -> None:
 @pytest.mark.parametrize("nodes", [3, 4, 10])
 def test_a_thin_cable_is_named_and_its_partners_are_not(nodes: int) -> None:
     hosts = [f"node{number}" for number in range(nodes)]
-    found = links.judge(hosts, pair_links(nodes, thin={1: 4.0}))
+    found = outliers.judge(hosts, pair_links(nodes, thin={1: 4.0}))
     assert [cable.host for cable in found.cables if cable.slow] == ["node1"]
     assert not any(way.slow for way in found.ways)
     assert found.whole
 
 
 def test_a_bad_way_between_two_good_cables_is_named() -> None:
-    found = links.judge([f"node{number}" for number in range(8)], pair_links(8, way=(2, 5)))
+    found = outliers.judge([f"node{number}" for number in range(8)], pair_links(8, way=(2, 5)))
     assert [way.hosts for way in found.ways if way.slow] == [("node2", "node5")]
     assert not any(cable.slow for cable in found.cables)
 
@@ -231,7 +231,7 @@ def test_a_pair_that_was_measured_again_counts_by_its_better_time() -> None:
     hosts = [f"node{number}" for number in range(8)]
     disturbed = pair_links(8, way=(2, 5))
     again = [pair for pair in pair_links(8) if (pair.first, pair.second) == (2, 5)]
-    found = links.judge(hosts, [*disturbed, *again])
+    found = outliers.judge(hosts, [*disturbed, *again])
     assert (found.slow, len(found.ways), found.rounds) == (False, 28, 7)
 
 
@@ -243,7 +243,7 @@ def test_pairs_to_be_measured_again_are_sorted_into_rounds_without_a_common_node
 
 
 def test_two_nodes_have_one_way_and_nothing_to_hold_it_against() -> None:
-    found = links.judge(["a", "b"], pair_links(2))
+    found = outliers.judge(["a", "b"], pair_links(2))
     assert (found.slow, found.smallest, found.whole) == (False, None, True)
     said = "two hosts have one link, and nothing to hold it against: it carries 10.0 GB/s"
     assert [*fleet_view.link_sentences(found)] == [said]

@@ -20,7 +20,7 @@ from support.fake_ssh import ARRIVE
 from support.fleets import TEN, TWO_SLOW, fleet_records, host_record, pair_links
 
 from trainmark.cli.main import main
-from trainmark.features.fleet import store as fleets
+from trainmark.features.fleet import hosts as fleets
 from trainmark.record.links import PairLink
 from trainmark.record.store import Store
 

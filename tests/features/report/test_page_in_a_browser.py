@@ -17,7 +17,7 @@ from support.records import make_record, renamed
 from support.site_folders import imported_page, many_rows
 
 from trainmark.analysis import published_library as library
-from trainmark.features.fleet import links as fleet_links, page as fleet_page
+from trainmark.features.fleet import outliers as fleet_links, page as fleet_page
 from trainmark.features.fleet.hosts import HostRuns, by_host
 from trainmark.features.fleet.verdict import judge
 from trainmark.features.report.document import render

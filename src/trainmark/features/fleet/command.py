@@ -6,22 +6,34 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark import __version__
 from trainmark.cli.options import add_options, from_args
 from trainmark.cli.rendering import add_request_options, request_of, settled
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 from trainmark.cli.verdict import parse_threshold
+from trainmark.features.fleet import hosts as fleets, page as fleet_page, verdict, view as fleet_view
+from trainmark.features.fleet.hosts import FleetRuns, PairsDone, by_host, of_folder, of_saved_fleet
+from trainmark.features.verify import verdict as verification
+from trainmark.launch import cluster_job
+from trainmark.launch.cluster_env import RenderedRun
+from trainmark.launch.clusters import slurm
 from trainmark.launch.options import PLAN
+from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.language import by_locale
+from trainmark.record.lookup import records_of
+from trainmark.record.plan import Topology
+from trainmark.record.store import Store, default_folder
+from trainmark.record.tournament import all_rounds, usual_rounds
+from trainmark.view.files import keep_page, write
 
 if TYPE_CHECKING:
-    from trainmark.features.fleet.hosts import FleetRuns
-    from trainmark.features.fleet.store import PairsDone
     from trainmark.features.fleet.verdict import Fleet
     from trainmark.launch.options import RunOptions
-    from trainmark.record.store import Store
 
 NAME = "fleet"
 HELP = "Run one workload on every node by itself, and name the slow host and the slow cable."
@@ -42,8 +54,6 @@ inconclusive."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from trainmark.launch.clusters import slurm
-
     add_options(
         parser,
         PLAN,
@@ -81,10 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.features.fleet import hosts, store as fleets, verdict
-    from trainmark.features.verify import verdict as verification
-    from trainmark.record import site
-    from trainmark.record.store import Store, default_folder
+    from trainmark.features.fleet import hosts
 
     threshold = parse_threshold(args.threshold)
     options = replace(from_args(args), hosts=None)
@@ -132,9 +139,6 @@ def _check(args: argparse.Namespace) -> None:
 
 def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     from trainmark.features.fleet import run as fleet
-    from trainmark.launch import cluster_job
-    from trainmark.launch.cluster_env import RenderedRun
-    from trainmark.launch.clusters import slurm
 
     plan = fleet.plan_of(options)
     shared = cluster_job.absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
@@ -146,8 +150,7 @@ def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
 
 
 def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[FleetRuns, int]:
-    from trainmark.features.fleet import run as fleet, store as fleets
-    from trainmark.features.fleet.hosts import of_saved_fleet
+    from trainmark.features.fleet import run as fleet
 
     jobs = fleet.JOBS if args.jobs is None else args.jobs
     saved, path, code = fleet.run(options, args.hosts, jobs=jobs, rerun=args.rerun, say=say)
@@ -165,11 +168,7 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
 
 
 def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequence[str]) -> PairsDone:
-    from trainmark.features.fleet.store import PairsDone
     from trainmark.launch import links
-    from trainmark.record.plan import Topology
-    from trainmark.record.store import default_folder
-    from trainmark.record.tournament import all_rounds, usual_rounds
 
     names = tuple(word.rpartition("@")[2] for word in hosts)
     on_each = Topology.parse(options.topology or "1x1").devices_per_node
@@ -193,9 +192,6 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
 
 
 def _of_words(words: Sequence[str], store: Store) -> FleetRuns:
-    from trainmark.features.fleet.hosts import FleetRuns, by_host, of_folder
-    from trainmark.record.lookup import records_of
-
     folders = [word for word in words if Path(word).expanduser().is_dir()]
     if folders and len(words) > 1:
         raise UsageError(f"{folders[0]} is a folder, which is judged by itself; leave the other words out")
@@ -205,13 +201,6 @@ def _of_words(words: Sequence[str], store: Store) -> FleetRuns:
 
 
 def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
-    from datetime import datetime, timezone
-
-    from trainmark import __version__
-    from trainmark.features.fleet import page as fleet_page, view as fleet_view
-    from trainmark.record.language import by_locale
-    from trainmark.view.files import keep_page, write
-
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     page = fleet_page.render(fleet, language=args.lang or by_locale(), trainmark=__version__, made=made)
     if args.html is not None:

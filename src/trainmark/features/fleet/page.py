@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from trainmark.features.fleet import view as fleet_view
-from trainmark.features.fleet.links import Cable, FleetLinks
+from trainmark.features.fleet.outliers import Cable, FleetLinks
 from trainmark.features.fleet.verdict import Fleet, FleetHost
 from trainmark.record.format import NOTHING, number
 from trainmark.record.language import Say, speaker

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainmark import __version__, workloads
-from trainmark.features.fleet import store as fleets
-from trainmark.features.fleet.store import HostDone, SavedFleet
+from trainmark.features.fleet import hosts as fleets
+from trainmark.features.fleet.hosts import HostDone, SavedFleet
 from trainmark.launch import fill, planning, secret, ssh, ssh_run
 from trainmark.launch.options import RunOptions
 from trainmark.launch.session import store_of

@@ -12,9 +12,9 @@ from trainmark.analysis import quantities
 from trainmark.analysis.comparison import THRESHOLD, side_of
 from trainmark.analysis.judge import RunValues, place, ratio_interval
 from trainmark.analysis.quantities import Compared
-from trainmark.features.fleet import causes, links as link_judge, outliers
+from trainmark.features.fleet import causes, outliers, outliers as link_judge
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, check_alike
-from trainmark.features.fleet.links import MIN_HOSTS, FleetLinks
+from trainmark.features.fleet.outliers import MIN_HOSTS, FleetLinks
 from trainmark.features.verify.verdict import line
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number

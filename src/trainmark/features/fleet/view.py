@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from trainmark.features.fleet.links import FleetLinks
+from trainmark.features.fleet.outliers import FleetLinks
 from trainmark.features.fleet.verdict import Fleet, FleetHost
 from trainmark.record.format import NOTHING, number, plus_minus
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
