@@ -15,9 +15,8 @@ from trainmark.analysis import published_library as library
 from trainmark.analysis.clusters import Chain, chains, table
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.features.forecast import cost, inputs, rates, scaling_law
-from trainmark.features.forecast.backtest import backtest
 from trainmark.features.forecast.inputs import Known
-from trainmark.features.forecast.scaling_law import Size
+from trainmark.features.forecast.scaling_law import Size, backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import CheckpointFacts, Environment
 from trainmark.record.metrics import Quantity

@@ -9,7 +9,7 @@ import pytest
 from support.made_clusters import Cluster
 
 from trainmark.features.forecast import inputs, rates
-from trainmark.features.forecast.exchange import ExchangeModel, fit_exchange
+from trainmark.features.forecast.inputs import ExchangeModel, fit_exchange
 from trainmark.features.forecast.rates import OtherBatch, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.links import AllReduce

@@ -9,7 +9,7 @@ import pytest
 from support.records import make_record
 
 from trainmark.cli.main import main
-from trainmark.features.forecast.outcome import outcome_of, outcomes
+from trainmark.features.forecast.record_facts import outcome_of, outcomes
 from trainmark.record.metrics import Quantity
 from trainmark.record.record import Record
 from trainmark.record.store import Store

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark import features
+from trainmark.analysis import published_library as library
+from trainmark.analysis.clusters import chains
+from trainmark.analysis.scaling import throughput_alias
+from trainmark.analysis.scaling_published import published_scalings
 from trainmark.cli.price import add_price_options, price_of
+from trainmark.cli.terminal import console, look, say
+from trainmark.features.forecast import inputs
+from trainmark.features.forecast.cost import MTBF_DEVICE_HOURS, measure_work
+from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
+from trainmark.features.forecast.rates import OtherBatch
+from trainmark.features.forecast.scaling_law import backtest
+from trainmark.features.forecast.table import render, render_backtest
+from trainmark.record.errors import UsageError
+from trainmark.record.lookup import records_of
+from trainmark.record.plan import Topology
+from trainmark.record.store import Store, default_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.features.forecast.cost import Work
     from trainmark.features.forecast.inputs import Known
-    from trainmark.features.forecast.rates import OtherBatch
-    from trainmark.record.plan import Topology
 
 NAME = "forecast"
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
@@ -52,13 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look
-    from trainmark.features.forecast.cost import MTBF_DEVICE_HOURS
-    from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
-    from trainmark.features.forecast.table import render
-    from trainmark.record.errors import UsageError
-    from trainmark.record.plan import Topology
-
     if args.backtest:
         return _backtest(args)
     if not args.to:
@@ -91,14 +99,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
-    from trainmark import features
-    from trainmark.cli.terminal import say
-    from trainmark.features.forecast import inputs
-    from trainmark.features.forecast.cost import measure_work
-    from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import records_of
-    from trainmark.record.store import Store, default_folder
-
     records = records_of(args.runs or ["last"], Store(args.store or default_folder()))
     known = inputs.of_records(records, args.metric)
     try:
@@ -114,12 +114,6 @@ def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
 
 
 def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
-    from trainmark.analysis import published_library as library
-    from trainmark.analysis.scaling import throughput_alias
-    from trainmark.analysis.scaling_published import published_scalings
-    from trainmark.features.forecast import inputs
-    from trainmark.record.errors import UsageError
-
     metric = throughput_alias(args.metric)
     smallest = min(topology.devices for topology in topologies)
     groups = published_scalings(library.rows(args.published))
@@ -133,14 +127,6 @@ def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> l
 
 
 def _backtest(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from trainmark.analysis.clusters import chains
-    from trainmark.cli.terminal import console, look
-    from trainmark.features.forecast.backtest import backtest
-    from trainmark.features.forecast.table import render_backtest
-    from trainmark.record.errors import UsageError
-
     if args.runs or args.to or args.published:
         raise UsageError("--backtest uses the published clusters alone; leave out runs, --to and --published")
     if args.html:
@@ -156,9 +142,6 @@ def _backtest(args: argparse.Namespace) -> int:
 
 
 def _batch(args: argparse.Namespace) -> OtherBatch | None:
-    from trainmark.features.forecast.rates import OtherBatch
-    from trainmark.record.errors import UsageError
-
     per_device, overall = args.batch_per_device, args.global_batch
     if per_device is not None and overall is not None:
         raise UsageError("--batch-per-device and --global-batch contradict each other; leave one of them out")

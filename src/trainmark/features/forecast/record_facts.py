@@ -2,14 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from trainmark.features.forecast.outcome import ForecastOutcome, outcomes
-from trainmark.record.format import NOTHING, number
+from trainmark.features.forecast import inputs, rates
+from trainmark.features.forecast.rates import RateForecast
+from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.format import NOTHING, device_name, number
+from trainmark.record.index import StoreRow
+from trainmark.record.intervals import Bounds
 from trainmark.record.language import Say
+from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.store import Store
+from trainmark.record.store import Store, read_record
 from trainmark.view.sections import FactSection
+
+MAX_RUNS_PER_SIZE = 8
+"""Earlier runs of a topology that are read, the newest: whole records are long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastOutcome:
+    """What a run did, and what was to be expected of it."""
+
+    metric: str
+    unit: str
+    did: float
+    known: tuple[Topology, ...]
+    """The sizes the forecast goes by."""
+    forecast: RateForecast
+    interval: Bounds
+    """90 %."""
+
+    @property
+    def place(self) -> str:
+        low, high = self.interval
+        return "below the range" if self.did < low else "above the range" if self.did > high else "inside the range"
+
+    @property
+    def off(self) -> float | None:
+        """How far from the forecast's middle, as a share of it; None where only a range was known."""
+        return None if self.forecast.rate is None else self.did / self.forecast.rate - 1
+
+
+def outcome_of(record: Record, earlier: Sequence[Record], metric: str = "p_core") -> ForecastOutcome | None:
+    """None where the runs before it carry no forecast of its size."""
+    quantity = record.metrics.get(metric)
+    alike = [other for other in earlier if _same_but_size(record, other)]
+    if record.status != "valid" or quantity is None or quantity.value is None or not alike:
+        return None
+    try:
+        known = inputs.of_records(alike, metric)
+        found = rates.forecast(known, Topology.parse(record.plan.topology))
+    except UsageError:  # too noisy, contradictory, or unlike in something else
+        return None
+    if found.interval is None:
+        return None
+    return ForecastOutcome(
+        metric=metric,
+        unit=quantity.unit,
+        did=quantity.value,
+        known=tuple(size.topology for size in known.sizes),
+        forecast=found,
+        interval=found.interval,
+    )
+
+
+def outcomes(records: Iterable[Record], store: Store) -> dict[str, ForecastOutcome]:
+    """Of each run for which earlier ones of the store allow it, by its id."""
+    records = list(records)
+    rows = (
+        [row for row in store.rows() if row.status == "valid"]
+        if any(record.status == "valid" for record in records)
+        else []
+    )
+    read: dict[str, Record | None] = {}
+    found = {}
+    for record in records:
+        names = [row.run_id for row in _candidates(record, rows)]
+        for name in names:
+            if name not in read:
+                read[name] = _read(store, name)
+        if told := outcome_of(record, [other for name in names if (other := read[name])]):
+            found[record.run_id] = told
+    return found
+
+
+def _candidates(record: Record, rows: Sequence[StoreRow]) -> list[StoreRow]:
+    """As far as a list can tell, newest first."""
+    plan, count, found = record.plan, dict[str, int](), []
+    for row in rows:
+        alike = (row.workload, row.recipe, row.precision) == (plan.workload, plan.recipe_name, record.precision)
+        if alike and row.topology != plan.topology and row.created < record.created:
+            count[row.topology] = count.get(row.topology, 0) + 1
+            if count[row.topology] <= MAX_RUNS_PER_SIZE:
+                found.append(row)
+    return found
+
+
+def _same_but_size(record: Record, other: Record) -> bool:
+    size = record.plan.topology
+    return (
+        other.status == "valid"
+        and other.created < record.created
+        and other.plan.topology != size
+        and replace(other.plan, topology=size).fingerprint == record.plan.fingerprint
+        and device_name(other) == device_name(record)
+    )
+
+
+def _read(store: Store, run_id: str) -> Record | None:
+    try:
+        return read_record(store.path(run_id))
+    except TrainmarkError:  # it was damaged or taken away since the index was made
+        return None
 
 
 def sections(records: Sequence[Record], store: Store, say: Say) -> dict[str, FactSection]:

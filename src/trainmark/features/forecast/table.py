@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from trainmark.features.forecast.backtest import Backtest, BacktestLine
 from trainmark.features.forecast.cost import ForecastRange, TrainingCost
 from trainmark.features.forecast.forecast import Forecast
 from trainmark.features.forecast.rates import FORECAST, RateForecast
+from trainmark.features.forecast.scaling_law import Backtest, BacktestLine
 from trainmark.record.format import NOTHING, number
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw
 
