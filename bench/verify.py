@@ -37,10 +37,9 @@ from torch import Tensor
 from trainmark import workloads
 from trainmark.data import synthetic
 from trainmark.features.verify import parity
-from trainmark.features.verify.hashed_steps import HashedSteps, Quantity
+from trainmark.features.verify.hashed_steps import HashedSteps, Quantity, RoundLedger
 from trainmark.features.verify.parity import Parity
 from trainmark.features.verify.repeated_operators import deterministic
-from trainmark.features.verify.round_ledger import RoundLedger
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import standin

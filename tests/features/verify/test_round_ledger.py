@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmark.features.verify.round_ledger import MAX_ROUNDS, OddRound, RoundLedger
+from trainmark.features.verify.hashed_steps import MAX_ROUNDS, OddRound, RoundLedger
 
 RIGHT = [(step, 10 * step, 7) for step in range(5)]
 

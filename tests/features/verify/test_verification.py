@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.records import make_plan, make_record
 
-from trainmark.features.verify import page as parity_page, parity, screen as verify_screen, verdict as verification
+from trainmark.features.verify import page as parity_page, page as verify_screen, parity, verdict as verification
 from trainmark.features.verify.verdict import causes, judged
 from trainmark.record.errors import UsageError
 from trainmark.record.store import Store
@@ -235,13 +235,13 @@ def test_the_screen_and_the_page_say_what_differs() -> None:
         telemetry=VerifyTelemetry(temperature_c=71.0, power_w=300.0, throttled=["thermal"], ecc_errors=3.0),
     )
     found = parity.hold_against(broken, document(numbers(), precision="amp-bf16"))
-    said = verify_screen.render(broken, found, width=200)
+    said = verify_screen.render_text(broken, found, width=200)
     assert "the arithmetic is wrong: 5 differences in 2 rounds of 24 steps on 2 ranks" in said
     assert "round 2, step 3, rank 1 on b: gradient of fc.weight is not what the other rounds gave" in said
     assert (
         "round 1, rank 3: 4 known answers of a product in bfloat16 came out wrong, the first at row 5, column 9" in said
     )
     assert "torch.use_deterministic_algorithms(True) made them so here" in said and "71 °C" in said
-    page = parity_page.render(broken, found, language="en")
+    page = parity_page.render_page(broken, found, language="en")
     assert page.count('class="line c') == 2 and "where they part" in page and found.sentence in page
-    assert "开始分歧之处" in parity_page.render(broken, found, language="zh")
+    assert "开始分歧之处" in parity_page.render_page(broken, found, language="zh")

@@ -12,8 +12,7 @@ from support.tiny import RECIPE, LineFit, PointStream, job
 from torch import Tensor, nn
 
 from trainmark.features.verify import verdict as judgement
-from trainmark.features.verify.hashed_steps import HashedSteps
-from trainmark.features.verify.round_ledger import RoundLedger
+from trainmark.features.verify.hashed_steps import HashedSteps, RoundLedger
 from trainmark.features.verify.tensor_digests import SignedSums
 from trainmark.features.verify.worker_task import Verification
 from trainmark.platforms import standin

@@ -5,21 +5,31 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trainmark.cli.options import from_args
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
+from trainmark.features.verify import page as parity_page, page as verify_screen, parity, verdict as judgement
+from trainmark.features.verify.verdict import causes
+from trainmark.launch import ssh_run
+from trainmark.record import site
 from trainmark.record.duration import parse_seconds
-from trainmark.record.errors import UsageError
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.language import chosen
+from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
+from trainmark.record.run_folder import RunFolder
+from trainmark.record.verify import VerifyDocument
+from trainmark.view.files import keep_page
 
 if TYPE_CHECKING:
     from trainmark.features.verify.parity import Parity
     from trainmark.launch.options import RunOptions
-    from trainmark.record.run_folder import RunFolder
     from trainmark.record.store import Store
-    from trainmark.record.verify import VerifyDocument
 
 NAME = "verify"
 HELP = "Prove the arithmetic: compute the same steps again and again, and beside another chip."
@@ -82,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.features.verify import launch as verification, parity, screen as verify_screen, verdict as judgement
+    from trainmark.features.verify import launch as verification
     from trainmark.launch import session
 
     options = from_args(args)
@@ -113,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _dump(document, found)
     else:
-        sys.stdout.write(verify_screen.render(document, found, **look(console())))
+        sys.stdout.write(verify_screen.render_text(document, found, **look(console())))
         show(f"kept: {path}")
     if found is not None and document.verdict != "incomplete":
         page = _page(document, found, store)
@@ -124,16 +134,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _ask_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[VerifyDocument, int]:
     """What the first of several hosts left, once all of them are done."""
-    from dataclasses import replace
-
-    import msgspec
-
-    from trainmark.launch import ssh_run
-    from trainmark.record import site
-    from trainmark.record.errors import NotReadyError
-    from trainmark.record.plan import Topology
-    from trainmark.record.verify import VerifyDocument
-
     over_there = replace(options, hosts=None, store=None, trust=False, quiet=False)
     words = [word for group in over_there.to_argv() for word in group]
     words += ["--soak", f"{args.soak_s:g}s"] if args.soak_s else []
@@ -158,10 +158,6 @@ class _Lines:
         self._rounds = 0
 
     def __call__(self, folder: Path) -> None:
-        from trainmark.features.verify import screen as verify_screen
-        from trainmark.features.verify.verdict import causes
-        from trainmark.record.run_folder import RunFolder
-
         if self._quiet:
             return
         self._folder = self._folder or RunFolder(folder)
@@ -178,15 +174,9 @@ class _Lines:
 
 
 def _dump(document: VerifyDocument, found: Parity | None) -> None:
-    import msgspec
-
     text = msgspec.json.encode({"verify": document, "parity": found}).decode()
     sys.stdout.write(f"{text}{os.linesep}")
 
 
 def _page(document: VerifyDocument, found: Parity, store: Store) -> Path:
-    from trainmark.features.verify import page as parity_page
-    from trainmark.record.language import chosen
-    from trainmark.view.files import keep_page
-
-    return keep_page(f"{document.verify_id}.html", parity_page.render(document, found, language=chosen()), store)
+    return keep_page(f"{document.verify_id}.html", parity_page.render_page(document, found, language=chosen()), store)
