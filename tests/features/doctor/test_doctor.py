@@ -15,7 +15,7 @@ from conftest import Cli
 from rich.cells import cell_len
 from support.fleets import pair_links
 
-from trainmark.features.doctor import checks, command as doctor, screen as doctor_screen
+from trainmark.features.doctor import checks, command as doctor, command as doctor_screen
 from trainmark.launch import cluster_env, ssh_run, without_training
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.record import links

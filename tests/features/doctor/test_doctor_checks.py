@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace as changed
 
 from trainmark.data.data_set import MANIFEST
-from trainmark.features.doctor import checks, device_checks, device_probe, host_checks, site_checks
-from trainmark.features.doctor.device_probe import Rate
+from trainmark.features.doctor import checks, device_checks, host_checks, site_checks
+from trainmark.features.doctor.device_checks import Rate
 from trainmark.features.doctor.site_checks import Interface
 from trainmark.platforms import files, sensors
 from trainmark.platforms.files import Peak, PlatformFile, Recognise
@@ -167,7 +167,7 @@ def test_a_run_counts_the_cores_its_quota_leaves(tree: Tree, kind: str, monkeypa
     ],
 )
 def test_no_quota_leaves_all_cores(tree: Tree, contents: dict[str, str]) -> None:
-    assert cores.read(tree(contents)) == cores.Allowance()
+    assert cores.read_cgroup(tree(contents)) == cores.Allowance()
 
 
 def test_a_single_core_is_doubted(tree: Tree) -> None:
@@ -206,7 +206,7 @@ def test_a_control_group_may_allow_less_than_the_machine_has(tree: Tree, line: s
 
 def test_the_number_version_1_writes_for_no_limit_is_none(tree: Tree) -> None:
     file = "sys/fs/cgroup/memory/memory.limit_in_bytes"
-    assert cores.read(tree({"proc/self/cgroup": "9:memory:/", file: "9223372036854771712"})).memory_bytes is None
+    assert cores.read_cgroup(tree({"proc/self/cgroup": "9:memory:/", file: "9223372036854771712"})).memory_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -437,32 +437,32 @@ def rates(*medians: float) -> list[Rate]:
 def test_a_speed_is_held_against_the_peak_the_others_and_itself(
     measured: list[Rate], peak: float | None, verdict: str, words: str
 ) -> None:
-    found = device_probe.judged(measured, unit="TFLOP/s", file=a_file(), peak=peak, source="sheet")
+    found = device_checks.judged(measured, unit="TFLOP/s", file=a_file(), peak=peak, source="sheet")
     assert found.verdict == verdict
     assert words in found.sentence
     assert bool(found.remedy) == (verdict == "doubt")
 
 
 def test_real_products_and_copies_have_a_rate_and_count_towards_the_files_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_probe, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(device_checks, "COPY_BYTES", 1 << 20)
     platform = Platform(a_file(peaks=(Peak(device="", source="sheet", tflops={"fp32": 1e-6}),)))
     device = platform.open(0)
-    found = device_probe.matmul_check([device], PRECISIONS["fp32"], budget_s=0.01)
+    found = device_checks.matmul_check([device], PRECISIONS["fp32"], budget_s=0.01)
     assert (found.name, found.group, found.verdict) == ("matmul fp32", "Speed", "doubt")
     assert found.facts["share_of_peak"] > 1
-    assert device_probe.copy(device, budget_s=0.01).median > 0
+    assert device_checks.copy(device, budget_s=0.01).median > 0
 
 
 def test_a_device_that_cannot_multiply_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*words: object, **more: object) -> Rate:
         raise RuntimeError("device lost\nlong trace")
 
-    monkeypatch.setattr(device_probe, "matmul", lost)
-    monkeypatch.setattr(device_probe, "copy", lost)
+    monkeypatch.setattr(device_checks, "matmul", lost)
+    monkeypatch.setattr(device_checks, "copy", lost)
     device = Platform(files.load("cpu")).open(0)
     for found in (
-        device_probe.matmul_check([device], PRECISIONS["fp32"], budget_s=1),
-        device_probe.copy_check([device], budget_s=1),
+        device_checks.matmul_check([device], PRECISIONS["fp32"], budget_s=1),
+        device_checks.copy_check([device], budget_s=1),
     ):
         assert (found.verdict, found.sentence) == ("failed", "the device cannot do it: device lost")
 
@@ -471,7 +471,7 @@ def test_work_is_repeated_until_the_budget_is_used_and_timed_between_two_waits()
     moments: list[str] = []
     clock = iter(range(10_000))
     device = SimpleNamespace(synchronize=lambda: moments.append("wait"))
-    rate = device_probe._rate(
+    rate = device_checks._rate(
         device,  # type: ignore[arg-type]
         lambda: moments.append("work"),
         amount=6.0,
@@ -609,7 +609,7 @@ def test_the_whole_examination_survives_a_machine_whose_kernel_says_nothing(
 
 def test_every_section_says_its_name_group_and_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(device_probe, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(device_checks, "COPY_BYTES", 1 << 20)
     monkeypatch.setattr(host_checks, "LOOK_S", 0.0)
     told: list[str] = []
     asked = checks.Asked(store=tmp_path / "store", platform="cpu", probe_s=0.02)
@@ -640,7 +640,7 @@ def test_a_platform_that_cannot_be_opened_is_a_finding_and_an_unknown_one_a_wron
 
 def test_the_stand_in_is_examined_like_any_accelerator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(device_probe, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(device_checks, "COPY_BYTES", 1 << 20)
     asked = checks.Asked(store=tmp_path / "store", platform="standin", root=tmp_path, probe_s=0.02)
     found = {section.name: section for section in checks.examine(asked)}
     assert found["devices"].verdict == "doubt"

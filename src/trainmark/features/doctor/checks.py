@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from trainmark import data as datasets
 from trainmark.features.doctor import host_checks, site_checks
 from trainmark.launch.cluster_env import PORT
+from trainmark.platforms import files
 from trainmark.record import site
 from trainmark.record.checks import VERDICTS, CheckResult, check, count, failed
 from trainmark.record.errors import TrainmarkError
@@ -78,7 +79,7 @@ def _torch() -> CheckResult:
 def _devices(asked: Asked) -> tuple[list[CheckResult], Sequence[Device]]:
     """A platform that is not known is a wrong word; one whose devices cannot be opened is what the doctor is for."""
     from trainmark.features.doctor import device_checks
-    from trainmark.platforms import detection, files
+    from trainmark.platforms import detection
 
     word = detection.chosen() if asked.platform in (None, "auto") else str(asked.platform)
     file = files.load(word)
@@ -156,10 +157,10 @@ def _site(asked: Asked) -> Iterator[CheckResult]:
 
 
 def _speed(devices: Sequence[Device], probe_s: float) -> Iterator[CheckResult]:
-    from trainmark.features.doctor import device_checks, device_probe
+    from trainmark.features.doctor import device_checks
 
     precisions = device_checks.families(devices[0])
     share_s = probe_s / (len(precisions) + 1)
     for precision in precisions:
-        yield device_probe.matmul_check(devices, precision, budget_s=share_s)
-    yield device_probe.copy_check(devices, budget_s=share_s)
+        yield device_checks.matmul_check(devices, precision, budget_s=share_s)
+    yield device_checks.copy_check(devices, budget_s=share_s)

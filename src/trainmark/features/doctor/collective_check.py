@@ -14,7 +14,9 @@ from pathlib import Path
 
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.network import collective_variables
+from trainmark.platforms import files
 from trainmark.record.cores import end_with_parent
+from trainmark.record.precision import PRECISIONS
 from trainmark.train.ranks import PARENT
 
 LIMIT_S = 60.0
@@ -62,9 +64,7 @@ def main(word: str, rank: int, ranks: int, folder: Path) -> int:
     import torch
     from torch import distributed
 
-    from trainmark.platforms import files
     from trainmark.platforms.platform import Platform
-    from trainmark.record.precision import PRECISIONS
 
     device = Platform(files.load(word)).open(rank)
     distributed.init_process_group(

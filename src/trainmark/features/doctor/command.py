@@ -3,19 +3,92 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from trainmark.cli.terminal import console, look, say
+from trainmark.features.doctor import checks, site_checks
+from trainmark.record import escape, site
 from trainmark.record.checks import CheckResult
+from trainmark.record.errors import UsageError
+from trainmark.record.language import ENGLISH
+from trainmark.record.plan import Topology
+from trainmark.record.store import default_folder
+from trainmark.record.tournament import all_rounds, usual_rounds
+from trainmark.view import facts
+from trainmark.view.terminal import TerminalWriter
 
-if TYPE_CHECKING:
-    from trainmark.view.terminal import TerminalWriter
+PROBE_S, QUICK_S = 20.0, 2.0
+"""Time to measure the devices for; with --quick."""
+STYLES = {"ok": "green", "doubt": "bold yellow", "failed": "bold red", "unknown": "cyan"}
+
+_INDENT = 2
+_VERDICT_COLUMNS = max(map(len, STYLES))
+_BAR_COLUMNS = 20
+
+
+def machine(writer: TerminalWriter, results: Sequence[CheckResult], summary: str) -> str:
+    """Every result in a line or two, below the heading of its group; the summary comes last, where eyes are."""
+    names = max((writer.length(result.name) for result in results), default=0)
+    for group, members in itertools.groupby(results, key=lambda result: result.group):
+        writer.put(writer.text(group, "bold"))
+        for result in members:
+            _draw(writer, result, names)
+        writer.put("")
+    worst = next((word for word in ("failed", "doubt") if any(one.verdict == word for one in results)), "ok")
+    writer.put(writer.text(summary, "bold green" if worst == "ok" else STYLES[worst]))
+    return writer.drawn()
+
+
+def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
+    for result in results:
+        writer.put(writer.text(f"{result.name}: {result.verdict}", f"bold {STYLES[result.verdict]}"))
+        writer.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
+        if measured := result.facts.get("results"):
+            writer.put("")
+            table = facts.link_table(measured, ENGLISH)
+            writer.put(writer.grid(table.heads, table.rows), indent=_INDENT)
+        if pairs := result.facts.get("pairs"):
+            table = facts.pair_table(pairs, ENGLISH)
+            writer.put("", writer.grid(table.heads, table.rows), indent=_INDENT)
+    return writer.drawn()
+
+
+def _draw(writer: TerminalWriter, result: CheckResult, name_columns: int) -> None:
+    row = writer.table(heads=False)
+    row.add_column(width=_VERDICT_COLUMNS)
+    row.add_column(width=name_columns)
+    row.add_column(overflow="fold")
+    row.add_row(
+        writer.text(result.verdict, STYLES[result.verdict]), writer.text(result.name), writer.text(result.sentence)
+    )
+    writer.put(row, indent=_INDENT)
+    text_column = _INDENT + _VERDICT_COLUMNS + name_columns + 4
+    if (share := result.facts.get("share_of_peak")) is not None:
+        writer.put(writer.text(_bar(writer, share), STYLES[result.verdict]), indent=text_column)
+    if result.remedy:
+        _draw_remedy(writer, result.remedy, text_column)
+
+
+def _draw_remedy(writer: TerminalWriter, remedy: str, column: int) -> None:
+    line = f"→ {remedy}"
+    if column + writer.length(line) <= writer.width:
+        writer.put(writer.text(line, "bold"), indent=column)
+    else:  # a line that is to be pasted must not be broken by us; the terminal folds it without a line's end
+        writer.put_unbroken(f"{' ' * _INDENT}{line}")
+
+
+def _bar(writer: TerminalWriter, share: float) -> str:
+    full, empty = ("█", "░") if escape.carries(writer.encoding, "█░") else ("#", ".")
+    filled = round(_BAR_COLUMNS * min(1.0, max(0.0, share)))
+    return full * filled + empty * (_BAR_COLUMNS - filled)
+
 
 NAME = "doctor"
 HELP = "Check this machine, or measure the links between ranks."
@@ -45,9 +118,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.record.errors import UsageError
-    from trainmark.record.store import default_folder
-
     if args.hosts and not args.topology:
         raise UsageError("--hosts names the machines of a topology; say which, such as --topology 2x8")
     if args.topology and (args.quick or args.no_probe):
@@ -61,24 +131,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell_machine(args: argparse.Namespace, store: Path) -> int:
-    from trainmark.features.doctor import checks, device_probe, screen as doctor_screen
-
-    probe_s = 0.0 if args.no_probe else device_probe.QUICK_S if args.quick else device_probe.BUDGET_S
+    probe_s = 0.0 if args.no_probe else QUICK_S if args.quick else PROBE_S
     asked = checks.Asked(store=store, platform=args.platform, probe_s=probe_s)
     results = list(checks.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
     summary, code = checks.summary(results), _exit_code(results)
     if args.json:
         _dump({"summary": summary, "ready": code == 0, "sections": [_document(result) for result in results]})
     else:
-        sys.stdout.write(doctor_screen.machine(_paper(), results, summary))
+        sys.stdout.write(machine(_paper(), results, summary))
     return code
 
 
 def _tell_links(args: argparse.Namespace, store: Path) -> int:
-    from trainmark.features.doctor import screen as doctor_screen
     from trainmark.launch import links
-    from trainmark.record.plan import Topology
-    from trainmark.record.tournament import all_rounds, usual_rounds
 
     topology = Topology.parse(args.topology)
     rounds = None
@@ -92,7 +157,7 @@ def _tell_links(args: argparse.Namespace, store: Path) -> int:
     if told and args.json:
         _dump({"sections": [_document(result) for result in told]})
     else:
-        sys.stdout.write(doctor_screen.links_screen(_paper(), told))
+        sys.stdout.write(links_screen(_paper(), told))
     return _exit_code(results)
 
 
@@ -101,9 +166,6 @@ def _exit_code(results: Sequence[CheckResult]) -> int:
 
 
 def _network() -> CheckResult:
-    from trainmark.features.doctor import site_checks
-    from trainmark.record import site
-
     return site_checks.network(site_checks.interfaces(), site.load().network.interface)
 
 
@@ -129,7 +191,5 @@ def _dump(document: Mapping[str, Any]) -> None:
 
 
 def _paper() -> TerminalWriter:
-    from trainmark.view.terminal import TerminalWriter
-
     screen = console()
     return TerminalWriter(**look(screen))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 import torch
+from torch import distributed
 
 from trainmark.platforms import device_errors, files
 from trainmark.platforms.platform import MIN_TORCH, Platform
@@ -138,8 +139,6 @@ def _comment(words: str) -> str:
 
 
 def _collectives(device_type: str) -> str:
-    from torch import distributed
-
     if not distributed.is_available():
         return files.NO_COLLECTIVES
     known = distributed.Backend.default_device_backend_map.get(device_type)

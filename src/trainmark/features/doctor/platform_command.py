@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.cli.terminal import console, look, say, show
+from trainmark.platforms import files
 from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.view.terminal import TerminalWriter
 
 if TYPE_CHECKING:
     from trainmark.record.checks import CheckResult
@@ -56,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _new(name: str) -> int:
     from trainmark.features.doctor import new_platform as new_file
-    from trainmark.platforms import files
 
     if not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", name):
         raise UsageError(f"platform name {name!r} must be letters, digits, - and _ only")
@@ -79,7 +80,6 @@ def _new(name: str) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from trainmark.features.doctor import conformance
-    from trainmark.platforms import files
 
     file = files.load(args.platform)
     findings: list[CheckResult] = []
@@ -158,8 +158,6 @@ def _document(finding: CheckResult) -> dict[str, str]:
 
 def _tell(finding: CheckResult) -> None:
     """At once: a check that hangs is the one after the last line."""
-    from trainmark.view.terminal import TerminalWriter
-
     screen = console()
     writer = TerminalWriter(**look(screen))
     line = writer.table(heads=False)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from trainmark import data as datasets
 from trainmark.data import synthetic
 from trainmark.data.data_set import MANIFEST
@@ -144,8 +146,6 @@ def network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
 
 
 def interfaces() -> list[Interface]:
-    import psutil
-
     states = psutil.net_if_stats()
     return [
         Interface(
