@@ -444,7 +444,7 @@ def test_a_long_run_is_watched_by_its_last_steps_and_says_the_same(
 ) -> None:
     run = Run(store, limits=Limits(seconds=5000.0)).trained(300)
     whole = looked(run)
-    monkeypatch.setattr("trainmark.record.rank_log.RECENT_STEPS", 250)
+    monkeypatch.setattr(watch, "RECENT_STEPS", 250)
     watched = watch.Watched(run.folder, run.store)
     for rank in (0, 1):
         run.steps(rank, 300, loss=1.5)
@@ -465,7 +465,7 @@ def test_a_long_run_is_watched_by_its_last_steps_and_says_the_same(
 def test_a_restart_far_back_is_followed_where_only_the_last_steps_are_kept(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainmark.record.rank_log.RECENT_STEPS", 20)
+    monkeypatch.setattr(watch, "RECENT_STEPS", 20)
     run = Run(store).trained(100)
     watched = watch.Watched(run.folder, run.store)
     watched.look()

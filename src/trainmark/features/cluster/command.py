@@ -8,6 +8,7 @@ from dataclasses import replace
 from trainmark.cli.options import add_run_options, from_args
 from trainmark.cli.rendering import add_request_options, request_of, settled
 from trainmark.cli.terminal import say
+from trainmark.launch import cluster_env
 
 NAME = "launch"
 HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
@@ -20,8 +21,6 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from trainmark.launch import cluster_env
-
     actions = parser.add_subparsers(dest="action", metavar="render", required=True)
     text = "print the run for others to start"
     render = actions.add_parser("render", help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.launch import cluster_env, planning
+    from trainmark.launch import planning
 
     options = replace(from_args(args), hosts=None, port=None)  # those mean the machines that are to start it
     decided = planning.plans(options)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from trainmark.cli.options import add_options, from_args
 from trainmark.cli.terminal import console, look, show
+from trainmark.features.plan import roofline, step_table
 from trainmark.launch.options import PLAN, SWEEP
 from trainmark.record.errors import UsageError
+from trainmark.record.precision import Precision
 
 if TYPE_CHECKING:
     from trainmark.record.plan import Plan
@@ -68,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _count(decided: Sequence[Plan], card: str | None, *, as_json: bool) -> int:
-    from trainmark.features.plan import counted_step, roofline, step_table
-    from trainmark.record.precision import Precision
+    from trainmark.features.plan import counted_step
 
     screen, documents = console(), []
     for plan in decided:

@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from trainmark import api
 from trainmark.cli.terminal import result_is_kept, say
+from trainmark.record import escape
 from trainmark.record.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
@@ -56,9 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark import api
-    from trainmark.record import escape
-
     inputs = _inputs(args)
     said = [*args.settings]
     said += [f"{key}={value}" for key, value in (("vocoder", args.vocoder), ("seed", args.seed)) if value is not None]
@@ -110,8 +111,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _print(shown: Shown) -> None:
-    from trainmark.record import escape
-
     document = shown.document
     for path, left in zip(shown.files, document.files, strict=True):
         print(escape.terminal(f"{path}  {left.caption}"))
@@ -131,7 +130,5 @@ def _print_scores(scores: SpeechScores) -> None:
 
 
 def _print_json(documents: list[SampleDocument], *, several: bool) -> None:
-    import msgspec
-
     text = msgspec.json.encode(documents if several else documents[0]).decode()
     sys.stdout.write(f"{text}{os.linesep}")

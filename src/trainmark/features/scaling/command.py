@@ -7,10 +7,20 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.analysis import imported_rows as imported, published_library as library, scaling, scaling_published
+from trainmark.analysis.scaling import all_scalings
+from trainmark.analysis.scaling_published import published_scalings
+from trainmark.cli.terminal import console, look, say
+from trainmark.features.scaling import table as scaling_table
+from trainmark.record import escape
+from trainmark.record.errors import UsageError
+from trainmark.record.lookup import records_of
+from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.store import Store, default_folder, read_record
+
 if TYPE_CHECKING:
     from trainmark.analysis.scaling import Scaling
     from trainmark.analysis.scaling_published import PublishedScaling
-    from trainmark.record.store import Store
 
 NAME = "scaling"
 HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
@@ -38,14 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.analysis import scaling, scaling_published
-    from trainmark.cli.terminal import console, look
-    from trainmark.features.scaling import table as scaling_table
-    from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import records_of
-    from trainmark.record.metrics import THROUGHPUTS
-    from trainmark.record.store import Store, default_folder
-
     store = Store(args.store or default_folder())
     screen = console()
     if args.published is None:
@@ -66,11 +68,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _in_store(store: Store, metric: str) -> list[Scaling]:
     """Every group of the store; says on stderr what was left out, and what is missing where there is no group."""
-    from trainmark.analysis.scaling import all_scalings
-    from trainmark.cli.terminal import say
-    from trainmark.record import escape
-    from trainmark.record.store import read_record
-
     contents = store.contents()
     for damaged in contents.damaged:
         say(escape.terminal(str(damaged)))
@@ -94,10 +91,6 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
 
 def _published(workload: str, store: Store) -> list[PublishedScaling]:
     """Of one workload or all, with the rows that the user imported."""
-    from trainmark.analysis import imported_rows as imported, published_library as library
-    from trainmark.analysis.scaling_published import published_scalings
-    from trainmark.cli.terminal import say
-
     imports = imported.rows(store.folder)
     rows = [
         *library.rows(workload or None),

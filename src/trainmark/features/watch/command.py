@@ -11,13 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich import live as rich_live
+from rich.text import Text
+
 from trainmark.cli.liveness import goes_on, is_worked_on, last_change_s, seen
+from trainmark.cli.terminal import console, say
+from trainmark.features.watch.live_screen import Live, document, draw, line, result
+from trainmark.record import escape
+from trainmark.record.rank_log import RECENT_STEPS
+from trainmark.record.run_folder import RunFolder
+from trainmark.record.store import Store, default_folder, read_record
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from trainmark.features.watch.live_screen import Live
-    from trainmark.record.store import Store
 
 NAME = "watch"
 HELP = "Watch a run go on, from another terminal."
@@ -47,8 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.record.store import Store, default_folder
-
     store = Store(args.store or default_folder())
     watched = Watched(chosen(store, args.run), store)
     if args.json or args.once:
@@ -67,17 +71,12 @@ class Watched:
         now_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        from trainmark.record.rank_log import RECENT_STEPS
-        from trainmark.record.run_folder import RunFolder
-
         self.folder = RunFolder(folder, keep=RECENT_STEPS)
         self.record = store.path(folder.name)
         self._now_s, self._wall_s = now_s, wall_s
         self._heard_at_s: float | None = None
 
     def look(self) -> Live:
-        from trainmark.features.watch.live_screen import Live
-
         heard = self.folder.update()
         if self._heard_at_s is None:
             self._heard_at_s = self._now_s() - self._silent_before_s()
@@ -112,9 +111,6 @@ def chosen(store: Store, word: str | None) -> Path:
 
 def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int:
     """Shows the run until it ends; 0 with a record, 4 if it left none."""
-    from trainmark.cli.terminal import console, say
-    from trainmark.record import escape
-
     screen = console()
     with contextlib.ExitStack() as shown:
         show = _redraw(screen, shown) if sys.stdout.isatty() else _print_news(screen)
@@ -132,18 +128,12 @@ def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int
 
 def _redraw(screen: Console, shown: contextlib.ExitStack) -> Callable[[Live], None]:
     """On a terminal: a frame that is drawn over the last one."""
-    from rich import live as rich_live
-    from rich.text import Text
-
     live = shown.enter_context(rich_live.Live(console=screen, auto_refresh=False, transient=True))
     return lambda run: live.update(Text.from_ansi(_draw(run, screen)), refresh=True)
 
 
 def _print_news(screen: Console) -> Callable[[Live], None]:
     """Elsewhere: a line when there is news, and now and then."""
-    from trainmark.features.watch.live_screen import line
-    from trainmark.record import escape
-
     printed: tuple[object, float] = (None, -LINE_EVERY_S)
 
     def show(run: Live) -> None:
@@ -159,16 +149,11 @@ def _print_news(screen: Console) -> Callable[[Live], None]:
 
 
 def _draw(run: Live, screen: Console) -> str:
-    from trainmark.features.watch.live_screen import draw
-
     color = screen.color_system is not None and not screen.no_color
     return draw(run, width=screen.width, color=color, encoding=screen.encoding)
 
 
 def _once(watched: Watched, *, as_json: bool) -> int:
-    from trainmark.cli.terminal import console
-    from trainmark.features.watch.live_screen import document
-
     run, screen = watched.look(), console()
     if as_json:
         known = str(watched.record) if watched.record.exists() else None
@@ -179,11 +164,6 @@ def _once(watched: Watched, *, as_json: bool) -> int:
 
 
 def _tell_result(watched: Watched) -> int:
-    from trainmark.cli.terminal import console
-    from trainmark.features.watch.live_screen import result
-    from trainmark.record import escape
-    from trainmark.record.store import read_record
-
     screen = console()
     lines = [result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
     screen.file.write(escape.fitted("\n".join(lines) + "\n", screen.encoding))

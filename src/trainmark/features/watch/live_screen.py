@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
-from trainmark.record import escape
-from trainmark.record.format import goal, number, plus_minus, with_unit
+from trainmark.record import escape, statistics
+from trainmark.record.format import device_name, goal, number, plus_minus, shown_quality, with_unit
+from trainmark.record.numbers import reached, telling_digits
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
+from trainmark.record.record import Quality
 from trainmark.record.run_folder import RunFolder
 from trainmark.record.time_left import RECENT_STEPS, time_left_s
+from trainmark.view.describe import PLAIN_SPARKS, SPARKS, spark
 from trainmark.view.terminal import TerminalWriter
 from trainmark.workloads import quality_word
 
@@ -169,10 +173,6 @@ class Live:
         """Over the steady part of the last steps; ranks on other machines that are not heard do as much as these."""
         if not (common := self._common()):
             return None
-        import numpy as np
-
-        from trainmark.record import statistics
-
         whole_s = [(np.array(rank.wait_ns[part]) + np.array(rank.compute_ns[part])) / 1e9 for rank, part in common]
         step_s = max(whole_s, key=lambda taken: float(taken.sum()))
         items = np.sum([rank.items[part] for rank, part in common], axis=0) * (self.devices / len(common))
@@ -237,8 +237,6 @@ def line(live: Live) -> str:
 
 def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     """The whole frame, one fact per line."""
-    from trainmark.view.describe import PLAIN_SPARKS, SPARKS, spark
-
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
     writer.put(writer.text(" · ".join(asked), "bold"))
@@ -268,7 +266,7 @@ def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
 
 def result(record: Record) -> str:
     """How a run came out, in one line; safe to print."""
-    from trainmark.record.format import device_name, shown_quality, verdict
+    from trainmark.record.format import verdict
 
     plan = record.plan
     parts = [f"{record.status}: {record.ended}"]
@@ -353,9 +351,6 @@ def _speed(live: Live) -> str | None:
 
 
 def _quality(live: Live) -> str | None:
-    from trainmark.record.numbers import reached, telling_digits
-    from trainmark.record.record import Quality
-
     evaluation, head = live.evaluation, live.folder.head
     if evaluation is None or head is None or live.plan is None or head.target.name not in evaluation.values:
         return None
