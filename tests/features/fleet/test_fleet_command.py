@@ -143,7 +143,7 @@ def test_what_finished_before_the_fleet_was_ended_is_resumed(
     )
     with fleet:
         deadline = time.monotonic() + 60
-        while not (world / "waits").exists() or len(found[0].done if (found := fleets.newest(store)) else ()) < 2:
+        while not (world / "waits").exists() or len(found[0].done if (found := fleets.find_newest(store)) else ()) < 2:
             assert fleet.poll() is None and time.monotonic() < deadline, fleet.communicate()
             time.sleep(0.05)
         fleet.send_signal(how)

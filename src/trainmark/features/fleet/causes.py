@@ -22,7 +22,7 @@ POWER_LESS = 0.08
 Figures = Mapping[str, float | None]
 
 
-def figures(record: Record) -> Figures:
+def read_figures(record: Record) -> Figures:
     """What telemetry came to on the host of a run; None where no sensor could say."""
     machines = record.telemetry.machines
     throttled = record.metrics.get("throttled")
@@ -30,16 +30,16 @@ def figures(record: Record) -> Figures:
         device.ecc_errors_new for machine in machines for device in machine.devices if device.ecc_errors_new is not None
     ]
     return {
-        "clock_mhz": _least_of_devices(machines, "clock_mhz"),
+        "clock_mhz": _lowest_mean(machines, "clock_mhz"),
         "temperature_c": _highest(machines, "temperature_c"),
-        "power_w": _least_of_devices(machines, "power_w"),
+        "power_w": _lowest_mean(machines, "power_w"),
         "throttled": None if throttled is None or throttled.value is None else throttled.value / 100,
         "ecc_errors": sum(errors) if errors else None,
         "foreign_load": record.environment.foreign_load,
     }
 
 
-def usual(fleet: Sequence[Figures]) -> Figures:
+def take_medians(fleet: Sequence[Figures]) -> Figures:
     """The median host's, figure by figure."""
     found: dict[str, float | None] = {}
     for name in fleet[0] if fleet else ():
@@ -82,7 +82,7 @@ SOFTWARE: Mapping[str, Callable[[Record], object]] = {
 """Of where a run ran, what good hosts of one fleet have alike."""
 
 
-def unlike_fleet(records: Mapping[str, Record]) -> dict[str, list[str]]:
+def find_differences(records: Mapping[str, Record]) -> dict[str, list[str]]:
     """By host, what it has otherwise than the greater part of the fleet; of what no such part has, nothing is said."""
     found: dict[str, list[str]] = {}
     for name, fact in SOFTWARE.items():
@@ -102,7 +102,7 @@ SILENT = frozenset({"throttled", "ecc-errors", "foreign-load"})
 """Doubts that the figures tell already."""
 
 
-def own_doubts(record: Record, fleet: Sequence[Record]) -> Iterator[str]:
+def find_own_doubts(record: Record, fleet: Sequence[Record]) -> Iterator[str]:
     """Doubts of a host that less than a quarter of the fleet has."""
     counts = Counter(code for one in fleet for code in {doubt.code for doubt in one.doubts})
     for doubt in record.doubts:
@@ -110,23 +110,23 @@ def own_doubts(record: Record, fleet: Sequence[Record]) -> Iterator[str]:
             yield doubt.text
 
 
-def _training(machine: MachineTelemetry, values: Sequence[float], at_s: Sequence[float]) -> list[float]:
+def _select_training(machine: MachineTelemetry, values: Sequence[float], at_s: Sequence[float]) -> list[float]:
     if len(machine.training_s) < 2:
         return list(values)
     begin, end = machine.training_s
     return [value for value, at in zip(values, at_s, strict=True) if begin <= at <= end] or list(values)
 
 
-def _of_devices(machines: Sequence[MachineTelemetry], name: str) -> Iterator[list[float]]:
+def _device_values(machines: Sequence[MachineTelemetry], name: str) -> Iterator[list[float]]:
     for machine in machines:
         for device in machine.devices:
             if (series := device.series.get(name)) and series.values:
-                yield _training(machine, series.values, series.at_s)
+                yield _select_training(machine, series.values, series.at_s)
 
 
-def _least_of_devices(machines: Sequence[MachineTelemetry], name: str) -> float | None:
-    return min((fmean(values) for values in _of_devices(machines, name)), default=None)
+def _lowest_mean(machines: Sequence[MachineTelemetry], name: str) -> float | None:
+    return min((fmean(values) for values in _device_values(machines, name)), default=None)
 
 
 def _highest(machines: Sequence[MachineTelemetry], name: str) -> float | None:
-    return max((max(values) for values in _of_devices(machines, name)), default=None)
+    return max((max(values) for values in _device_values(machines, name)), default=None)

@@ -16,7 +16,7 @@ from trainmark.cli.rendering import add_request_options, request_of, settled
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
 from trainmark.cli.verdict import parse_threshold
 from trainmark.features.fleet import hosts as fleets, page as fleet_page, verdict, view as fleet_view
-from trainmark.features.fleet.hosts import FleetRuns, PairsDone, by_host, of_folder, of_saved_fleet
+from trainmark.features.fleet.hosts import FleetRuns, PairsDone, group_by_host, read_folder, read_saved_fleet
 from trainmark.features.verify import verdict as verification
 from trainmark.launch import cluster_job
 from trainmark.launch.cluster_env import RenderedRun
@@ -99,14 +99,14 @@ def run(args: argparse.Namespace) -> int:
     if args.slurm is not None:
         return _print_array(args, options)
     store = Store(Path(args.store).expanduser() if args.store else default_folder())
-    verifies = [verification.named(word, store) for word in args.verify]
+    verifies = [verification.load_document(word, store) for word in args.verify]
     code = 0
     if args.hosts:
         runs, code = _run(args, options, store)
     elif args.workloads:
         runs = _of_words(args.workloads, store)
-    elif saved := fleets.newest(store):
-        runs = hosts.of_saved_fleet(saved[0], store)
+    elif saved := fleets.find_newest(store):
+        runs = hosts.read_saved_fleet(saved[0], store)
     else:
         raise UsageError(
             f"the store {store.folder} holds no fleet yet; name runs or a folder of them, or hosts to run on by --hosts"
@@ -140,7 +140,7 @@ def _check(args: argparse.Namespace) -> None:
 def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     from trainmark.features.fleet import run as fleet
 
-    plan = fleet.plan_of(options)
+    plan = fleet.make_plan(options)
     shared = cluster_job.absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
     options = replace(options, store=shared)
     run = RenderedRun(options=settled(options, [plan]), plans=[plan], as_json=args.json)
@@ -153,7 +153,7 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
     from trainmark.features.fleet import run as fleet
 
     jobs = fleet.JOBS if args.jobs is None else args.jobs
-    saved, path, code = fleet.run(options, args.hosts, jobs=jobs, rerun=args.rerun, say=say)
+    saved, path, code = fleet.run_fleet(options, args.hosts, jobs=jobs, rerun=args.rerun, say=say)
     result_is_kept()
     if args.links and not code:
         # one that cannot run would keep all others waiting
@@ -163,8 +163,8 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
             say("fewer than two hosts have a result, so no link is measured")
         else:
             saved.links = _measure_links(args, options, good)
-            fleets.save(saved, path)
-    return of_saved_fleet(saved, store), code
+            fleets.save_fleet(saved, path)
+    return read_saved_fleet(saved, store), code
 
 
 def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequence[str]) -> PairsDone:
@@ -196,8 +196,8 @@ def _of_words(words: Sequence[str], store: Store) -> FleetRuns:
     if folders and len(words) > 1:
         raise UsageError(f"{folders[0]} is a folder, which is judged by itself; leave the other words out")
     if folders:
-        return of_folder(Path(folders[0]).expanduser())
-    return FleetRuns(hosts=by_host(records_of(words, store)))
+        return read_folder(Path(folders[0]).expanduser())
+    return FleetRuns(hosts=group_by_host(records_of(words, store)))
 
 
 def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:

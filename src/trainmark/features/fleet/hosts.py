@@ -59,17 +59,17 @@ class SavedFleet(msgspec.Struct, kw_only=True):
         return [host for host in self.hosts if host not in self.done or self.done[host].failed]
 
 
-def begin(store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: str) -> tuple[SavedFleet, Path]:
+def begin_fleet(store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: str) -> tuple[SavedFleet, Path]:
     now = datetime.now(timezone.utc)
     fleet = SavedFleet(
         created=now.isoformat(timespec="seconds"), trainmark=trainmark, words=tuple(words), hosts=tuple(hosts)
     )
     path = store.folder / FOLDER / f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}.json"
-    save(fleet, path)
+    save_fleet(fleet, path)
     return fleet, path
 
 
-def save(fleet: SavedFleet, path: Path) -> None:
+def save_fleet(fleet: SavedFleet, path: Path) -> None:
     """On disk before this returns."""
     try:
         write_whole(path, msgspec.json.encode(fleet), synced=True)
@@ -77,7 +77,7 @@ def save(fleet: SavedFleet, path: Path) -> None:
         raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def newest(store: Store) -> tuple[SavedFleet, Path] | None:
+def find_newest(store: Store) -> tuple[SavedFleet, Path] | None:
     """The fleet that was begun last; None where there was none, UsageError where its file is damaged."""
     paths = sorted((store.folder / FOLDER).glob("*.json"))
     if not paths:
@@ -95,7 +95,7 @@ def find_unfinished(
 ) -> tuple[SavedFleet, Path] | None:
     """The newest fleet, where it ran the same on the same hosts, not long ago, and some have no result."""
     with contextlib.suppress(UsageError, ValueError, TypeError):
-        if found := newest(store):
+        if found := find_newest(store):
             fleet, _ = found
             same = (fleet.words, fleet.hosts, fleet.trainmark) == (tuple(words), tuple(hosts), trainmark)
             age = datetime.now(timezone.utc) - datetime.fromisoformat(fleet.created)
@@ -129,7 +129,7 @@ class FleetRuns:
     links: PairsDone | None = None
 
 
-def of_saved_fleet(fleet: SavedFleet, store: Store) -> FleetRuns:
+def read_saved_fleet(fleet: SavedFleet, store: Store) -> FleetRuns:
     hosts = []
     for host in fleet.hosts:
         done = fleet.done.get(host)
@@ -142,12 +142,12 @@ def of_saved_fleet(fleet: SavedFleet, store: Store) -> FleetRuns:
     return FleetRuns(hosts=hosts, links=fleet.links)
 
 
-def of_folder(folder: Path) -> FleetRuns:
+def read_folder(folder: Path) -> FleetRuns:
     """A store, or a folder of record files; UsageError where a file in it is damaged, or there is no record."""
     store = Store(folder)
     files = store.records if store.records.is_dir() else folder
     paths = [path for path in sorted(files.glob("*.json")) if path.name[0] != "." and path.name != LINKS_FILE]
-    hosts = by_host([read_record(path) for path in paths])
+    hosts = group_by_host([read_record(path) for path in paths])
     known = {one.host for one in hosts}
     for row in store.contents().unrecorded if files is store.records else ():
         run = RunFolder(store.runs / row.run_id, only_ranks=())
@@ -178,15 +178,15 @@ def _read_links(path: Path) -> PairsDone:
     return PairsDone(hosts=hosts, pairs=pairs)
 
 
-def by_host(records: Sequence[Record]) -> list[HostRuns]:
+def group_by_host(records: Sequence[Record]) -> list[HostRuns]:
     """A host's valid runs count; one that has none has failed, for the reason its last run ended."""
     found: dict[str, list[Record]] = {}
     for record in {record.run_id: record for record in records}.values():
-        found.setdefault(host_of(record), []).append(record)
-    return [_of_host(host, found[host]) for host in sorted(found)]
+        found.setdefault(find_host(record), []).append(record)
+    return [_summarize_host(host, found[host]) for host in sorted(found)]
 
 
-def _of_host(host: str, records: Sequence[Record]) -> HostRuns:
+def _summarize_host(host: str, records: Sequence[Record]) -> HostRuns:
     valid = tuple(record for record in records if record.status == "valid")
     if valid:
         return HostRuns(host=host, records=valid)
@@ -194,7 +194,7 @@ def _of_host(host: str, records: Sequence[Record]) -> HostRuns:
     return HostRuns(host=host, failed=f"run {last.run_id} is {last.status} ({last.ended})")
 
 
-def host_of(record: Record) -> str:
+def find_host(record: Record) -> str:
     """The one host of a run; UsageError where it ran on several, or does not say on which."""
     hosts = record.hosts
     if len(hosts) > 1:
@@ -226,12 +226,12 @@ def check_alike(records: Sequence[Record], metric: str) -> None:
     like = next(record for record in records if record.plan.fingerprint == fingerprint)
     odd = next(record for record in records if record.plan.fingerprint != fingerprint)
     raise UsageError(
-        f"run {odd.run_id} is of another plan than run {like.run_id}: {_differing(odd, like, metric)}; a fleet is "
-        "judged by runs of one plan, name them or their folder"
+        f"run {odd.run_id} has another plan than run {like.run_id}: {_name_differences(odd, like, metric)}; a fleet "
+        "needs runs of one plan, name them or their folder"
     )
 
 
-def _differing(odd: Record, like: Record, metric: str) -> str:
+def _name_differences(odd: Record, like: Record, metric: str) -> str:
     sides = [Subject(word=one.run_id, label=one.run_id, records=(one,)) for one in (odd, like)]
     compared = quantities.find(metric, sides)
     found = [str(one) for one in differences(sides[0], sides[1], compared) if one.unlike]

@@ -41,7 +41,7 @@ class Cable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class HostPair:
     """One pair of hosts that was measured."""
 
     hosts: tuple[str, str]
@@ -55,7 +55,7 @@ class Way:
 @dataclass(frozen=True, kw_only=True)
 class FleetLinks:
     cables: tuple[Cable, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[HostPair, ...]
     median: float
     """GB/s of the median cable."""
     rounds: int
@@ -77,7 +77,7 @@ class FleetLinks:
         return all_rounds(len(self.cables))
 
 
-def judge(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
+def judge_links(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
     """`hosts` are the nodes in the order in which they were numbered when they were measured."""
     known = best_pairs(measured)
     carries = {node: math.log(value) for node, value in cables(known).items()}
@@ -86,12 +86,12 @@ def judge(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
     slow_cables = dict.fromkeys(carries, False)
     slow_ways = [False] * len(known)
     if len(carries) >= MIN_HOSTS:
-        found = find(
+        found = find_outliers(
             list(carries.values()), [0.0] * len(carries), floor=-math.log1p(-FLOOR), assumed=ASSUMED_LINK_SPREAD
         )
         centre, smallest = found.centre, -math.expm1(-found.smallest)
         slow_cables = {node: named and carries[node] < centre for node, named in zip(carries, found.named, strict=True)}
-        ways = find(short, [0.0] * len(short), floor=-math.log1p(-FLOOR_OF_WAY), assumed=ASSUMED_LINK_SPREAD)
+        ways = find_outliers(short, [0.0] * len(short), floor=-math.log1p(-FLOOR_OF_WAY), assumed=ASSUMED_LINK_SPREAD)
         slow_ways = [named and one < ways.centre for named, one in zip(ways.named, short, strict=True)]
     return FleetLinks(
         cables=tuple(
@@ -104,7 +104,7 @@ def judge(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
             for node, value in carries.items()
         ),
         ways=tuple(
-            Way(
+            HostPair(
                 hosts=(hosts[pair.first], hosts[pair.second]),
                 gigabytes_per_s=pair.bus_gigabytes_per_s,
                 latency_s=pair.latency_s,
@@ -162,7 +162,7 @@ class Outliers:
     """One that truly lies so far off would be named four times in five."""
 
 
-def find(
+def find_outliers(
     values: Sequence[float], errors: Sequence[float], *, floor: float, assumed: float = ASSUMED_SPREAD
 ) -> Outliers:
     """Of three values or more, those too far from the rest; none that lies within the `floor` is ever named.
@@ -177,10 +177,10 @@ def find(
     named = np.zeros(count, dtype=bool)
     while True:
         good = all_values[~named]
-        centre, found = float(np.median(good)), _spread(good)
+        centre, found = float(np.median(good)), _estimate_spread(good)
         spread = _MARGIN * max(found, assumed) if few else found * (1 + _FEW_ARE_UNSURE / len(good))
         away = np.abs(all_values - centre)
-        now = named | (_too_unlikely(away / np.sqrt(np.square(spread) + more + 1e-18)) & (away > floor))
+        now = named | (_is_unlikely(away / np.sqrt(np.square(spread) + more + 1e-18)) & (away > floor))
         # bad ones widen the spread they are judged by: without them the rest is looked at again
         if (now == named).all() or now.sum() * 2 >= count:
             break
@@ -197,7 +197,7 @@ def find(
     )
 
 
-def _too_unlikely(sizes: Floats) -> npt.NDArray[np.bool_]:
+def _is_unlikely(sizes: Floats) -> npt.NDArray[np.bool_]:
     """Benjamini and Hochberg's rule over the two-sided probabilities of normal deviates."""
     chances = np.array([math.erfc(size / math.sqrt(2)) for size in sizes])
     ordered = np.sort(chances)
@@ -206,7 +206,7 @@ def _too_unlikely(sizes: Floats) -> npt.NDArray[np.bool_]:
     return np.asarray(chances <= most)
 
 
-def _spread(values: Floats) -> float:
+def _estimate_spread(values: Floats) -> float:
     """The standard deviation of the greater part of normal values."""
     count = len(values)
     if count > _MAX_FOR_QN:

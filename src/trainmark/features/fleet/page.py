@@ -55,7 +55,7 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
         el(
             "div",
             el("h2", fleet_view.headline(fleet)),
-            el("ul", [el("li", sentence) for sentence in fleet_view.sentences(fleet)], class_="findings"),
+            el("ul", [el("li", sentence) for sentence in fleet_view.describe(fleet)], class_="findings"),
             class_=f"card validity {TONES[fleet.outcome]}",
         ),
     )
@@ -99,7 +99,7 @@ def _figure(title: str, unit: str, drawing: Markup, say: Say) -> Markup:
 
 def _host_mark(one: FleetHost) -> tuple[str, str]:
     named = one.verdict in ("slow", "failed", "fast")
-    return _level(one.away, named=named), f"{one.host}: {fleet_view.away(one)} {one.verdict}"
+    return _level(one.away, named=named), f"{one.host}: {fleet_view.format_deviation(one)} {one.verdict}"
 
 
 def _level(away: float | None, *, named: bool) -> str:
@@ -195,9 +195,9 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
         el("th", one.host, scope="row"),
         el("td", el("span", words[one.verdict], class_=f"severity {_SEVERITIES[one.verdict]}")),
         number_cell(NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}", one.value),
-        number_cell(fleet_view.away(one), one.away),
-        number_cell(fleet_view.interval(one), one.interval[0] if one.interval else None),
-        number_cell(fleet_view.of_expected(one), one.of_expected) if fleet.expected else None,
+        number_cell(fleet_view.format_deviation(one), one.away),
+        number_cell(fleet_view.format_interval(one), one.interval[0] if one.interval else None),
+        number_cell(fleet_view.format_share(one), one.of_expected) if fleet.expected else None,
         _cable(cables.get(one.host), say) if fleet.links else None,
         _arithmetic(one, fleet, say) if fleet.proofs else None,
         el("td", "; ".join((*one.reasons, *one.remarks))),

@@ -42,7 +42,7 @@ class HostAnswer:
     """What went wrong, in a sentence."""
 
 
-def plan_of(options: RunOptions) -> Plan:
+def make_plan(options: RunOptions) -> Plan:
     """The one plan that every host is to run; UsageError where it is not one, or not of one node."""
     if len(options.workloads) != 1:
         known = ", ".join(workloads.names())
@@ -64,7 +64,7 @@ def plan_of(options: RunOptions) -> Plan:
     return plan
 
 
-def run(
+def run_fleet(
     options: RunOptions, hosts: str, *, jobs: int = JOBS, rerun: bool = False, say: Say
 ) -> tuple[SavedFleet, Path, int]:
     """Runs the plan on the hosts; what came of each, its file, and the exit code of a signal that ended it, else 0.
@@ -75,7 +75,7 @@ def run(
         raise UsageError(f"--jobs must be at least 1, not {jobs}")
     targets = {target.host: target for target in ssh.host_list(hosts)}
     known = site.load().entering_hosts(trust=options.trust)
-    plan = plan_of(options)
+    plan = make_plan(options)
     store = store_of(options)
     store.check_writable()
     over_there = replace(
@@ -84,14 +84,14 @@ def run(
     argv = [word for group in over_there.to_argv() for word in group]
     words = [*argv, *(["--repeat", str(options.repeat)] if options.repeat > 1 else [])]
     resumed = None if rerun else fleets.find_unfinished(store, words, list(targets), __version__)
-    fleet, path = resumed or fleets.begin(store, words, list(targets), __version__)
+    fleet, path = resumed or fleets.begin_fleet(store, words, list(targets), __version__)
     if kept := len(targets) - len(fleet.to_do):
         say(f"{kept} of {len(targets)} hosts have a result from {fleet.created}; --rerun runs them again")
 
     def keep(answer: HostAnswer) -> None:
         run_ids = tuple(record.run_id for record in answer.records)
         fleet.done[answer.host] = HostDone(run_ids=run_ids, failed=answer.failed)
-        fleets.save(fleet, path)
+        fleets.save_fleet(fleet, path)
         if not options.quiet:
             say(_progress(answer, len(targets) - len(fleet.to_do), len(targets)))
 

@@ -12,10 +12,10 @@ from trainmark.analysis import quantities
 from trainmark.analysis.comparison import THRESHOLD, side_of
 from trainmark.analysis.judge import RunValues, place, ratio_interval
 from trainmark.analysis.quantities import Compared
-from trainmark.features.fleet import causes, outliers, outliers as link_judge
+from trainmark.features.fleet import causes, outliers
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, check_alike
 from trainmark.features.fleet.outliers import MIN_HOSTS, FleetLinks
-from trainmark.features.verify.verdict import line
+from trainmark.features.verify.verdict import describe_difference
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
 from trainmark.record.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
@@ -104,24 +104,29 @@ class Fleet:
 
     @property
     def outcome(self) -> Outcome:
-        if self.of("slow", "failed") or self.faults or (self.links and self.links.slow) or self.proved("wrong"):
+        if (
+            self.hosts_with("slow", "failed")
+            or self.faults
+            or (self.links and self.links.slow)
+            or self.proofs_with("wrong")
+        ):
             return "not accepted"
         doubtful = self.links is not None and any(way.slow for way in self.links.ways)
-        unproved = self.proved("unsettled", "incomplete") or self.unproved
+        unproved = self.proofs_with("unsettled", "incomplete") or self.unverified_hosts
         return "inconclusive" if self.unsure or doubtful or unproved else "accepted"
 
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.outcome]
 
-    def of(self, *verdicts: Verdict) -> tuple[FleetHost, ...]:
+    def hosts_with(self, *verdicts: Verdict) -> tuple[FleetHost, ...]:
         return tuple(one for one in self.hosts if one.verdict in verdicts)
 
-    def proved(self, *verdicts: str) -> tuple[HostProof, ...]:
+    def proofs_with(self, *verdicts: str) -> tuple[HostProof, ...]:
         return tuple(one for one in self.proofs if one.verdict in verdicts)
 
     @property
-    def unproved(self) -> tuple[str, ...]:
+    def unverified_hosts(self) -> tuple[str, ...]:
         """Hosts that no verify looked at, where others were."""
         known = {one.host for one in self.proofs}
         return tuple(one.host for one in self.hosts if known and one.host not in known)
@@ -138,8 +143,8 @@ def judge_runs(
 ) -> Fleet:
     """With the links that were measured, and what verifies say of the hosts; UsageError where one was elsewhere."""
     measured = runs.links
-    links = link_judge.judge(measured.hosts, measured.pairs) if measured and measured.pairs else None
-    fleet = judge(runs.hosts, metric=metric, threshold=threshold, expected=expected, links=links, wanted=wanted)
+    links = outliers.judge_links(measured.hosts, measured.pairs) if measured and measured.pairs else None
+    fleet = judge_hosts(runs.hosts, metric=metric, threshold=threshold, expected=expected, links=links, wanted=wanted)
     if measured and measured.failed:
         fleet = replace(fleet, faults=(*fleet.faults, f"the links could not be measured: {measured.failed}"))
     # a verify may know a host by what it calls itself
@@ -158,7 +163,7 @@ def find_proofs(verifies: Iterable[VerifyDocument], names: Mapping[str, Sequence
             if not {*known} & {*one.hosts}:
                 continue
             wrong = tuple(
-                line(each, one.hosts)
+                describe_difference(each, one.hosts)
                 for each in one.differences
                 if each.rank < len(one.hosts) and one.hosts[each.rank] in known
             )
@@ -175,7 +180,7 @@ def find_proofs(verifies: Iterable[VerifyDocument], names: Mapping[str, Sequence
             )
 
 
-def judge(
+def judge_hosts(
     hosts: Sequence[HostRuns],
     *,
     metric: str = "p_core",
@@ -187,7 +192,7 @@ def judge(
     """`expected` are the site's own figures, of which those for these runs count; `wanted` is how many hosts there are
     to be. UsageError where the runs are not alike."""
     records = [record for host in hosts for record in host.records]
-    failed = [_failed(host) for host in hosts if not host.records]
+    failed = [_mark_failed(host) for host in hosts if not host.records]
     faults = [f"{wanted} hosts are to be judged and only {len(hosts)} left a run"] if len(hosts) < (wanted or 0) else []
     if not records:
         none = () if failed or faults else ("there is no run to judge",)
@@ -197,21 +202,21 @@ def judge(
     check_alike(records, metric)
     first = records[0]
     compared = quantities.find(metric, [Subject(word=first.run_id, label=first.run_id, records=(first,))])
-    reference = next((one for one in expected if _fits(one, first, compared)), None)
+    reference = next((one for one in expected if _matches(one, first, compared)), None)
     known = [_Known.of(host, compared) for host in hosts if host.records]
     sure = [one for one in known if one.error is not None]
-    found = _outliers(sure, compared, threshold)
+    found = _find_outliers(sure, compared, threshold)
     judged = [_judge_host(one, compared, found, sure, reference) for one in known]
     unsure = [f"host {one.host} cannot be judged" for one in judged if one.verdict == "unclear"]
-    unsure += _too_few(sure, compared, threshold, reference) if found is None else _blind(found)
+    unsure += _explain_too_few(sure, threshold, reference) if found is None else _explain_low_power(found)
     centre = found.centre if found else median(one.value for one in sure) if sure else None
     if reference and found:
-        faults += _slow_as_a_whole(found, reference, compared)
+        faults += _find_slow_fleet(found, reference, compared)
     newest = {host.host: host.records[-1] for host in hosts if host.records}
     return Fleet(
         metric=compared.name,
         threshold=threshold,
-        hosts=tuple(sorted([*failed, *_explain_hosts(judged, newest)], key=lambda one: _badness(one, compared))),
+        hosts=tuple(sorted([*failed, *_explain_hosts(judged, newest)], key=lambda one: _sort_key(one, compared))),
         unit=quantities.of_record(first, compared)[1],
         workload=first.plan.workload,
         recipe_name=first.plan.recipe_name,
@@ -280,11 +285,11 @@ class _Known:
         return around(math.exp(self.value - to), math.hypot(own, NormalDist().inv_cdf(share) * error))
 
 
-def _failed(host: HostRuns) -> FleetHost:
+def _mark_failed(host: HostRuns) -> FleetHost:
     return FleetHost(host=host.host, verdict="failed", reasons=(host.failed,))
 
 
-def _fits(one: Expected, record: Record, compared: Compared) -> bool:
+def _matches(one: Expected, record: Record, compared: Compared) -> bool:
     plan = record.plan
     return (
         (one.workload, one.recipe) == (plan.workload, plan.recipe_name)
@@ -295,11 +300,11 @@ def _fits(one: Expected, record: Record, compared: Compared) -> bool:
     )
 
 
-def _outliers(sure: Sequence[_Known], compared: Compared, threshold: float) -> outliers.Outliers | None:
+def _find_outliers(sure: Sequence[_Known], compared: Compared, threshold: float) -> outliers.Outliers | None:
     if len(sure) < MIN_HOSTS:
         return None
     floor = -math.log1p(-threshold) if compared.better == "higher" else math.log1p(threshold)
-    return outliers.find([one.value for one in sure], [one.error or 0.0 for one in sure], floor=floor)
+    return outliers.find_outliers([one.value for one in sure], [one.error or 0.0 for one in sure], floor=floor)
 
 
 def _judge_host(
@@ -330,7 +335,7 @@ def _judge_host(
     if reference:
         # so sure that of a good fleet at most one in a hundred is accused
         bounds = one.ratio(math.log(reference.value), 0.0, 1 - 2 * outliers.FALSE_ALARMS / len(sure))
-        if _beyond(bounds, reference, compared):
+        if _is_beyond(bounds, reference, compared):
             reason = f"{_percent(value / reference.value - 1)} from the {number(reference.value)} that the site expects"
             host = replace(host, verdict="slow", reasons=(*host.reasons, reason))
     return host
@@ -340,13 +345,13 @@ def _is_worse(away: float, compared: Compared) -> bool:
     return away < 0 if compared.better == "higher" else away > 0
 
 
-def _beyond(bounds: Bounds, reference: Expected, compared: Compared) -> bool:
+def _is_beyond(bounds: Bounds, reference: Expected, compared: Compared) -> bool:
     """Whether a ratio to what is expected is surely worse than the site allows."""
     allowed = reference.within_percent / 100
     return bounds[1] < 1 - allowed if compared.better == "higher" else bounds[0] > 1 + allowed
 
 
-def _too_few(sure: Sequence[_Known], compared: Compared, threshold: float, reference: Expected | None) -> Iterator[str]:
+def _explain_too_few(sure: Sequence[_Known], threshold: float, reference: Expected | None) -> Iterator[str]:
     """What one or two hosts leave open; each by itself may still be held to what the site expects."""
     if len(sure) == 2:
         one, other = sure
@@ -363,7 +368,7 @@ def _too_few(sure: Sequence[_Known], compared: Compared, threshold: float, refer
         yield "one host has nothing to be held against; name more, or say what the site expects in trainmark.toml"
 
 
-def _blind(found: outliers.Outliers) -> Iterator[str]:
+def _explain_low_power(found: outliers.Outliers) -> Iterator[str]:
     smallest = -math.expm1(-found.smallest)
     if smallest > MAX_BLIND:
         yield (
@@ -372,9 +377,9 @@ def _blind(found: outliers.Outliers) -> Iterator[str]:
         )
 
 
-def _slow_as_a_whole(found: outliers.Outliers, reference: Expected, compared: Compared) -> Iterator[str]:
+def _find_slow_fleet(found: outliers.Outliers, reference: Expected, compared: Compared) -> Iterator[str]:
     bounds = around(math.exp(found.centre) / reference.value, _Z * found.error)
-    if _beyond(bounds, reference, compared):
+    if _is_beyond(bounds, reference, compared):
         away = math.exp(found.centre) / reference.value - 1
         yield (
             f"the fleet as a whole is slow: its median lies {_percent(away)} from the {number(reference.value)} that "
@@ -384,17 +389,20 @@ def _slow_as_a_whole(found: outliers.Outliers, reference: Expected, compared: Co
 
 def _explain_hosts(judged: Sequence[FleetHost], newest: Mapping[str, Record]) -> Iterator[FleetHost]:
     """The hosts with what telemetry, doubts and software say of those that are not as the others."""
-    seen = {host: causes.figures(record) for host, record in newest.items()}
-    usual = causes.usual(list(seen.values()))
-    unlike = causes.unlike_fleet(newest)
+    seen = {host: causes.read_figures(record) for host, record in newest.items()}
+    usual = causes.take_medians(list(seen.values()))
+    unlike = causes.find_differences(newest)
     for one in judged:
         why: tuple[str, ...] = ()
         if one.verdict in ("slow", "unclear"):
-            why = (*causes.explain(seen[one.host], usual), *causes.own_doubts(newest[one.host], list(newest.values())))
+            why = (
+                *causes.explain(seen[one.host], usual),
+                *causes.find_own_doubts(newest[one.host], list(newest.values())),
+            )
         yield replace(one, reasons=(*one.reasons, *why), remarks=tuple(unlike.get(one.host, ())))
 
 
-def _badness(one: FleetHost, compared: Compared) -> tuple[int, float, str]:
+def _sort_key(one: FleetHost, compared: Compared) -> tuple[int, float, str]:
     away = one.away or 0.0
     return _WORST_FIRST.index(one.verdict), away if compared.better == "higher" else -away, one.host
 

@@ -22,12 +22,12 @@ def headline(fleet: Fleet) -> str:
     """Whether the fleet is accepted, in one sentence with what decided it."""
     hosts, links = len(fleet.hosts), fleet.links
     counts = {
-        "slow hosts": (len(fleet.of("slow")), f" of {hosts}"),
-        "failed hosts": (len(fleet.of("failed")), f" of {hosts}"),
-        "unclear hosts": (len(fleet.of("unclear")), f" of {hosts}"),
+        "slow hosts": (len(fleet.hosts_with("slow")), f" of {hosts}"),
+        "failed hosts": (len(fleet.hosts_with("failed")), f" of {hosts}"),
+        "unclear hosts": (len(fleet.hosts_with("unclear")), f" of {hosts}"),
         "slow cables": (sum(one.slow for one in links.cables) if links else 0, ""),
         "doubtful ways": (sum(one.slow for one in links.ways) if links else 0, ""),
-        "wrong arithmetic": (len({one.host for one in fleet.proved("wrong")}), f" of {hosts}"),
+        "wrong arithmetic": (len({one.host for one in fleet.proofs_with("wrong")}), f" of {hosts}"),
     }
     told = [f"{what}: {count}{of}" for what, (count, of) in counts.items() if count]
     if fleet.faults and not told:
@@ -40,7 +40,7 @@ def headline(fleet: Fleet) -> str:
     return f"{fleet.outcome}; {'; '.join(told)}"
 
 
-def sentences(fleet: Fleet) -> Iterator[str]:
+def describe(fleet: Fleet) -> Iterator[str]:
     """All there is to know: each host that is not as the others, the fleet as a whole, its links, its arithmetic."""
     words = {"slow": "is slow", "fast": "is fast", "failed": "failed", "unclear": "is unclear"}
     for one in fleet.hosts:
@@ -51,11 +51,11 @@ def sentences(fleet: Fleet) -> Iterator[str]:
     if fleet.smallest is not None:
         yield f"a host slower by {_percent(fleet.smallest)} than the median would be named four times in five"
     if fleet.links:
-        yield from link_sentences(fleet.links)
-    yield from _proof_sentences(fleet)
+        yield from describe_links(fleet.links)
+    yield from _describe_proofs(fleet)
 
 
-def link_sentences(links: FleetLinks) -> Iterator[str]:
+def describe_links(links: FleetLinks) -> Iterator[str]:
     if links.smallest is None:
         yield f"two hosts have one link, and nothing to hold it against: it carries {number(links.median)} GB/s"
         return
@@ -91,27 +91,27 @@ def _slow_ways(links: FleetLinks, host: str | None = None) -> list[str]:
     ]
 
 
-def _proof_sentences(fleet: Fleet) -> Iterator[str]:
+def _describe_proofs(fleet: Fleet) -> Iterator[str]:
     """What is wrong with the arithmetic, what is open, then each verify in its own words."""
-    for one in fleet.proved("wrong"):
+    for one in fleet.proofs_with("wrong"):
         why = "; ".join(one.wrong[:MAX_WRONG])
         yield f"the arithmetic of host {one.host} is wrong: {why}"
-    if open_ := sorted({one.host for one in fleet.proved("unsettled", "incomplete")}):
+    if open_ := sorted({one.host for one in fleet.proofs_with("unsettled", "incomplete")}):
         yield f"it is open whether the arithmetic is right of hosts {', '.join(open_)}"
-    if fleet.unproved:
-        yield f"nobody verified the arithmetic of hosts {', '.join(fleet.unproved)}"
+    if fleet.unverified_hosts:
+        yield f"nobody verified the arithmetic of hosts {', '.join(fleet.unverified_hosts)}"
     for verify_id in dict.fromkeys(one.verify_id for one in fleet.proofs):
         members = [one for one in fleet.proofs if one.verify_id == verify_id]
         date, sentence = members[0].created[:10], members[0].sentence
         yield f"verify {verify_id} of {date} on {len(members)} of {len(fleet.hosts)} hosts: {sentence}"
 
 
-def away(one: FleetHost) -> str:
+def format_deviation(one: FleetHost) -> str:
     """`−8.1 %`."""
     return NOTHING if one.away is None else f"{100 * one.away:+.1f} %".replace("-", "−")
 
 
-def interval(one: FleetHost) -> str:
+def format_interval(one: FleetHost) -> str:
     """`[−9.6, −6.5] %`."""
     if one.interval is None:
         return NOTHING
@@ -137,7 +137,7 @@ def render(
         draw(writer, _table(fleet, shown))
     if len(shown) < len(fleet.hosts):
         writer.put(f"{len(fleet.hosts) - len(shown)} more hosts are ok; --all shows them")
-    if told := list(sentences(fleet)):
+    if told := list(describe(fleet)):
         writer.put("", writer.numbered(told), "")
     writer.put(writer.text(headline(fleet), OUTCOMES[fleet.outcome]))
     return writer.drawn()
@@ -148,11 +148,11 @@ def _table(fleet: Fleet, hosts: tuple[FleetHost, ...]) -> TableModel:
     columns: list[tuple[Column, Callable[[FleetHost], str]]] = [
         (Column(title="host", right=False, label=True), lambda one: one.host),
         (Column(title=fleet.metric, unit=unit), lambda one: NOTHING if one.value is None else number(one.value, 4)),
-        (Column(title="from median"), away),
-        (Column(title="95 % interval", spare=True), interval),
+        (Column(title="from median"), format_deviation),
+        (Column(title="95 % interval", spare=True), format_interval),
     ]
     if fleet.expected:
-        columns.append((Column(title="of expected"), of_expected))
+        columns.append((Column(title="of expected"), format_share))
     if any(len(one.runs) > 1 for one in hosts):
         columns.append((Column(title="runs", spare=True), lambda one: str(len(one.runs))))
     columns.append((Column(title="verdict", right=False), lambda one: one.verdict))
@@ -162,7 +162,7 @@ def _table(fleet: Fleet, hosts: tuple[FleetHost, ...]) -> TableModel:
     )
 
 
-def of_expected(one: FleetHost) -> str:
+def format_share(one: FleetHost) -> str:
     return NOTHING if one.of_expected is None else f"{100 * one.of_expected:.1f} %"
 
 
@@ -181,7 +181,7 @@ def _cases(fleet: Fleet) -> Iterator[JunitCase]:
     for one in sorted(fleet.hosts, key=lambda one: one.host):
         why = [*one.reasons, *one.remarks]
         value = "" if one.value is None else f"{number(one.value, 4)} {fleet.unit}"
-        passed = "; ".join(filter(None, [value, away(one), interval(one), *why]))
+        passed = "; ".join(filter(None, [value, format_deviation(one), format_interval(one), *why]))
         failed, unclear = one.verdict in ("slow", "failed"), one.verdict == "unclear"
         yield _case(f"host {one.host}", one.verdict, why if failed else [], why[:1] if unclear else [], [passed])
     links = fleet.links
@@ -191,8 +191,8 @@ def _cases(fleet: Fleet) -> Iterator[JunitCase]:
         carries = f"{number(cable.gigabytes_per_s)} GB/s"
         yield _case(f"cable of host {cable.host}", "slow", slow, doubtful, [carries])
     for host in sorted({one.host for one in fleet.proofs}):
-        wrong = [said for one in fleet.proved("wrong") if one.host == host for said in one.wrong]
-        open_ = [one.sentence for one in fleet.proved("unsettled", "incomplete") if one.host == host]
+        wrong = [said for one in fleet.proofs_with("wrong") if one.host == host for said in one.wrong]
+        open_ = [one.sentence for one in fleet.proofs_with("unsettled", "incomplete") if one.host == host]
         passed = "; ".join(one.sentence for one in fleet.proofs if one.host == host)
         yield _case(f"arithmetic of host {host}", "wrong", wrong, open_, [passed])
 
