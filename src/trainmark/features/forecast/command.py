@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
     if args.mtbf is not None and not args.mtbf > 0:
         raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
     topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
-    known, work = _of_runs(args) if args.published is None else (_of_published(args, topologies), None)
+    known, work = _load_runs(args) if args.published is None else (_load_published(args, topologies), None)
     hours = args.mtbf or MTBF_DEVICE_HOURS
-    assumed = Assumptions(price=price_of(args), mtbf_device_hours=hours, batch=_batch(args))
+    assumed = Assumptions(price=price_of(args), mtbf_device_hours=hours, batch=_parse_batch(args))
     found = [forecast(one, topologies, work, assumed) for one in known]
     if args.html:
         from datetime import datetime, timezone
@@ -98,9 +98,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
+def _load_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
     records = records_of(args.runs or ["last"], Store(args.store or default_folder()))
-    known = inputs.of_records(records, args.metric)
+    known = inputs.read_records(records, args.metric)
     try:
         offered = (feature.reference(records[0]) for feature in features.offers("samples_to_target"))
         reference = next(filter(None, offered), None)
@@ -113,11 +113,11 @@ def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
     return [known], work
 
 
-def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
+def _load_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
     metric = throughput_alias(args.metric)
     smallest = min(topology.devices for topology in topologies)
     groups = published_scalings(library.rows(args.published))
-    found = [known for group in groups if (known := inputs.of_published(group, metric, smallest))]
+    found = [known for group in groups if (known := inputs.read_published(group, metric, smallest))]
     if not found:
         raise UsageError(
             f"no published table of {args.published} has rows of {metric} smaller than {args.to} with one batch; "
@@ -141,7 +141,7 @@ def _backtest(args: argparse.Namespace) -> int:
     return 0
 
 
-def _batch(args: argparse.Namespace) -> OtherBatch | None:
+def _parse_batch(args: argparse.Namespace) -> OtherBatch | None:
     per_device, overall = args.batch_per_device, args.global_batch
     if per_device is not None and overall is not None:
         raise UsageError("--batch-per-device and --global-batch contradict each other; leave one of them out")

@@ -116,12 +116,12 @@ def measure_work(
     steps_per_epoch = next((each.step / each.epoch for each in reversed(history) if each.epoch), None)
     devices, batch = Topology.parse(record.plan.topology).devices, int(recipe["batch_per_device"])
     global_batch = float(devices * batch * int(recipe.get("accumulate", 1)))
-    met = next((found for one in [record, *records] if (found := _items_to_target(one))), None)
+    met = next((found for one in [record, *records] if (found := _count_items_to_target(one))), None)
     needed = reference(global_batch) if reference and until == "target" and not met else None
     if needed:
         items, why = needed.items, "as MLPerf's reference needs at the global batch of each size"
     else:
-        items, why = met if met and until == "target" else _items(record, until, per_step, steps_per_epoch)
+        items, why = met if met and until == "target" else _count_items(record, until, per_step, steps_per_epoch)
     evaluations, saves = (
         count_pauses(recipe, name, 0, timeline.steps, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
         for name in ("evaluate_every", "checkpoint_every")
@@ -129,7 +129,7 @@ def measure_work(
     base, train = (record.metrics.get(alias) for alias in (metric, "p_train"))
     energy, power = record.metrics.get("energy_per_item"), record.metrics.get("power")
     idle_w = record.environment.idle_power_w
-    saved = _measured_checkpoint(record)
+    saved = _read_checkpoint(record)
     save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / saves if saves else 0.0))
     unknown = {
         "the run evaluated nothing, so no evaluation is in the time": not history,
@@ -159,7 +159,7 @@ def measure_work(
     )
 
 
-def _items_to_target(record: Record) -> tuple[float, str] | None:
+def _count_items_to_target(record: Record) -> tuple[float, str] | None:
     """How many items a run had trained when it met its target."""
     quality, timeline = record.quality, record.timeline
     for each in quality.history:
@@ -170,7 +170,7 @@ def _items_to_target(record: Record) -> tuple[float, str] | None:
     return None
 
 
-def _measured_checkpoint(record: Record) -> dict[str, Any]:
+def _read_checkpoint(record: Record) -> dict[str, Any]:
     """What the run measured of saving and restoring, if it did."""
     found = record.environment.checkpoint
     if found is None or not found.save_s:
@@ -178,7 +178,7 @@ def _measured_checkpoint(record: Record) -> dict[str, Any]:
     return {"checkpoint_s": found.save_s, "checkpoint_why": "measured", "restore_s": found.restore_s or 0.0}
 
 
-def _items(record: Record, until: str, per_step: float, steps_per_epoch: float | None) -> tuple[float, str]:
+def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: float | None) -> tuple[float, str]:
     if match := _AMOUNT.fullmatch(until.strip()):
         amount = float(match[1].replace(",", "").replace("_", ""))
         if match[2] == "items":
@@ -217,7 +217,7 @@ def forecast_cost(
     share = _availability(devices, work, mtbf_device_hours)
 
     def phases(items: float, items_per_s: float) -> dict[str, float]:
-        found = _phases(work, rate, items, items_per_s)
+        found = _forecast_phases(work, rate, items, items_per_s)
         # the availability holds the checkpoints against failures already
         return found if share == 1 else {**found, "checkpoint": 0.0}
 
@@ -235,13 +235,13 @@ def forecast_cost(
         items=needed.items,
         time_s=time,
         parts_s={"start": work.start_s, **middle, "failures": sum(middle.values()) * (1 / share - 1)},
-        energy_kwh=_energy(work, needed, rate, price),
+        energy_kwh=_forecast_energy(work, needed, rate, price),
         cost=None if price.device_hour is None else time.scale(devices * price.device_hour / HOUR_S),
         availability=share,
     )
 
 
-def _phases(work: Work, rate: RateForecast, items: float, items_per_s: float) -> dict[str, float]:
+def _forecast_phases(work: Work, rate: RateForecast, items: float, items_per_s: float) -> dict[str, float]:
     """Seconds of training and of its pauses at a size: its devices share an evaluation, and one saves for all."""
     per_step = work.items_per_step * work.batch_ratio(rate)
     per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
@@ -256,7 +256,7 @@ def _phases(work: Work, rate: RateForecast, items: float, items_per_s: float) ->
     }
 
 
-def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
+def _forecast_energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
     """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
     if work.joules_per_item is None or rate.interval is None:
         return None

@@ -64,7 +64,7 @@ def forecast_next_sizes(
     records: Sequence[Record], assumed: Assumptions | None = None, metric: str = "p_core"
 ) -> Forecast:
     """The sizes these runs are of, and three doublings more; UsageError says why nothing is forecast."""
-    known = inputs.of_records(records, metric)
+    known = inputs.read_records(records, metric)
     sizes = [size.topology for size in known.sizes]
     return forecast(known, [*sizes, *_next_sizes(sizes[-1])], None, assumed or Assumptions())
 

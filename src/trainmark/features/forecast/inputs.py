@@ -97,7 +97,7 @@ class ExchangeModel:
 
 def fit_exchange(record: Record) -> ExchangeModel | None:
     """From a run that measured its links and its exchange; None where it did not, or splits layers across devices."""
-    shape, levels, timeline = record.environment.exchange, links_of(record), record.timeline
+    shape, levels, timeline = record.environment.exchange, read_links(record), record.timeline
     counted = timeline.steps - timeline.warmup_steps
     if shape is None or shape.parallel not in PARALLEL or counted <= 0 or not timeline.exchange_known:
         return None
@@ -135,7 +135,7 @@ def _exposed_s(timeline: Timeline, counted: int) -> float:
     return float(np.min([trace.exchange_ns[steps] for trace in timeline.ranks], axis=0).mean()) / 1e9
 
 
-def links_of(record: Record) -> dict[tuple[Level, Collective], LinkLevel]:
+def read_links(record: Record) -> dict[tuple[Level, Collective], LinkLevel]:
     """By level and collective; records of one level that did not measure levels apart give what all ranks saw."""
     environment, topology = record.environment, Topology.parse(record.plan.topology)
     levels = list(environment.link_levels)
@@ -179,7 +179,7 @@ class Known:
         return self.sizes[-1]
 
 
-def of_records(records: Sequence[Record], metric: str = "p_core") -> Known:
+def read_records(records: Sequence[Record], metric: str = "p_core") -> Known:
     """Runs that are alike; UsageError says which are not, and what is too noisy to go by."""
     alias = scaling.throughput_alias(metric)
     if len({scaling.shared_out(record) for record in records}) > 1:
@@ -203,7 +203,7 @@ def of_records(records: Sequence[Record], metric: str = "p_core") -> Known:
     )
 
 
-def of_published(group: PublishedScaling, metric: str, below: int) -> Known | None:
+def read_published(group: PublishedScaling, metric: str, below: int) -> Known | None:
     """The rows of a page that have fewer devices than requested; None where none has."""
     rows = [(Topology.parse(point.row.topology), getattr(point.row, metric)) for point in group.points]
     sizes = tuple(Size(topology=topology, rate=rate) for topology, rate in rows if rate and topology.devices < below)
@@ -226,7 +226,7 @@ def _check_links(records: Sequence[Record]) -> None:
     seen: dict[tuple[str, str, int], tuple[Record, float]] = {}
     where = {"node": "inside a node", "nodes": "between nodes"}
     for record in records:
-        for (level, collective), link in links_of(record).items():
+        for (level, collective), link in read_links(record).items():
             before, speed = seen.setdefault((level, collective, link.ranks), (record, link.bytes_per_s))
             if max(speed, link.bytes_per_s) > MAX_LINK_CHANGE * min(speed, link.bytes_per_s):
                 raise UsageError(

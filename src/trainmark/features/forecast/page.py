@@ -88,7 +88,7 @@ def _cell(figure: ForecastFigure, say: Say, *, main: bool = False) -> Markup:
         return number_cell(NOTHING, None)
     unit = say("days") if figure.unit == "days" else figure.unit
     middle = NOTHING if span.value is None else f"{number(span.value)} {unit}".rstrip()
-    ends = f"{shown_range((span.low, span.high))} {unit}".rstrip()
+    ends = f"{format_range((span.low, span.high))} {unit}".rstrip()
     return number_cell([middle, el("small", ends)], figure.sort_key, "number main" if main else "number")
 
 
@@ -203,7 +203,7 @@ def kind_word(kind: str, say: Say) -> str:
     return words.get(kind, kind)
 
 
-def shown_range(interval: Bounds | None) -> str:
+def format_range(interval: Bounds | None) -> str:
     return NOTHING if interval is None else f"{number(interval[0])} – {number(interval[1])}"
 
 
@@ -212,7 +212,7 @@ def _chart_row(rate: RateForecast, say: Say) -> list[str]:
         str(rate.topology),
         str(rate.topology.devices),
         NOTHING if rate.rate is None else number(rate.rate),
-        shown_range(rate.interval),
+        format_range(rate.interval),
         NOTHING if rate.efficiency is None else f"{100 * rate.efficiency:.1f} %",
         kind_word(rate.kind, say),
     ]

@@ -45,14 +45,14 @@ class ForecastOutcome:
         return None if self.forecast.rate is None else self.did / self.forecast.rate - 1
 
 
-def outcome_of(record: Record, earlier: Sequence[Record], metric: str = "p_core") -> ForecastOutcome | None:
+def find_outcome(record: Record, earlier: Sequence[Record], metric: str = "p_core") -> ForecastOutcome | None:
     """None where the runs before it carry no forecast of its size."""
     quantity = record.metrics.get(metric)
     alike = [other for other in earlier if _same_but_size(record, other)]
     if record.status != "valid" or quantity is None or quantity.value is None or not alike:
         return None
     try:
-        known = inputs.of_records(alike, metric)
+        known = inputs.read_records(alike, metric)
         found = rates.forecast(known, Topology.parse(record.plan.topology))
     except UsageError:  # too noisy, contradictory, or unlike in something else
         return None
@@ -68,7 +68,7 @@ def outcome_of(record: Record, earlier: Sequence[Record], metric: str = "p_core"
     )
 
 
-def outcomes(records: Iterable[Record], store: Store) -> dict[str, ForecastOutcome]:
+def find_outcomes(records: Iterable[Record], store: Store) -> dict[str, ForecastOutcome]:
     """Of each run for which earlier ones of the store allow it, by its id."""
     records = list(records)
     rows = (
@@ -79,16 +79,16 @@ def outcomes(records: Iterable[Record], store: Store) -> dict[str, ForecastOutco
     read: dict[str, Record | None] = {}
     found = {}
     for record in records:
-        names = [row.run_id for row in _candidates(record, rows)]
+        names = [row.run_id for row in _find_candidates(record, rows)]
         for name in names:
             if name not in read:
                 read[name] = _read(store, name)
-        if told := outcome_of(record, [other for name in names if (other := read[name])]):
+        if told := find_outcome(record, [other for name in names if (other := read[name])]):
             found[record.run_id] = told
     return found
 
 
-def _candidates(record: Record, rows: Sequence[StoreRow]) -> list[StoreRow]:
+def _find_candidates(record: Record, rows: Sequence[StoreRow]) -> list[StoreRow]:
     """As far as a list can tell, newest first."""
     plan, count, found = record.plan, dict[str, int](), []
     for row in rows:
@@ -120,7 +120,7 @@ def _read(store: Store, run_id: str) -> Record | None:
 
 def sections(records: Sequence[Record], store: Store, say: Say) -> dict[str, FactSection]:
     """By run id; of runs that no earlier ones say anything of, none."""
-    return {run_id: _section(found, say) for run_id, found in outcomes(records, store).items()}
+    return {run_id: _section(found, say) for run_id, found in find_outcomes(records, store).items()}
 
 
 def _section(found: ForecastOutcome, say: Say) -> FactSection:
