@@ -52,21 +52,21 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if args.published is None:
         metric = args.metric or "p_core"
-        found = [scaling.scaling(records_of(args.runs, store), metric)] if args.runs else _in_store(store, metric)
+        found = [scaling.scaling(records_of(args.runs, store), metric)] if args.runs else _read_store(store, metric)
         document = [scaling.to_json(group) for group in found]
         text = scaling_table.render(found, **look(screen)) if found else ""
     elif args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
     else:
         alias = scaling.throughput_alias(args.metric) if args.metric else None
-        groups = _published(args.published, store)
+        groups = _read_published(args.published, store)
         document = [scaling_published.to_json(group, (alias,) if alias else THROUGHPUTS) for group in groups]
         text = scaling_table.render_published(groups, metric=alias, **look(screen))
     screen.file.write(json.dumps({"scalings": document}, indent=2) + "\n" if args.json else text)
     return 0
 
 
-def _in_store(store: Store, metric: str) -> list[Scaling]:
+def _read_store(store: Store, metric: str) -> list[Scaling]:
     """Every group of the store; says on stderr what was left out, and what is missing where there is no group."""
     contents = store.contents()
     for damaged in contents.damaged:
@@ -89,7 +89,7 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
     return found
 
 
-def _published(workload: str, store: Store) -> list[PublishedScaling]:
+def _read_published(workload: str, store: Store) -> list[PublishedScaling]:
     """Of one workload or all, with the rows that the user imported."""
     imports = imported.rows(store.folder)
     rows = [
