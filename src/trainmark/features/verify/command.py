@@ -13,8 +13,8 @@ import msgspec
 
 from trainmark.cli.options import from_args
 from trainmark.cli.terminal import console, look, result_is_kept, say, show
-from trainmark.features.verify import page as parity_page, page as verify_screen, parity, verdict as judgement
-from trainmark.features.verify.verdict import causes
+from trainmark.features.verify import page as verify_page, parity, verdict as judgement
+from trainmark.features.verify.verdict import find_causes
 from trainmark.launch import ssh_run
 from trainmark.record import site
 from trainmark.record.duration import parse_seconds
@@ -97,42 +97,42 @@ def run(args: argparse.Namespace) -> int:
 
     options = from_args(args)
     store = session.store_of(options)
-    other = judgement.find(args.against, store) if args.against else None
+    other = judgement.find_document(args.against, store) if args.against else None
     if args.show:
-        document, code = judgement.named(args.show, store), 0
+        document, code = judgement.load_document(args.show, store), 0
     elif args.hosts:
         if other:
             raise UsageError("--against reads what lies here: run it on the first host, not with --hosts")
-        document, code = _ask_hosts(args, options)
+        document, code = _run_on_hosts(args, options)
     else:
-        plan = verification.plan(options, args.soak_s, judgement.plan_of(other) if other else None)
-        watch = _Lines(quiet=args.quiet)
+        plan = verification.make_plan(options, args.soak_s, judgement.parse_plan(other) if other else None)
+        watch = _RoundPrinter(quiet=args.quiet)
         own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-        outcome = verification.run(plan, options, store, own_command=own_command, say=say, watch=watch)
+        outcome = verification.run_ranks(plan, options, store, own_command=own_command, say=say, watch=watch)
         if outcome is None:
             return 0
         if outcome.sentence:
             say(f"trainmark: {outcome.sentence}")
-        document, code = judgement.document(outcome.folder, verification.switches(plan)), outcome.exit_code
+        document, code = judgement.make_document(outcome.folder, verification.read_switches(plan)), outcome.exit_code
         if code and not document.rounds:
             return code  # why is said, and nothing was computed that could be kept
-    path = judgement.keep(document, store)
+    path = judgement.save_document(document, store)
     result_is_kept()
     code = code or judgement.EXIT_CODES[document.verdict]
-    found = parity.hold_against(document, other) if other else None
+    found = parity.compare_verifies(document, other) if other else None
     if args.json:
         _dump(document, found)
     else:
-        sys.stdout.write(verify_screen.render_text(document, found, **look(console())))
+        sys.stdout.write(verify_page.render_text(document, found, **look(console())))
         show(f"kept: {path}")
     if found is not None and document.verdict != "incomplete":
-        page = _page(document, found, store)
+        page = _write_page(document, found, store)
         (say if args.json else show)(f"page: {page}")
         code = code or parity.EXIT_CODES[found.verdict]
     return code
 
 
-def _ask_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[VerifyDocument, int]:
+def _run_on_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[VerifyDocument, int]:
     """What the first of several hosts left, once all of them are done."""
     over_there = replace(options, hosts=None, store=None, trust=False, quiet=False)
     words = [word for group in over_there.to_argv() for word in group]
@@ -149,7 +149,7 @@ def _ask_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[VerifyDoc
         ) from error
 
 
-class _Lines:
+class _RoundPrinter:
     """A line of talk for each round, with what the sensors show."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -165,11 +165,11 @@ class _Lines:
         logs = self._folder.logs
         rounds = [event for event in logs[0].rounds if event.round] if logs else []
         for event in rounds[self._rounds :]:
-            found = causes(
+            found = find_causes(
                 [one for log in logs for each in log.rounds if each.round == event.round for one in each.found]
             )
             readings = [reading for node in self._folder.nodes for reading in node.last]
-            say(verify_screen.round_line(event, len(found), readings))
+            say(verify_page.describe_round(event, len(found), readings))
         self._rounds = len(rounds)
 
 
@@ -178,5 +178,5 @@ def _dump(document: VerifyDocument, found: Parity | None) -> None:
     sys.stdout.write(f"{text}{os.linesep}")
 
 
-def _page(document: VerifyDocument, found: Parity, store: Store) -> Path:
-    return keep_page(f"{document.verify_id}.html", parity_page.render_page(document, found, language=chosen()), store)
+def _write_page(document: VerifyDocument, found: Parity, store: Store) -> Path:
+    return keep_page(f"{document.verify_id}.html", verify_page.render_page(document, found, language=chosen()), store)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from trainmark.features.verify.tensor_digests import BitHash, SignedSums, bring, tensors_in
+from trainmark.features.verify.tensor_digests import BitHash, SignedSums, collect_tensors, copy_to_host
 from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Sums
 from trainmark.record.verify import STAGES, Numbers, StepNumbers
@@ -55,7 +55,7 @@ class RoundLedger:
         """Rounds by their numbers: all until the steps are settled, then one that is right."""
 
     @property
-    def hopeless(self) -> bool:
+    def is_hopeless(self) -> bool:
         return not self.settled and self.rounds >= MAX_ROUNDS
 
     def add(self, steps: Sequence[Hashes]) -> list[OddRound]:
@@ -76,7 +76,7 @@ class RoundLedger:
             votes = Counter(steps[step] for steps in alike.values())
             [(right, count), *others] = votes.most_common()
             if count < 2 or (others and others[0][1] == count):
-                return self._never_alike(step, alike, odd) if self.hopeless else []
+                return self._never_alike(step, alike, odd) if self.is_hopeless else []
             odd += [
                 self._odd(number, step, steps[step], right) for number, steps in alike.items() if steps[step] != right
             ]
@@ -109,16 +109,16 @@ class StoppedError(Exception):
 class HashedSteps:
     """So many steps of a job, which can be computed as often as one likes."""
 
-    def __init__(self, job: Job, steps: int, alive: Callable[[int], bool] = lambda step: False) -> None:
-        """`alive` is called before every step and says whether to stop, the same on all ranks."""
-        self.job, self.steps, self._alive = job, steps, alive
+    def __init__(self, job: Job, steps: int, should_stop: Callable[[int], bool] = lambda step: False) -> None:
+        """`should_stop` is called before every step and says whether to stop, the same on all ranks."""
+        self.job, self.steps, self._should_stop = job, steps, should_stop
         self.quantities: list[Quantity] = []
         """What is hashed of a step, in the order in which a step makes it."""
         self.hash = BitHash()
         self.is_random = False
         """Random numbers are made the same everywhere, because the step makes some."""
         self._places: dict[Quantity, int] = {}
-        self._initial = _kept_state(job)
+        self._initial = _copy_state(job)
         self._sums = SignedSums()
 
     def round(self) -> list[Hashes]:
@@ -126,13 +126,13 @@ class HashedSteps:
         self._restore()
         steps: list[dict[Quantity, int]] = []
         hashes: dict[Quantity, Tensor] = {}
-        with self._gradients_hashed(hashes):
+        with self._hashing_gradients(hashes):
             for batch in self._batches():
                 found, weights = self._hash_step(batch, hashes)
                 if steps:
                     steps[-1] |= weights  # as the step after it finds them
                 steps.append(found)
-        steps[-1] |= self._brought(self._weights())
+        steps[-1] |= self._copy_hashes(self._weights())
         for found in steps:
             for quantity in sorted(found, key=lambda each: STAGES.index(each[0])):
                 if quantity not in self._places:
@@ -142,8 +142,8 @@ class HashedSteps:
 
     def numbers(self) -> Numbers:
         """Every step in numbers, and once more with every result off by as much as the precision rounds."""
-        initial, steps = self._in_numbers(None)
-        _, rounded = self._in_numbers(Rounding(self.job.stepper.precision))
+        initial, steps = self._run_steps(None)
+        _, rounded = self._run_steps(Rounding(self.job.stepper.precision))
         return Numbers(initial=initial, steps=steps, rounded=rounded)
 
     def first_step(self, watch: AbstractContextManager[Any]) -> None:
@@ -165,21 +165,21 @@ class HashedSteps:
         found.clear()
         weights = self._weights()
         with stepper.arithmetic:
-            for name, tensor in tensors_in(batch).items():
+            for name, tensor in collect_tensors(batch).items():
                 found["data", name] = self.hash(tensor)
 
-        def exchanged() -> None:
+        def hash_exchanged() -> None:
             for name, weight in stepper.bare_model.named_parameters():
                 if weight.grad is not None:
                     found["exchanged gradient", name] = self.hash(weight.grad)
 
         with self._fixed_random():
-            loss = stepper.step(batch, exchanged if exchanges else None)
+            loss = stepper.step(batch, hash_exchanged if exchanges else None)
         with stepper.arithmetic:
             found["loss", ""] = self.hash(loss)
-            values = bring([*weights.values(), *found.values()])
-        own, told = values[len(weights) :], values[: len(weights)]
-        return dict(zip(found, own, strict=True)), dict(zip(weights, told, strict=True))
+            values = copy_to_host([*weights.values(), *found.values()])
+        own, before = values[len(weights) :], values[: len(weights)]
+        return dict(zip(found, own, strict=True)), dict(zip(weights, before, strict=True))
 
     def _weights(self) -> dict[Quantity, Tensor]:
         stepper = self.job.stepper
@@ -188,12 +188,12 @@ class HashedSteps:
             found |= {("statistic", name): self.hash(buffer) for name, buffer in stepper.bare_model.named_buffers()}
         return found
 
-    def _brought(self, hashes: dict[Quantity, Tensor]) -> dict[Quantity, int]:
+    def _copy_hashes(self, hashes: dict[Quantity, Tensor]) -> dict[Quantity, int]:
         with self.job.stepper.arithmetic:
-            return dict(zip(hashes, bring(hashes.values()), strict=True))
+            return dict(zip(hashes, copy_to_host(hashes.values()), strict=True))
 
     @contextmanager
-    def _gradients_hashed(self, found: dict[Quantity, Tensor]) -> Iterator[None]:
+    def _hashing_gradients(self, found: dict[Quantity, Tensor]) -> Iterator[None]:
         """Hashes each gradient as soon as backward has it, before any exchange; a sharded network shows none there."""
 
         def hook(name: str) -> Callable[[Tensor], None]:
@@ -211,11 +211,11 @@ class HashedSteps:
                         hooks.callback(weight.register_hook(hook(name)).remove)  # type: ignore[no-untyped-call]
             yield
 
-    def _in_numbers(self, rounding: Rounding | None) -> tuple[dict[str, Sums], list[StepNumbers]]:
+    def _run_steps(self, rounding: Rounding | None) -> tuple[dict[str, Sums], list[StepNumbers]]:
         self._restore()
         job, stepper, steps = self.job, self.job.stepper, []
         first = job.collectives.rank == 0
-        initial = self._sums.of_all(dict(stepper.updated_weights())) if first else {}
+        initial = self._sums.sum_all(dict(stepper.updated_weights())) if first else {}
         for batch in self._batches():
             gradients: dict[str, Sums] = {}
 
@@ -227,7 +227,7 @@ class HashedSteps:
                     weights = stepper.bare_model.named_parameters()
                     there = {name: weight.grad for name, weight in weights if weight.grad is not None}
                     with _disable_current_modes():
-                        gradients |= self._sums.of_all(there, scale)
+                        gradients |= self._sums.sum_all(there, scale)
 
             if rounding is not None:
                 rounding.active, stepper.watch = True, Walker(rounding.visit)
@@ -238,9 +238,9 @@ class HashedSteps:
             steps.append(
                 StepNumbers(
                     loss=total if abs(total) < 1e100 else None,
-                    data=self._sums.of_all(tensors_in(batch)) if first else {},
+                    data=self._sums.sum_all(collect_tensors(batch)) if first else {},
                     gradients=gradients,
-                    weights=self._sums.of_all(dict(stepper.updated_weights())) if first else {},
+                    weights=self._sums.sum_all(dict(stepper.updated_weights())) if first else {},
                 )
             )
         return initial, steps
@@ -253,7 +253,7 @@ class HashedSteps:
         while done < self.steps:
             before = done
             for batch in transfers.on_device(job.data.train(epoch, 0), job.device):
-                if self._alive(done):
+                if self._should_stop(done):
                     raise StoppedError
                 at = done / per_epoch if per_epoch else 0.0
                 progress = Progress(done, at, job.schedule.planned_steps, job.schedule.items_per_step)
@@ -276,7 +276,7 @@ class HashedSteps:
         self.job.stepper.optimizer.zero_grad(set_to_none=True)
 
 
-def _kept_state(job: Job) -> dict[str, Any]:
+def _copy_state(job: Job) -> dict[str, Any]:
     """The state of the network before its first step, in host memory; of a sharded one all of it, on every rank."""
     state = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu().clone(), job.stepper.state())
     if not job.stepper.parallel.together:

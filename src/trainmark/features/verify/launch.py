@@ -23,7 +23,7 @@ STEPS = 30
 Say = Callable[[str], None]
 
 
-def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) -> Plan:
+def make_plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) -> Plan:
     """The plan of a verify: what the options say, or the very steps that another verify made."""
     if options.steps is not None and options.steps < 1:
         raise UsageError(f"--steps must be more than 0, not {options.steps}")
@@ -32,7 +32,7 @@ def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) 
         decided = planning.decide(name, options)
         steps = options.steps or STEPS
     else:
-        decided = _as_the_other(against, options)
+        decided = _replan(against, options)
         steps = options.steps or against.limits.steps or STEPS
     return replace(
         decided,
@@ -42,7 +42,7 @@ def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) 
     )
 
 
-def run(
+def run_ranks(
     plan: Plan,
     options: RunOptions,
     store: Store,
@@ -78,7 +78,7 @@ def run(
     return None
 
 
-def _as_the_other(other: Plan, said: RunOptions) -> Plan:
+def _replan(other: Plan, said: RunOptions) -> Plan:
     """Another verify's plan on this machine: only the chip, its precision and how many share the batch may differ."""
     if said.workloads and workloads.find(said.workloads[0])[0].name != other.workload:
         raise UsageError(
@@ -107,7 +107,7 @@ def _as_the_other(other: Plan, said: RunOptions) -> Plan:
     return reproduction.with_data_here(decided, said.data)
 
 
-def switches(plan: Plan) -> dict[str, str]:
+def read_switches(plan: Plan) -> dict[str, str]:
     """The variables that make the platform's libraries deterministic, as the workers of a verify have them."""
     settings = files.load(plan.platform).deterministic_settings
     return {name: os.environ.get(name, value) for name, value in settings.items()}

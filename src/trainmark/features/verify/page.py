@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from trainmark import __version__
 from trainmark.features.verify.parity import LEFT_OUT_STEPS, Parity
-from trainmark.features.verify.verdict import line
+from trainmark.features.verify.verdict import describe_difference
 from trainmark.record.checks import count
 from trainmark.record.events import DeviceReading, RoundVerified
 from trainmark.record.format import number
@@ -29,10 +29,10 @@ def render_text(
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     writer.put(writer.text(document.sentence, STYLES.get(document.verdict, UNDECIDED)))
     for difference in document.differences[:MAX_LINES]:
-        writer.put(line(difference, document.hosts), indent=2)
+        writer.put(describe_difference(difference, document.hosts), indent=2)
     if (more := len(document.differences) - MAX_LINES) > 0:
         writer.put(f"and {count(more, 'difference')} more, which its file names", indent=2)
-    for sentence in notes(document):
+    for sentence in describe_notes(document):
         writer.put(sentence, indent=2)
     if parity is not None:
         writer.put(writer.text(parity.sentence, STYLES.get(parity.verdict, UNDECIDED)))
@@ -40,7 +40,7 @@ def render_text(
     return writer.drawn()
 
 
-def notes(document: VerifyDocument) -> Iterator[str]:
+def describe_notes(document: VerifyDocument) -> Iterator[str]:
     """What a reader has to know beside the verdict."""
     operators = document.operators
     if operators.steadied:
@@ -61,15 +61,15 @@ def notes(document: VerifyDocument) -> Iterator[str]:
         yield "the step draws random numbers, which were left out: every chip is to make the same step"
     if document.hashed_on_host:
         yield f"bits were hashed on the host, as the device could not: {document.hashed_on_host}"
-    if seen := _sensed(document):
+    if seen := _describe_sensors(document):
         yield f"while it computed: {seen}"
 
 
-def round_line(event: RoundVerified, found: int, readings: Sequence[DeviceReading]) -> str:
+def describe_round(event: RoundVerified, found: int, readings: Sequence[DeviceReading]) -> str:
     """One round in a line, with what the hottest device shows now."""
     said = count(found, "difference") if found else "alike" if event.settled else "not settled yet"
     parts = [f"round {event.round}: {count(event.steps, 'step')} in {event.seconds:.1f} s, {said}"]
-    parts += _shown(
+    parts += _format_readings(
         max((each.temperature_c for each in readings if each.temperature_c is not None), default=None),
         min((each.clock_mhz for each in readings if each.clock_mhz is not None), default=None),
         max((each.power_w for each in readings if each.power_w is not None), default=None),
@@ -77,9 +77,9 @@ def round_line(event: RoundVerified, found: int, readings: Sequence[DeviceReadin
     return "  ".join(parts)
 
 
-def _sensed(document: VerifyDocument) -> str:
+def _describe_sensors(document: VerifyDocument) -> str:
     seen = document.telemetry
-    parts = _shown(seen.temperature_c, seen.least_clock_mhz, seen.power_w)
+    parts = _format_readings(seen.temperature_c, seen.least_clock_mhz, seen.power_w)
     if seen.throttled:
         parts.append(f"slowed by {', '.join(seen.throttled)}")
     if seen.ecc_errors:
@@ -87,7 +87,7 @@ def _sensed(document: VerifyDocument) -> str:
     return ", ".join(parts)
 
 
-def _shown(temperature_c: float | None, clock_mhz: float | None, power_w: float | None) -> list[str]:
+def _format_readings(temperature_c: float | None, clock_mhz: float | None, power_w: float | None) -> list[str]:
     values = ((temperature_c, "°C"), (clock_mhz, "MHz"), (power_w, "W"))
     return [f"{value:.0f} {unit}" for value, unit in values if value is not None]
 
@@ -96,7 +96,7 @@ def render_page(document: VerifyDocument, parity: Parity, *, language: str) -> s
     """The whole page as text, to be written as UTF-8."""
     say = speaker(language)
     title = say("{workload}: two chips, the same steps").format(workload=str(document.plan.get("workload", "")))
-    lines = [document.sentence, *notes(document)]
+    lines = [document.sentence, *describe_notes(document)]
     body = [
         page_header(title, (), say),
         el(

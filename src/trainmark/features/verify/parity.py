@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainmark.features.verify.verdict import plan_of
+from trainmark.features.verify.verdict import parse_plan
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import (
@@ -38,7 +38,7 @@ Agreement = Literal["agrees", "differs", "unknown"]
 EXIT_CODES: dict[Agreement, int] = {"agrees": 0, "differs": 6, "unknown": 7}
 
 
-class Parting(Struct, frozen=True, kw_only=True):
+class Divergence(Struct, frozen=True, kw_only=True):
     """A quantity that differs by more than rounding explains."""
 
     step: int
@@ -60,7 +60,7 @@ class Parity(Struct, frozen=True, kw_only=True):
     steps: int = 0
     quantities: int = 0
     """ComparedQuantity in each step."""
-    first: Parting | None = None
+    first: Divergence | None = None
     partings: int = 0
     """Of all quantities in all steps."""
     loss_apart: float | None = None
@@ -69,9 +69,9 @@ class Parity(Struct, frozen=True, kw_only=True):
     other_loss: Sequence[float | None] = ()
 
 
-def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
+def compare_verifies(own: VerifyDocument, other: VerifyDocument) -> Parity:
     """A verify beside the other that it was made like."""
-    mine, theirs = plan_of(own), plan_of(other)
+    mine, theirs = parse_plan(own), parse_plan(other)
     _refuse_unlike(mine, theirs)
     found = Parity(verdict="unknown", sentence="", own=_name(own, mine), other=_name(other, theirs))
     if own.numbers is None or other.numbers is None:
@@ -84,13 +84,13 @@ def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
         drawn = "the step draws random numbers, which a run does and a verify does not; hold it against a verify"
         return replace(found, sentence=f"nothing can be compared: {drawn}")
     looked_at = steps if mine.topology == theirs.topology else 0
-    held = max(_held_apart(plan) for plan in (mine, theirs))
-    if reason := _not_the_same_training(own.numbers, other.numbers, looked_at, held):
+    held = max(_weight_tolerance(plan) for plan in (mine, theirs))
+    if reason := _find_mismatch(own.numbers, other.numbers, looked_at, held):
         return replace(found, sentence=f"nothing can be compared: {reason}")
     floor = max(FLOOR, ROUNDINGS * max(rounding(Precision.parse(plan.precision)) for plan in (mine, theirs)))
     compared = list(_compare_steps(own.numbers, other.numbers, steps, floor))
     partings = [
-        Parting(
+        Divergence(
             step=step,
             quantity=each.name,
             difference=each.difference if math.isfinite(each.difference) else None,
@@ -100,9 +100,9 @@ def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
         for each in quantities
         if not each.is_explained
     ]
-    loss_apart = losses_apart(own_loss, other_loss)
+    loss_apart = compare_losses(own_loss, other_loss)
     first = partings[0] if partings else None
-    by_rounding = max(_by_rounding(told, steps) for told in (own.numbers, other.numbers))
+    by_rounding = max(_measure_rounding(told, steps) for told in (own.numbers, other.numbers))
     breaks_rule = loss_apart is not None and loss_apart >= max(MAX_LOSS_APART, ROUNDINGS * by_rounding)
     return replace(
         found,
@@ -115,7 +115,7 @@ def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
     )
 
 
-def losses_apart(own: Sequence[float | None], other: Sequence[float | None]) -> float | None:
+def compare_losses(own: Sequence[float | None], other: Sequence[float | None]) -> float | None:
     """By the published rule; infinite where a loss is not finite on one chip alone."""
     shares = [relative_loss(mine, theirs) for mine, theirs in zip(own, other, strict=True)][LEFT_OUT_STEPS:]
     return sum(shares) / len(shares) if shares else None
@@ -166,19 +166,19 @@ def _differences(mine: StepNumbers, theirs: StepNumbers, own: Numbers, other: Nu
             yield f"{_WEIGHT}{name}", moved
 
 
-def _by_rounding(told: Numbers, steps: int) -> float:
+def _measure_rounding(told: Numbers, steps: int) -> float:
     """How far rounding alone parts the losses, by the same rule."""
     rounded, plain = ([step.loss for step in each[:steps]] for each in (told.rounded, told.steps))
-    return losses_apart(rounded, plain) or 0.0 if len(rounded) == len(plain) else 0.0
+    return compare_losses(rounded, plain) or 0.0 if len(rounded) == len(plain) else 0.0
 
 
-def _held_apart(plan: Plan) -> float:
+def _weight_tolerance(plan: Plan) -> float:
     """By how much the weights a precision holds may differ from the initial ones."""
     held = Precision.parse(plan.precision).weights
     return FLOOR if held == "float32" else float(2.0 ** (1 - significand_bits(held)))
 
 
-def _not_the_same_training(own: Numbers, other: Numbers, steps: int, held: float) -> str:
+def _find_mismatch(own: Numbers, other: Numbers, steps: int, held: float) -> str:
     """Why two verifies did not make the same steps, by the samples of so many of them; empty where they did.
 
     Weights may begin `held` apart.
@@ -216,7 +216,7 @@ def _name(told: VerifyDocument, plan: Plan) -> str:
     return f"{told.device or plan.platform_word}, {plan.precision}"
 
 
-def _sentence(steps: int, first: Parting | None, loss_apart: float | None, by_rounding: float) -> str:
+def _sentence(steps: int, first: Divergence | None, loss_apart: float | None, by_rounding: float) -> str:
     rule = _rule(loss_apart, by_rounding)
     if first is None:
         return f"the same training for {steps} steps: no quantity differs by more than rounding explains; {rule}"

@@ -45,7 +45,7 @@ class RepeatedOperators:
 
 
 @contextmanager
-def deterministic(wanted: bool) -> Iterator[None]:
+def deterministic_mode(wanted: bool) -> Iterator[None]:
     """Meanwhile torch takes deterministic implementations, or not, and warns where one is wanted and it has none."""
     settings: Any = torch.utils.deterministic
     fill = settings.fill_uninitialized_memory

@@ -49,16 +49,16 @@ class BitHash:
         """One int64, not brought to the host."""
         tensor = _local(tensor)
         if self.on_host:
-            return self._of(_bits(tensor.cpu()))
+            return self._hash(_bits(tensor.cpu()))
         try:
-            return self._of(_bits(tensor))
+            return self._hash(_bits(tensor))
         except (RuntimeError, NotImplementedError, TypeError) as error:
             if device_errors.missing_operator(error) is None and tensor.device.type == "cpu":
                 raise
             self.on_host = device_errors.first_line(error)
             return self(tensor)
 
-    def _of(self, bits: Tensor) -> Tensor:
+    def _hash(self, bits: Tensor) -> Tensor:
         factors = self._factors_on(bits.device)
         if bits.numel() <= ROW:
             return (bits * factors[: bits.numel()]).sum()
@@ -67,7 +67,7 @@ class BitHash:
         at_a_time = 1 if bits.device.type == "cpu" else ROWS_AT_A_TIME
         sums = [(rows[at : at + at_a_time] * factors).sum(1) for at in range(0, whole, at_a_time)]
         rest = bits[whole * ROW :]
-        return self._of(torch.cat([*sums, (rest * factors[: rest.numel()]).sum().view(1)]))
+        return self._hash(torch.cat([*sums, (rest * factors[: rest.numel()]).sum().view(1)]))
 
     def _factors_on(self, device: torch.device) -> Tensor:
         if device not in self._on:
@@ -84,7 +84,7 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(INTEGERS[tensor.itemsize]).view(-1)
 
 
-def bring(hashes: Iterable[Tensor]) -> list[int]:
+def copy_to_host(hashes: Iterable[Tensor]) -> list[int]:
     """All of them in one copy to the host."""
     return [int(value) for value in torch.stack([one.to(torch.int64) for one in hashes]).tolist()]
 
@@ -112,11 +112,11 @@ class SignedSums:
         found = [math.sqrt(squares) / scale, *(float(value) / scale for value in sums)]
         return found if all(map(math.isfinite, found)) else []
 
-    def of_all(self, tensors: Mapping[str, Tensor], scale: float = 1.0) -> dict[str, Sums]:
+    def sum_all(self, tensors: Mapping[str, Tensor], scale: float = 1.0) -> dict[str, Sums]:
         return {name: self(tensor, scale) for name, tensor in tensors.items()}
 
 
-def tensors_in(value: Any, name: str = "") -> dict[str, Tensor]:
+def collect_tensors(value: Any, name: str = "") -> dict[str, Tensor]:
     """The tensors of a batch by where they stand in it."""
     if isinstance(value, Tensor):
         return {name or "batch": value}
@@ -130,7 +130,7 @@ def tensors_in(value: Any, name: str = "") -> dict[str, Tensor]:
         return {}
     found: dict[str, Tensor] = {}
     for key, part in parts.items():
-        found |= tensors_in(part, f"{name}.{key}" if name else key)
+        found |= collect_tensors(part, f"{name}.{key}" if name else key)
     return found
 
 

@@ -37,19 +37,19 @@ MAX_KEPT = 200
 EXIT_CODES: dict[Verdict, int] = {"equal": 0, "wrong": 5, "unsettled": 7, "incomplete": 4}
 
 
-def document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
+def make_document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
     """What the ranks in a folder found; `switches` are the platform's variables with the values they had."""
     opened = RunFolder(folder)
     opened.open()
     logs = opened.logs
     if opened.head is None or opened.plan is None or not logs:
         raise UsageError(f"{folder} does not hold a verify")
-    operators = merged_operators(logs)
+    operators = merge_operators(logs)
     found = [each for log in logs for event in log.rounds for each in event.found]
-    differences = causes(found)
+    differences = find_causes(found)
     rounds = [event for event in logs[0].rounds if event.round]
-    complete = all(log.end for log in logs) and bool(rounds) and all(_settled(log) for log in logs)
-    verdict = judged(differences, operators, complete=complete)
+    complete = all(log.end for log in logs) and bool(rounds) and all(_is_settled(log) for log in logs)
+    verdict = judge(differences, operators, complete=complete)
     environment = logs[0].environment
     told = VerifyDocument(
         verify_id=opened.head.run_id,
@@ -70,13 +70,13 @@ def document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
         differences=differences[:MAX_KEPT],
         operators=operators,
         switches=switches,
-        telemetry=sensed(opened),
+        telemetry=summarize_sensors(opened),
         numbers=_numbers(folder),
     )
-    return msgspec.structs.replace(told, sentence=sentence(told))
+    return msgspec.structs.replace(told, sentence=describe(told))
 
 
-def judged(differences: Sequence[BitDifference], operators: Operators, *, complete: bool) -> Verdict:
+def judge(differences: Sequence[BitDifference], operators: Operators, *, complete: bool) -> Verdict:
     """Bits that differ between rounds may be the doing of operators that are not deterministic; nothing else may."""
     certain = [each for each in differences if each.kind != "repeat"]
     repeats = [each for each in differences if each.kind == "repeat"]
@@ -87,7 +87,7 @@ def judged(differences: Sequence[BitDifference], operators: Operators, *, comple
     return "equal" if complete else "incomplete"
 
 
-def causes(found: Sequence[BitDifference]) -> list[BitDifference]:
+def find_causes(found: Sequence[BitDifference]) -> list[BitDifference]:
     """Without consequences: what an exchange carries from one rank to all others is the first one's doing."""
     kept: list[BitDifference] = []
     by_round: dict[int, list[BitDifference]] = {}
@@ -110,7 +110,7 @@ def _moment(difference: BitDifference) -> tuple[int, int]:
     return difference.step or 0, STAGES.index(difference.stage)
 
 
-def merged_operators(logs: Iterable[RankLog]) -> Operators:
+def merge_operators(logs: Iterable[RankLog]) -> Operators:
     """What any rank saw."""
     told = [log.operators for log in logs if log.operators]
     if not told:
@@ -123,7 +123,7 @@ def merged_operators(logs: Iterable[RankLog]) -> Operators:
     return Operators(seen=max(each.seen for each in told), unavailable=unavailable, **names)
 
 
-def sensed(folder: RunFolder) -> VerifyTelemetry:
+def summarize_sensors(folder: RunFolder) -> VerifyTelemetry:
     """The extremes of all that was sampled."""
     values: dict[str, list[float]] = {"temperature_c": [], "power_w": [], "clock_mhz": []}
     throttled: set[str] = set()
@@ -146,7 +146,7 @@ def sensed(folder: RunFolder) -> VerifyTelemetry:
     )
 
 
-def _settled(log: RankLog) -> bool:
+def _is_settled(log: RankLog) -> bool:
     return bool(log.rounds) and log.rounds[-1].settled
 
 
@@ -157,7 +157,7 @@ def _numbers(folder: Path) -> Numbers | None:
         return None
 
 
-def sentence(told: VerifyDocument) -> str:
+def describe(told: VerifyDocument) -> str:
     """The verdict in words."""
     rounds, steps = count(told.rounds, "round"), count(told.steps, "step")
     ranks = count(len(told.hosts), "rank")
@@ -176,7 +176,7 @@ def sentence(told: VerifyDocument) -> str:
     return f"nothing can be said of the chip: no two of {rounds} agree, and no operator explains it"
 
 
-def line(difference: BitDifference, hosts: Sequence[str] = ()) -> str:
+def describe_difference(difference: BitDifference, hosts: Sequence[str] = ()) -> str:
     """One difference in words."""
     rank, first = difference.rank, next(iter(difference.layers), "")
     host = hosts[rank] if rank < len(hosts) and len(set(hosts)) > 1 else ""
@@ -220,11 +220,11 @@ def _quantity(difference: BitDifference) -> str:
     return difference.stage
 
 
-def plan_of(told: VerifyDocument) -> Plan:
+def parse_plan(told: VerifyDocument) -> Plan:
     return Plan.from_json(told.plan)
 
 
-def keep(told: VerifyDocument, store: Store) -> Path:
+def save_document(told: VerifyDocument, store: Store) -> Path:
     """Writes it down beside the folder it came from."""
     path = store.folder / FOLDER / f"{told.verify_id}.json"
     try:
@@ -234,35 +234,35 @@ def keep(told: VerifyDocument, store: Store) -> Path:
     return path
 
 
-def find(word: str, store: Store) -> VerifyDocument:
+def find_document(word: str, store: Store) -> VerifyDocument:
     """The verify meant by `last`, an id, its unique beginning or end, or a file's path; else a run of that name."""
-    if (kept := _kept(word, store)) is not None:
+    if (kept := _find_saved(word, store)) is not None:
         return kept
     try:
         record = store.record(word)
     except UsageError as error:
-        hint = _newest(store)
+        hint = _hint(store)
         raise UsageError(f"there is no verify, run or file {word!r} to hold anything against; {hint}") from error
-    return of_record(record)
+    return convert_record(record)
 
 
-def named(word: str, store: Store) -> VerifyDocument:
+def load_document(word: str, store: Store) -> VerifyDocument:
     """The same without runs; of a verify that was cut off, what its ranks had written down by then."""
-    if (kept := _kept(word, store)) is None:
-        hint = _newest(store)
+    if (kept := _find_saved(word, store)) is None:
+        hint = _hint(store)
         raise UsageError(f"there is no verify or file {word!r}; {hint}")
     return kept
 
 
-def _kept(word: str, store: Store) -> VerifyDocument | None:
-    path = Path(word) if Path(word).is_file() else _matching(word, store)
+def _find_saved(word: str, store: Store) -> VerifyDocument | None:
+    path = Path(word) if Path(word).is_file() else _match_path(word, store)
     if path is None:
         return None
-    return document(path, {}) if path.is_dir() else read(path)
+    return make_document(path, {}) if path.is_dir() else read_document(path)
 
 
-def _matching(word: str, store: Store) -> Path | None:
-    kept = _all(store)
+def _match_path(word: str, store: Store) -> Path | None:
+    kept = _list_saved(store)
     if word == LAST and kept:
         return [*kept.values()][-1]
     matches = [path for name, path in kept.items() if name.startswith(word) or name.endswith(word)]
@@ -271,7 +271,7 @@ def _matching(word: str, store: Store) -> Path | None:
     return matches[0] if matches else None
 
 
-def _all(store: Store) -> dict[str, Path]:
+def _list_saved(store: Store) -> dict[str, Path]:
     """Every verify by its id, the newest last: its document, or its folder where it did not come to one."""
     folder = store.folder / FOLDER
     found = {path.name: path for path in folder.glob("*/") if (path / HEAD_FILE).is_file()}
@@ -279,12 +279,12 @@ def _all(store: Store) -> dict[str, Path]:
     return dict(sorted(found.items(), key=lambda item: item[1].stat().st_mtime))
 
 
-def _newest(store: Store) -> str:
-    known = ", ".join([*_all(store)][-3:])
+def _hint(store: Store) -> str:
+    known = ", ".join([*_list_saved(store)][-3:])
     return f"the newest verifies are {known}" if known else "'trainmark verify' makes one"
 
 
-def of_record(record: Record) -> VerifyDocument:
+def convert_record(record: Record) -> VerifyDocument:
     """A run as a verify of its losses alone."""
     steps = [StepNumbers(loss=loss) for loss in record.loss]
     return VerifyDocument(
@@ -302,7 +302,7 @@ def of_record(record: Record) -> VerifyDocument:
     )
 
 
-def read(path: Path) -> VerifyDocument:
+def read_document(path: Path) -> VerifyDocument:
     """A verify's document in a file, or a sentence that says what is wrong with it."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=VerifyDocument)

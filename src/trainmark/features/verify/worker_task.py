@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, distributed
 
 from trainmark.features.verify.hashed_steps import HashedSteps, Hashes, OddRound, RoundLedger, StoppedError
-from trainmark.features.verify.repeated_operators import RepeatedOperators, deterministic
+from trainmark.features.verify.repeated_operators import RepeatedOperators, deterministic_mode
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.event_files import EventWriter
@@ -103,7 +103,7 @@ class KnownAnswers:
 
 NAME = "verify"
 MAX_LAYERS = 4
-SAY_EVERY_S = 0.5
+REPORT_EVERY_S = 0.5
 _WARNED = re.compile(r"^\W*([\w:]+)[^.]* does not have a deterministic implementation")
 
 
@@ -121,7 +121,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
     )
     with closing(job.data), failures.explaining_memory(job.recipe.batch_per_device, job.device):
         verification = Verification(job, plan.limits.steps or 1, log, folder)
-        verification.heed_signals()
+        verification.catch_signals()
         ended = verification.run(plan.limits.wall_s or 0.0)
     log.write(events.End(ended=ended))
     job.collectives.leave()
@@ -132,19 +132,19 @@ class Verification:
 
     def __init__(self, job: Job, steps: int, log: EventWriter, folder: Path) -> None:
         self._job, self._log, self._folder = job, log, folder
-        self._wish = ""
+        self._stop_reason = ""
         """Why to end early, once a signal has said so."""
-        self._said_s = 0.0
+        self._reported_s = 0.0
         self._ledger = RoundLedger()
-        self._steps = HashedSteps(job, steps, self._alive)
+        self._steps = HashedSteps(job, steps, self._should_stop)
         self._answers = KnownAnswers(job.device, job.stepper.precision, job.collectives)
         self._operators = events.OperatorsRepeated(unavailable="not looked at yet")
 
-    def heed_signals(self) -> None:
+    def catch_signals(self) -> None:
         """The first signal ends the step that runs; the launcher decides about a second one."""
 
         def handle(number: int, frame: FrameType | None) -> None:
-            self._wish = endings.INTERRUPTED if number == signal.SIGINT else endings.TERMINATED
+            self._stop_reason = endings.INTERRUPTED if number == signal.SIGINT else endings.TERMINATED
 
         signal.signal(signal.SIGINT, handle)
         signal.signal(signal.SIGTERM, handle)
@@ -153,17 +153,17 @@ class Verification:
         """Rounds for so long, but at least until all is settled; returns why it ended."""
         began_s = time.monotonic()
         try:
-            with deterministic(True), warnings.catch_warnings(record=True) as warned:
+            with deterministic_mode(True), warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 self._walk_operators()
-                while self._largest(not (self._ledger.settled or self._ledger.hopeless)):
+                while self._is_any(not (self._ledger.settled or self._ledger.is_hopeless)):
                     self._round()
-                self._tell_operators(warned)
-                self._leave_numbers()
-                while not self._largest(self._ledger.hopeless) and self._largest(time.monotonic() - began_s < soak_s):
+                self._log_operators(warned)
+                self._write_numbers()
+                while not self._is_any(self._ledger.is_hopeless) and self._is_any(time.monotonic() - began_s < soak_s):
                     self._round()
         except StoppedError:
-            return self._wish or endings.INTERRUPTED
+            return self._stop_reason or endings.INTERRUPTED
         return endings.VERIFIED
 
     def _round(self) -> None:
@@ -171,7 +171,7 @@ class Verification:
         steps = self._steps.round()
         seconds = time.monotonic() - began_s
         number = self._ledger.rounds + 1
-        found = [self._named(odd) for odd in self._ledger.add(steps)]
+        found = [self._describe_odd(odd) for odd in self._ledger.add(steps)]
         found += self._compare_replicas(number, steps)
         found += self._answers.check(number)
         self._log.write(
@@ -187,7 +187,7 @@ class Verification:
             )
         )
 
-    def _named(self, odd: OddRound) -> BitDifference:
+    def _describe_odd(self, odd: OddRound) -> BitDifference:
         """The first of what differs stands for the rest, which is its consequence."""
         quantities = [self._steps.quantities[place] for place in odd.places]
         stage = quantities[0][0]
@@ -210,11 +210,11 @@ class Verification:
             return
         shared = [place for place, (stage, _) in enumerate(quantities) if stage in REPLICATED]
         own = [[hashes[place] for place in shared] for hashes in steps]
-        folded = _gathered(collectives, [_fold(values) for values in own])
+        folded = _gather(collectives, [_fold(values) for values in own])
         step = next((at for at, seen in enumerate(zip(*folded, strict=True)) if len(set(seen)) > 1), None)
         if step is None:
             return
-        by_rank = _gathered(collectives, own[step])
+        by_rank = _gather(collectives, own[step])
         places = [at for at, seen in enumerate(zip(*by_rank, strict=True)) if len(set(seen)) > 1]
         stage = quantities[shared[places[0]]][0]
         of_stage = [at for at in places if quantities[shared[at]][0] == stage]
@@ -239,22 +239,22 @@ class Verification:
         if self._job.recipe.compiled != "no":
             self._operators = events.OperatorsRepeated(unavailable="a compiled step does not show its operators")
             return
-        loose, once = self._differing(wanted=False)
-        strict, once_more = self._differing(wanted=True) if loose else (set(), set())
+        loose, once = self._repeat_operators(wanted=False)
+        strict, once_more = self._repeat_operators(wanted=True) if loose else (set(), set())
         for name in sorted((once | once_more) - loose - strict):
             self._report_operator(name)
         self._operators = events.OperatorsRepeated(
             seen=self._seen, steadied=sorted(loose - strict), unsteady=sorted(strict)
         )
 
-    def _differing(self, *, wanted: bool) -> tuple[set[str], set[str]]:
+    def _repeat_operators(self, *, wanted: bool) -> tuple[set[str], set[str]]:
         """The operators that differ in each of two walks, and those that differ in one alone: these are no habit."""
         first, second = RepeatedOperators(), RepeatedOperators()
-        with deterministic(wanted):
+        with deterministic_mode(wanted):
             self._steps.first_step(Walker(first.visit))
             self._steps.is_random |= first.is_random
             self._seen = len(first.seen)
-            if not self._largest(bool(first.differing)):
+            if not self._is_any(bool(first.differing)):
                 return set(), set()
             self._steps.first_step(Walker(second.visit))
         return first.differing & second.differing, first.differing ^ second.differing
@@ -263,30 +263,30 @@ class Verification:
         found = BitDifference(kind="operator", round=0, rank=self._job.collectives.rank, step=1, stage=name)
         self._log.write(events.RoundVerified(round=0, steps=1, seconds=0.0, found=[found]))
 
-    def _tell_operators(self, warned: Sequence[warnings.WarningMessage]) -> None:
+    def _log_operators(self, warned: Sequence[warnings.WarningMessage]) -> None:
         names = (_WARNED.search(str(warning.message)) for warning in warned)
         found = sorted({match[1] for match in names if match})
         self._log.write(msgspec.structs.replace(self._operators, warned=found))
 
-    def _leave_numbers(self) -> None:
+    def _write_numbers(self) -> None:
         """As soon as the steps are settled, so that a long soak that is cut off has them."""
         numbers = self._steps.numbers()
         if self._job.collectives.rank == 0:
             write_whole(self._folder / NUMBERS_FILE, msgspec.json.encode(numbers))
 
-    def _alive(self, step: int) -> bool:
+    def _should_stop(self, step: int) -> bool:
         now = time.monotonic()
-        if now - self._said_s >= SAY_EVERY_S:
-            self._said_s = now
+        if now - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = now
             self._log.write(events.Alive(phase="verify", samples=step))
-        return self._largest(bool(self._wish))
+        return self._is_any(bool(self._stop_reason))
 
-    def _largest(self, value: bool) -> bool:
+    def _is_any(self, value: bool) -> bool:
         [found] = self._job.collectives.largest(float(value))
         return bool(found)
 
 
-def _gathered(collectives: Collectives, values: Sequence[int]) -> list[list[int]]:
+def _gather(collectives: Collectives, values: Sequence[int]) -> list[list[int]]:
     """What every rank gives, by rank."""
     return [list(array("q", one)) for one in collectives.gather(array("q", values).tobytes())]
 
