@@ -25,7 +25,7 @@ ROOT = Path("/")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class DoctorOptions:
     """What is to be looked at."""
 
     store: Path
@@ -37,28 +37,28 @@ class Asked:
     """Where /proc, /sys and /dev are."""
 
 
-def examine(asked: Asked, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[CheckResult]:
+def examine(asked: DoctorOptions, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[CheckResult]:
     """Every result, in the order of the screen; `tell` hears what will take a while."""
-    torch_result = _torch()
+    torch_result = _check_torch()
     devices: Sequence[Device] = ()
     if torch_result.verdict == "failed":
         yield torch_result
     else:
         from trainmark.features.doctor import device_checks
 
-        device_results, devices = _devices(asked)
+        device_results, devices = _check_devices(asked)
         yield from device_results
         yield torch_result
-        yield device_checks.versions()
-    yield site_checks.programs()
-    yield from _host(asked, accelerators=0 if any(device.is_cpu for device in devices) else len(devices))
-    yield from _site(asked)
+        yield device_checks.check_versions()
+    yield site_checks.check_programs()
+    yield from _check_host(asked, accelerators=0 if any(device.is_cpu for device in devices) else len(devices))
+    yield from _check_site(asked)
     if devices and asked.probe_s > 0:
         tell(f"measuring matrix products and memory for {asked.probe_s:g} s (--quick: 2 s, --no-probe: not at all)")
-        yield from _speed(devices, asked.probe_s)
+        yield from _check_speed(devices, asked.probe_s)
 
 
-def summary(results: Sequence[CheckResult]) -> str:
+def summarize(results: Sequence[CheckResult]) -> str:
     """`ready; 2 doubts, 1 unknown`."""
     numbers = {verdict: sum(result.verdict == verdict for result in results) for verdict in VERDICTS}
     parts = [f"{numbers['failed']} failed"] if numbers["failed"] else []
@@ -68,47 +68,47 @@ def summary(results: Sequence[CheckResult]) -> str:
 
 
 @check("torch", "Software")
-def _torch() -> CheckResult:
+def _check_torch() -> CheckResult:
     try:
         from trainmark.features.doctor import device_checks
     except (ImportError, OSError) as error:  # a build for another system fails to find its libraries
         return failed(f"torch cannot be imported: {error}", "python -m pip install --force-reinstall torch")
-    return device_checks.torch_build()
+    return device_checks.check_torch()
 
 
-def _devices(asked: Asked) -> tuple[list[CheckResult], Sequence[Device]]:
+def _check_devices(asked: DoctorOptions) -> tuple[list[CheckResult], Sequence[Device]]:
     """A platform that is not known is a wrong word; one whose devices cannot be opened is what the doctor is for."""
     from trainmark.features.doctor import device_checks
     from trainmark.platforms import detection
 
     word = detection.chosen() if asked.platform in (None, "auto") else str(asked.platform)
     file = files.load(word)
-    opened, refusal = _opened(file)
+    opened, refusal = _open_devices(file)
     names = [device.name() for device in opened]
     results = [
-        device_checks.platform(
+        device_checks.check_platform(
             file,
-            chosen_by=device_checks.chosen(file, asked.platform, os.environ),
+            chosen_by=device_checks.explain_choice(file, asked.platform, os.environ),
             device_names=names,
             unused=detection.undescribed_where_chosen(asked.platform),
         ),
-        refusal or device_checks.devices(file, opened, environ=os.environ),
-        host_checks.driver(asked.root, is_cpu=file.device_type == "cpu"),
+        refusal or device_checks.check_devices(file, opened, environ=os.environ),
+        host_checks.check_driver(asked.root, is_cpu=file.device_type == "cpu"),
     ]
     if opened:
-        results.append(device_checks.precision(opened[0]))
-    results.append(device_checks.sensors(file))
+        results.append(device_checks.check_precision(opened[0]))
+    results.append(device_checks.check_sensors(file))
     return results, opened
 
 
-def _opened(file: PlatformFile) -> tuple[Sequence[Device], CheckResult | None]:
+def _open_devices(file: PlatformFile) -> tuple[Sequence[Device], CheckResult | None]:
     """The devices, or what keeps them from being opened."""
     from trainmark.platforms.platform import Platform
 
     devices: list[Device] = []
 
     @check("devices", "Device")
-    def look() -> CheckResult:
+    def result() -> CheckResult:
         try:
             platform = Platform(file)
             devices.extend(platform.open(index) for index in range(1 if platform.is_cpu else platform.device_count))
@@ -117,24 +117,24 @@ def _opened(file: PlatformFile) -> tuple[Sequence[Device], CheckResult | None]:
             return failed(str(error).partition("\n")[0], "trainmark run --platform cpu")
         return CheckResult(verdict="ok", sentence="")
 
-    result = look()
-    return devices, result if result.verdict != "ok" else None
+    found = result()
+    return devices, found if found.verdict != "ok" else None
 
 
-def _host(asked: Asked, *, accelerators: int) -> Iterator[CheckResult]:
+def _check_host(asked: DoctorOptions, *, accelerators: int) -> Iterator[CheckResult]:
     root = asked.root
-    yield host_checks.cores(
+    yield host_checks.check_cores(
         root, os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
-    yield host_checks.governor(root)
-    yield host_checks.load(root)
-    yield host_checks.memory(root)
-    yield host_checks.shared_memory(root / "dev/shm", accelerators=accelerators)
-    yield host_checks.limits(root, shell_limits())
-    yield host_checks.clock(root)
+    yield host_checks.check_governor(root)
+    yield host_checks.check_load(root)
+    yield host_checks.check_memory(root)
+    yield host_checks.check_shared_memory(root / "dev/shm", accelerators=accelerators)
+    yield host_checks.check_limits(root, read_shell_limits())
+    yield host_checks.check_clock(root)
 
 
-def shell_limits() -> Mapping[str, tuple[int, int]]:
+def read_shell_limits() -> Mapping[str, tuple[int, int]]:
     """As the shell set them; -1 where there is none."""
     kinds = {"files": "RLIMIT_NOFILE", "locked_bytes": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC"}
     found = {}
@@ -144,23 +144,23 @@ def shell_limits() -> Mapping[str, tuple[int, int]]:
     return found  # type: ignore[return-value]
 
 
-def _site(asked: Asked) -> Iterator[CheckResult]:
-    yield site_checks.store(asked.store)
-    yield site_checks.site_file(os.environ, Path.cwd())
+def _check_site(asked: DoctorOptions) -> Iterator[CheckResult]:
+    yield site_checks.check_store(asked.store)
+    yield site_checks.check_site_file(os.environ, Path.cwd())
     try:
         known = site.load()
     except TrainmarkError:
         known = site.Site()  # the result above says what is wrong with it
     for name in datasets.names():
-        yield site_checks.data_set(name, known.data.get(name))
-    yield site_checks.ports(known.network.port or PORT)
+        yield site_checks.check_data_set(name, known.data.get(name))
+    yield site_checks.check_ports(known.network.port or PORT)
 
 
-def _speed(devices: Sequence[Device], probe_s: float) -> Iterator[CheckResult]:
+def _check_speed(devices: Sequence[Device], probe_s: float) -> Iterator[CheckResult]:
     from trainmark.features.doctor import device_checks
 
-    precisions = device_checks.families(devices[0])
+    precisions = device_checks.list_families(devices[0])
     share_s = probe_s / (len(precisions) + 1)
     for precision in precisions:
-        yield device_checks.matmul_check(devices, precision, budget_s=share_s)
-    yield device_checks.copy_check(devices, budget_s=share_s)
+        yield device_checks.check_matmul(devices, precision, budget_s=share_s)
+    yield device_checks.check_copy(devices, budget_s=share_s)

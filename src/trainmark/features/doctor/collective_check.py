@@ -23,7 +23,7 @@ LIMIT_S = 60.0
 LENGTH = 1 << 16
 
 
-def failure(word: str, ranks: int) -> str | None:
+def find_failure(word: str, ranks: int) -> str | None:
     """What went wrong between so many ranks of a platform; None where all got the sum of what all gave."""
     variables = {**collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory(prefix="trainmark-") as folder, ExitStack() as started:
@@ -38,10 +38,10 @@ def failure(word: str, ranks: int) -> str | None:
             started.callback(child.wait)
             started.callback(child.kill)
             children.append(child)
-        return _first_complaint(children, logs)
+        return _wait_for_failure(children, logs)
 
 
-def _first_complaint(children: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path]) -> str | None:
+def _wait_for_failure(children: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path]) -> str | None:
     ends_at_s = time.monotonic() + LIMIT_S
     waiting = dict(enumerate(children))
     while waiting:

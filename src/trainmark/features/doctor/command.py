@@ -33,20 +33,20 @@ _VERDICT_COLUMNS = max(map(len, STYLES))
 _BAR_COLUMNS = 20
 
 
-def machine(writer: TerminalWriter, results: Sequence[CheckResult], summary: str) -> str:
+def render_machine(writer: TerminalWriter, results: Sequence[CheckResult], summary: str) -> str:
     """Every result in a line or two, below the heading of its group; the summary comes last, where eyes are."""
     names = max((writer.length(result.name) for result in results), default=0)
     for group, members in itertools.groupby(results, key=lambda result: result.group):
         writer.put(writer.text(group, "bold"))
         for result in members:
-            _draw(writer, result, names)
+            _draw_result(writer, result, names)
         writer.put("")
     worst = next((word for word in ("failed", "doubt") if any(one.verdict == word for one in results)), "ok")
     writer.put(writer.text(summary, "bold green" if worst == "ok" else STYLES[worst]))
     return writer.drawn()
 
 
-def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
+def render_links(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
     for result in results:
         writer.put(writer.text(f"{result.name}: {result.verdict}", f"bold {STYLES[result.verdict]}"))
         writer.put(*filter(None, (result.sentence, result.remedy)), indent=_INDENT)
@@ -60,7 +60,7 @@ def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
     return writer.drawn()
 
 
-def _draw(writer: TerminalWriter, result: CheckResult, name_columns: int) -> None:
+def _draw_result(writer: TerminalWriter, result: CheckResult, name_columns: int) -> None:
     row = writer.table(heads=False)
     row.add_column(width=_VERDICT_COLUMNS)
     row.add_column(width=name_columns)
@@ -71,7 +71,7 @@ def _draw(writer: TerminalWriter, result: CheckResult, name_columns: int) -> Non
     writer.put(row, indent=_INDENT)
     text_column = _INDENT + _VERDICT_COLUMNS + name_columns + 4
     if (share := result.facts.get("share_of_peak")) is not None:
-        writer.put(writer.text(_bar(writer, share), STYLES[result.verdict]), indent=text_column)
+        writer.put(writer.text(_draw_bar(writer, share), STYLES[result.verdict]), indent=text_column)
     if result.remedy:
         _draw_remedy(writer, result.remedy, text_column)
 
@@ -84,7 +84,7 @@ def _draw_remedy(writer: TerminalWriter, remedy: str, column: int) -> None:
         writer.put_unbroken(f"{' ' * _INDENT}{line}")
 
 
-def _bar(writer: TerminalWriter, share: float) -> str:
+def _draw_bar(writer: TerminalWriter, share: float) -> str:
     full, empty = ("█", "░") if escape.carries(writer.encoding, "█░") else ("#", ".")
     filled = round(_BAR_COLUMNS * min(1.0, max(0.0, share)))
     return full * filled + empty * (_BAR_COLUMNS - filled)
@@ -127,22 +127,22 @@ def run(args: argparse.Namespace) -> int:
     if args.rounds is not None and (not args.pairs or args.rounds < 1):
         raise UsageError("--rounds says in how many rounds --pairs are measured, at least 1; say both, or neither")
     store = default_folder()
-    return _tell_links(args, store) if args.topology else _tell_machine(args, store)
+    return _check_links(args, store) if args.topology else _check_machine(args, store)
 
 
-def _tell_machine(args: argparse.Namespace, store: Path) -> int:
+def _check_machine(args: argparse.Namespace, store: Path) -> int:
     probe_s = 0.0 if args.no_probe else QUICK_S if args.quick else PROBE_S
-    asked = checks.Asked(store=store, platform=args.platform, probe_s=probe_s)
+    asked = checks.DoctorOptions(store=store, platform=args.platform, probe_s=probe_s)
     results = list(checks.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
-    summary, code = checks.summary(results), _exit_code(results)
+    summary, code = checks.summarize(results), _exit_code(results)
     if args.json:
         _dump({"summary": summary, "ready": code == 0, "sections": [_document(result) for result in results]})
     else:
-        sys.stdout.write(machine(_paper(), results, summary))
+        sys.stdout.write(render_machine(_make_writer(), results, summary))
     return code
 
 
-def _tell_links(args: argparse.Namespace, store: Path) -> int:
+def _check_links(args: argparse.Namespace, store: Path) -> int:
     from trainmark.launch import links
 
     topology = Topology.parse(args.topology)
@@ -152,12 +152,12 @@ def _tell_links(args: argparse.Namespace, store: Path) -> int:
     asked = {"hosts": args.hosts, "platform": args.platform, "trust": args.trust}
     results = [links.measure(topology, pair_rounds=rounds, store=store, say=say, **asked)]
     if results[0].sentence and not args.hosts:
-        results.append(_network())
+        results.append(_check_network())
     told = [result for result in results if result.sentence]
     if told and args.json:
         _dump({"sections": [_document(result) for result in told]})
     else:
-        sys.stdout.write(links_screen(_paper(), told))
+        sys.stdout.write(render_links(_make_writer(), told))
     return _exit_code(results)
 
 
@@ -165,8 +165,8 @@ def _exit_code(results: Sequence[CheckResult]) -> int:
     return next((result.exit_code for result in results if result.exit_code), 0)
 
 
-def _network() -> CheckResult:
-    return site_checks.network(site_checks.interfaces(), site.load().network.interface)
+def _check_network() -> CheckResult:
+    return site_checks.check_network(site_checks.list_interfaces(), site.load().network.interface)
 
 
 def _document(result: CheckResult) -> dict[str, Any]:
@@ -190,6 +190,6 @@ def _dump(document: Mapping[str, Any]) -> None:
     print()
 
 
-def _paper() -> TerminalWriter:
+def _make_writer() -> TerminalWriter:
     screen = console()
     return TerminalWriter(**look(screen))

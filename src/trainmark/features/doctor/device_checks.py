@@ -54,19 +54,19 @@ class Rate:
         return (cuts[-1] - cuts[0]) / 2 / self.median
 
 
-def matmul_check(devices: Sequence[Device], precision: Precision, *, budget_s: float) -> CheckResult:
+def check_matmul(devices: Sequence[Device], precision: Precision, *, budget_s: float) -> CheckResult:
     """Matmuls of large matrices on every device; `budget_s` is for all of them."""
 
     @check(f"matmul {precision.family}", "Speed")
-    def look() -> CheckResult:
+    def result() -> CheckResult:
         try:
-            rates = [matmul(device, precision, budget_s=budget_s / len(devices)) for device in devices]
+            rates = [measure_matmul(device, precision, budget_s=budget_s / len(devices)) for device in devices]
         except RuntimeError as error:
             return failed(f"the device cannot do it: {str(error).partition(chr(10))[0]}")
         finally:
             devices[0].set_precision(PRECISIONS["fp32"])
         peak = devices[0].platform.file.peak(devices[0].name())
-        return judged(
+        return judge_rates(
             rates,
             unit="TFLOP/s",
             file=devices[0].platform.file,
@@ -74,24 +74,24 @@ def matmul_check(devices: Sequence[Device], precision: Precision, *, budget_s: f
             source=peak.source if peak else "",
         )
 
-    return look()
+    return result()
 
 
-def copy_check(devices: Sequence[Device], *, budget_s: float) -> CheckResult:
+def check_copy(devices: Sequence[Device], *, budget_s: float) -> CheckResult:
     """Copies of a large buffer within the memory of every device."""
 
     @check("memory copy", "Speed")
-    def look() -> CheckResult:
+    def result() -> CheckResult:
         try:
-            rates = [copy(device, budget_s=budget_s / len(devices)) for device in devices]
+            rates = [measure_copy(device, budget_s=budget_s / len(devices)) for device in devices]
         except RuntimeError as error:
             return failed(f"the device cannot do it: {str(error).partition(chr(10))[0]}")
-        return judged(rates, unit="GB/s", file=devices[0].platform.file)
+        return judge_rates(rates, unit="GB/s", file=devices[0].platform.file)
 
-    return look()
+    return result()
 
 
-def matmul(device: Device, precision: Precision, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
+def measure_matmul(device: Device, precision: Precision, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
     """TFLOP/s of the largest matmul that can be repeated within the budget."""
     device.set_precision(precision)
     with device.arithmetic(precision):
@@ -105,10 +105,10 @@ def _largest_matmul(device: Device, precision: Precision, budget_s: float, now_s
         once_s = min(matmul_rate.seconds(device, multiply, now_s=now_s) for _ in range(2))
         if 8 * once_s * (MIN_REPEATS + 2) > budget_s:
             break
-    return _rate(device, multiply, 1e-12 * matmul_rate.product_flops(side), budget_s, once_s, now_s)
+    return _measure_rate(device, multiply, 1e-12 * matmul_rate.product_flops(side), budget_s, once_s, now_s)
 
 
-def copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
+def measure_copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
     """GB/s, reading and writing counted, as memory is sold."""
     size = min(COPY_BYTES, (device.memory_capacity_bytes() or COPY_BYTES * MEMORY_SHARE) // MEMORY_SHARE)
     with device.arithmetic(PRECISIONS["fp32"]):
@@ -119,10 +119,10 @@ def copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> 
             target.copy_(source)
 
         once_s = matmul_rate.seconds(device, move, now_s=now_s)
-        return _rate(device, move, 2e-9 * 4 * source.numel(), budget_s, once_s, now_s)
+        return _measure_rate(device, move, 2e-9 * 4 * source.numel(), budget_s, once_s, now_s)
 
 
-def judged(
+def judge_rates(
     rates: Sequence[Rate], *, unit: str, file: PlatformFile, peak: float | None = None, source: str = ""
 ) -> CheckResult:
     """The sentence for what each device reached."""
@@ -164,7 +164,7 @@ def _format_rate(rate: float, unit: str) -> str:
     return f"{1000 * rate:.3g} G{unit[1:]}" if unit.startswith("T") and rate < 1 else f"{rate:.3g} {unit}"
 
 
-def _rate(device: Device, work: Work, amount: float, budget_s: float, once_s: float, now_s: Now) -> Rate:
+def _measure_rate(device: Device, work: Work, amount: float, budget_s: float, once_s: float, now_s: Now) -> Rate:
     """`amount` is what one work does, in the unit of the rate times a second."""
     times = max(1, min(1000, round(REPEAT_S / max(once_s, 1e-9))))
     taken = matmul_rate.repeat(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
@@ -188,7 +188,7 @@ SENSOR_WORDS = {
 
 
 @check("torch", "Software")
-def torch_build() -> CheckResult:
+def check_torch() -> CheckResult:
     """Which torch, built for what, and whether it has the interface all devices are used through."""
     built = {
         name: value
@@ -213,7 +213,7 @@ def torch_build() -> CheckResult:
 
 
 @check("trainmark", "Software")
-def versions() -> CheckResult:
+def check_versions() -> CheckResult:
     facts: dict[str, Any] = {
         "trainmark": trainmark.__version__,
         "python": host_platform.python_version(),
@@ -225,7 +225,7 @@ def versions() -> CheckResult:
 
 
 @check("platform", "Device")
-def platform(
+def check_platform(
     file: PlatformFile, *, chosen_by: str, device_names: Sequence[str], unused: str | None = None
 ) -> CheckResult:
     """Which file describes the devices, and whether it knows them by name; `unused` tells of one nobody describes."""
@@ -257,7 +257,7 @@ def platform(
 
 
 @check("devices", "Device")
-def devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[str, str]) -> CheckResult:
+def check_devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[str, str]) -> CheckResult:
     """How many there are, what they are called and how much memory each has."""
     shown = environ.get(file.visible_devices or "", "")
     limited = f" ({file.visible_devices}={shown})" if shown else ""
@@ -288,7 +288,7 @@ def devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[st
 
 
 @check("precision", "Device")
-def precision(device: Device) -> CheckResult:
+def check_precision(device: Device) -> CheckResult:
     """Which of the precisions its file lists the device really trains in: a tiny layer of each is trained."""
     listed = [PRECISIONS[name] for name in device.platform.file.precisions]
     refused = {asked.name: reason for asked in listed if (reason := device.refuses(asked))}
@@ -309,7 +309,7 @@ def precision(device: Device) -> CheckResult:
 
 
 @check("sensors", "Device")
-def sensors(file: PlatformFile) -> CheckResult:
+def check_sensors(file: PlatformFile) -> CheckResult:
     """Which of the values beside a run can be read, and why not the others."""
     readings, missing = read_sensors(file)
     there = [name for name in FIELDS if any(getattr(reading, name) is not None for reading in readings)]
@@ -331,14 +331,14 @@ def read_sensors(file: PlatformFile) -> tuple[Sequence[Reading], dict[str, str]]
         reader.close()
 
 
-def chosen(file: PlatformFile, word: str | None, environ: Mapping[str, str]) -> str:
+def explain_choice(file: PlatformFile, word: str | None, environ: Mapping[str, str]) -> str:
     """Who chose the platform, for its sentence."""
     if word not in (None, "auto"):
         return "as asked" if file.name in files.names() else f"from {Path(str(word)).name}"
     return "as TRAINMARK_PLATFORM says" if environ.get("TRAINMARK_PLATFORM") else "found by auto"
 
 
-def families(device: Device) -> list[Precision]:
+def list_families(device: Device) -> list[Precision]:
     """One precision for each kind of arithmetic the device has of its own."""
     found: dict[str, Precision] = {}
     for name in device.platform.file.precisions:

@@ -41,10 +41,10 @@ Limits = Mapping[str, tuple[int, int]]
 
 
 @check("cores", "Host")
-def cores(root: Path, affinity: Iterable[int], environ: Mapping[str, str] = os.environ) -> CheckResult:
+def check_cores(root: Path, affinity: Iterable[int], environ: Mapping[str, str] = os.environ) -> CheckResult:
     """How many of the cores a run may use, what a quota leaves of them, and how many threads a run will take."""
     folder = root / "sys/devices/system/cpu"
-    present = _listed(_text(folder / "present"))
+    present = _parse_list(_read(folder / "present"))
     usable = sorted(affinity)
     quota = read_cgroup(root).cores
     siblings = {_read_or(folder / f"cpu{core}/topology/thread_siblings_list", str(core)) for core in usable}
@@ -76,13 +76,13 @@ def cores(root: Path, affinity: Iterable[int], environ: Mapping[str, str] = os.e
 
 
 @check("governor", "Host")
-def governor(root: Path) -> CheckResult:
+def check_governor(root: Path) -> CheckResult:
     """Whether the clocks of the cores rise with the load."""
     folder = root / "sys/devices/system/cpu"
     found = sorted(folder.glob("cpu[0-9]*/cpufreq/scaling_governor"))
     if not found:
         return unknown("this kernel shows no clock governor; in a virtual machine the host decides")
-    words = {_text(path) for path in found}
+    words = {_read(path) for path in found}
     preference = _read_or(found[0].parent / "energy_performance_preference", "")
     facts: dict[str, Any] = {"governors": sorted(words), "preference": preference or None}
     lively = {word for word in words if word in LIVELY_GOVERNORS or preference in LIVELY_PREFERENCES}
@@ -97,7 +97,7 @@ def governor(root: Path) -> CheckResult:
 
 
 @check("memory", "Host")
-def memory(root: Path) -> CheckResult:
+def check_memory(root: Path) -> CheckResult:
     """What is there, what a control group leaves of it, and what is in swap."""
     sizes = proc.memory_bytes(root / "proc")
     total, free = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
@@ -124,7 +124,7 @@ def memory(root: Path) -> CheckResult:
 
 
 @check("/dev/shm", "Host")  # noqa: S108 - looked at, not written to
-def shared_memory(
+def check_shared_memory(
     folder: Path, *, accelerators: int, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage
 ) -> CheckResult:
     """Room for what processes share by name: semaphores always, and the collectives of several accelerators.
@@ -143,7 +143,7 @@ def shared_memory(
 
 
 @check("limits", "Host")
-def limits(root: Path, allowed: Limits) -> CheckResult:
+def check_limits(root: Path, allowed: Limits) -> CheckResult:
     """What the shell and the control group allow: open files, locked memory, processes."""
     (files, most_files), (locked, _), (processes, _) = (
         allowed[name] for name in ("files", "locked_bytes", "processes")
@@ -154,19 +154,19 @@ def limits(root: Path, allowed: Limits) -> CheckResult:
     fabric = any((root / "sys/class/infiniband").glob("*"))
     facts: dict[str, Any] = {"files": files, "locked_bytes": locked, "processes": processes, "infiniband": fabric}
     shown = "locked memory unlimited" if locked == UNLIMITED else f"{amount(locked)} of locked memory"
-    sentence = f"{_shown(files, 'file')}, {_shown(processes, 'process')}, {shown}"
+    sentence = f"{_format_limit(files, 'file')}, {_format_limit(processes, 'process')}, {shown}"
     short, remedies = [], []
-    if _below(files, WANTED_FILES):
+    if _is_below(files, WANTED_FILES):
         short.append("files")
         enough = GENEROUS if most_files == UNLIMITED else min(GENEROUS, most_files)
         remedies.append(f"ulimit -n {enough}" if enough >= WANTED_FILES else f"sudo prlimit -p $$ -n{GENEROUS}")
-    if _below(processes, WANTED_PROCESSES):
+    if _is_below(processes, WANTED_PROCESSES):
         short.append("processes")
         remedies.append(f"ulimit -u {GENEROUS}")
     if fabric and locked != UNLIMITED:
         short.append("locked memory for InfiniBand")
         remedies.append("ulimit -l unlimited")
-    if _below(files, MIN_FILES) or _below(processes, MIN_PROCESSES):
+    if _is_below(files, MIN_FILES) or _is_below(processes, MIN_PROCESSES):
         return failed(f"{sentence}: no run can start with so few", " && ".join(remedies), **facts)
     if short:
         return doubt(f"{sentence}: few {' and '.join(short)}", " && ".join(remedies), **facts)
@@ -174,11 +174,11 @@ def limits(root: Path, allowed: Limits) -> CheckResult:
 
 
 @check("load", "Host")
-def load(root: Path, wait: Callable[[float], object] = time.sleep) -> CheckResult:
+def check_load(root: Path, wait: Callable[[float], object] = time.sleep) -> CheckResult:
     """Who else uses the cores, by a look of a second."""
-    before = _use(root)
+    before = _read_use(root)
     wait(LOOK_S)
-    after = _use(root)
+    after = _read_use(root)
     passed = after.cpu.every - before.cpu.every
     if passed <= 0:
         return unknown(f"{root / 'proc/stat'} does not move, so nothing can be said of other programs")
@@ -208,10 +208,10 @@ def load(root: Path, wait: Callable[[float], object] = time.sleep) -> CheckResul
 
 
 @check("clock", "Host")
-def clock(root: Path) -> CheckResult:
+def check_clock(root: Path) -> CheckResult:
     """Where the time comes from that everything here is measured with."""
     folder = root / "sys/devices/system/clocksource/clocksource0"
-    current = _text(folder / "current_clocksource")
+    current = _read(folder / "current_clocksource")
     others = _read_or(folder / "available_clocksource", "").split()
     facts: dict[str, Any] = {"source": current, "available": others}
     if current in FAST_CLOCKS:
@@ -222,7 +222,7 @@ def clock(root: Path) -> CheckResult:
 
 
 @check("driver", "Device")
-def driver(root: Path, *, is_cpu: bool) -> CheckResult:
+def check_driver(root: Path, *, is_cpu: bool) -> CheckResult:
     """The kernel's drivers of the accelerators on the PCI bus, whether or not torch can use them."""
     drivers: dict[str, list[bool]] = {}
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
@@ -271,9 +271,9 @@ class _Use:
     """(name, ticks) of all but this one."""
 
 
-def _use(root: Path) -> _Use:
+def _read_use(root: Path) -> _Use:
     own = proc.process_stat("self", root / "proc")
-    own_pid = int(_text(root / "proc/self/stat").partition(" ")[0])
+    own_pid = int(_read(root / "proc/self/stat").partition(" ")[0])
     stats = {pid: proc.process_stat(pid, root / "proc") for pid in proc.pids(root / "proc") if pid != own_pid}
     return _Use(
         cpu=proc.cpu_ticks(root / "proc"),
@@ -283,7 +283,7 @@ def _use(root: Path) -> _Use:
     )
 
 
-def _listed(text: str) -> list[int]:
+def _parse_list(text: str) -> list[int]:
     """`0-3,8` as its numbers."""
     numbers: list[int] = []
     for part in filter(None, text.split(",")):
@@ -292,22 +292,22 @@ def _listed(text: str) -> list[int]:
     return numbers
 
 
-def _shown(limit: int, thing: str) -> str:
+def _format_limit(limit: int, thing: str) -> str:
     if limit == UNLIMITED:
         return f"{thing}{'es' if thing.endswith('s') else 's'} unlimited"
     return f"{limit:,} {thing}{'es' if thing.endswith('s') else 's'}".replace(",", " ")
 
 
-def _below(limit: int, wanted: int) -> bool:
+def _is_below(limit: int, wanted: int) -> bool:
     return limit != UNLIMITED and limit < wanted
 
 
-def _text(path: Path) -> str:
+def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace").strip()
 
 
 def _read_or(path: Path, default: str) -> str:
     try:
-        return _text(path)
+        return _read(path)
     except OSError:
         return default

@@ -17,7 +17,7 @@ from trainmark.record.precision import PRECISIONS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Accelerator:
     """What torch reports of the accelerator of this machine."""
 
     device_type: str
@@ -35,7 +35,7 @@ class Seen:
     torch: str = ""
 
 
-def look() -> Seen:
+def inspect_accelerator() -> Accelerator:
     """Of the accelerator that is here; NotReadyError where torch sees none."""
     available = hasattr(torch, "accelerator") and torch.accelerator.is_available()
     found = torch.accelerator.current_accelerator() if available else None
@@ -66,7 +66,7 @@ def look() -> Seen:
         tried = {word: device.refuses(precision) for word, precision in PRECISIONS.items()}
     except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
         tried = {"fp32": device_errors.first_line(error)}
-    return Seen(
+    return Accelerator(
         device_type=device_type,
         device_name=name,
         count=int(torch.accelerator.device_count()),
@@ -79,7 +79,7 @@ def look() -> Seen:
     )
 
 
-def text(name: str, seen: Seen) -> str:
+def make_file(name: str, seen: Accelerator) -> str:
     """A file with every key that most platforms need; what torch does not tell stands there as a comment."""
     release = ".".join(re.findall(r"\d+", seen.torch)[:2]) or MIN_TORCH
     where = f"{seen.count} x {seen.device_name or seen.device_type}"
@@ -125,7 +125,7 @@ least_torch = "{release}"
 """
 
 
-def _precisions(seen: Seen) -> str:
+def _precisions(seen: Accelerator) -> str:
     """A file must have one: fp32 where none would do, with a warning."""
     if not seen.precisions:
         return '# in none of them could a layer be trained here; this one is left to try again\nprecisions = ["fp32"]\n'

@@ -53,13 +53,13 @@ class Walked:
     """By the operator's name, the largest share by which it is off."""
 
 
-def check(device: Device, name: str, alive: Callable[[], None] = lambda: None) -> CheckResult:
+def check_operators(device: Device, name: str, alive: Callable[[], None] = lambda: None) -> CheckResult:
     """Every operator of a workload's step and evaluation, in fp32 and where autocast lowers it; `alive` hears of each
     that has ended."""
     if device.is_cpu:
         return unknown("a CPU is what other devices are held against")
     walked = Walked()
-    with _batches(workloads.load(name)) as batches:
+    with _make_batches(workloads.load(name)) as batches:
         for precision in _precisions(device):
             try:
                 walk(device, workloads.load(name), precision, *batches, walked, alive)
@@ -69,25 +69,23 @@ def check(device: Device, name: str, alive: Callable[[], None] = lambda: None) -
                     raise
                 if missing:
                     walked.missing.setdefault(missing, device_errors.first_line(error))
-    return judged(walked)
+    return judge_operators(walked)
 
 
-def judged(walked: Walked) -> CheckResult:
+def judge_operators(walked: Walked) -> CheckResult:
     facts = {"missing": dict(walked.missing), "wrong": dict(walked.wrong)}
     total = count(len(walked.seen), "operator")
     said = []
     if walked.missing:
-        said.append(f"{len(walked.missing)} of {total} missing: {_few(walked.missing)}")
+        said.append(f"{len(walked.missing)} of {total} missing: {_name_few(walked.missing)}")
     if walked.wrong:
         off = {f"{name} (off by {_percent(share)})": share for name, share in walked.wrong.items()}
-        said.append(f"{len(walked.wrong)} of {total} not as the CPU's: {_few(off)}")
+        said.append(f"{len(walked.wrong)} of {total} not as the CPU's: {_name_few(off)}")
     if said:
         return failed("; ".join(said), "a run of this workload needs every one of them", **facts)
     agree = f"{len(walked.compared)} give what the CPU's give"
     if left := [name for name in walked.seen if name not in walked.compared]:
-        agree += (
-            f"; not compared, as they may draw at random, give memory as it lies, or are none of a CPU: {_few(left)}"
-        )
+        agree += f"; not compared (random, uninitialized, or not on a CPU): {_name_few(left)}"
     return ok(f"{total} of a step and an evaluation are there, and {agree}", **facts)
 
 
@@ -119,11 +117,11 @@ def walk(
         workload.score(stepper.bare_model, scored)
     if device.torch.type != "cpu" and device.platform.file.collectives != NO_COLLECTIVES:
         with watch:
-            _batch_norm_over_ranks(device)
+            _run_sync_batch_norm(device)
     device.synchronize()
 
 
-def _batch_norm_over_ranks(device: Device) -> None:
+def _run_sync_batch_norm(device: Device) -> None:
     """What torch's layer asks of an accelerator where batch norm is taken over all devices."""
     x, weight = torch.rand(4, 3, 5, 5, device=device.torch), torch.ones(3, device=device.torch)
     mean, inverse = torch.batch_norm_stats(x, 1e-5)
@@ -137,7 +135,7 @@ def _batch_norm_over_ranks(device: Device) -> None:
 
 
 @contextmanager
-def _batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
+def _make_batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
     """One batch to train on and one to score, of the smallest set that the workload can be given."""
     smoke = workload.recipes["smoke"]
     recipe = replace(smoke, batch_per_device=SAMPLES, eval_batch_per_device=SAMPLES, input_workers=0)
@@ -180,13 +178,13 @@ class _Comparison:
             if device_errors.missing_operator(error) is None:
                 raise
             self._found.missing.setdefault(name, device_errors.first_line(error))
-            return self._by_the_cpu(operator, args, kwargs)
+            return self._run_on_cpu(operator, args, kwargs)
         if on_host is not None and not is_random(operator):
             with _disable_current_modes():
                 self._compare(operator, name, (args, kwargs, result), on_host)
         return result
 
-    def _by_the_cpu(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_on_cpu(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _disable_current_modes():
             host_args, host_kwargs = _to_host((args, kwargs))
             result = operator(*host_args, **host_kwargs)
@@ -240,6 +238,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %" if share < 10 else "more than 1000 %"
 
 
-def _few(names: Collection[str]) -> str:
+def _name_few(names: Collection[str]) -> str:
     shown = ", ".join(list(names)[:MAX_NAMED])
     return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

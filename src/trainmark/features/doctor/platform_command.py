@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return _new(args.name) if args.action == "new" else _check(args)
+    return _write_file(args.name) if args.action == "new" else _check(args)
 
 
-def _new(name: str) -> int:
+def _write_file(name: str) -> int:
     from trainmark.features.doctor import new_platform as new_file
 
     if not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", name):
@@ -64,10 +64,10 @@ def _new(name: str) -> int:
     path = Path(f"{name}.toml")
     if path.exists() or name in files.names():
         raise UsageError(f"platform {name} is there already; choose another name")
-    seen = new_file.look()
+    seen = new_file.inspect_accelerator()
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(new_file.text(name, seen))
+            file.write(new_file.make_file(name, seen))
     except OSError as error:
         raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
     files.load(str(path))
@@ -89,17 +89,17 @@ def _check(args: argparse.Namespace) -> int:
         for finding in conformance.examine(args.platform, watchdog.begin):
             findings.append(finding)
             if not args.json:
-                _tell(finding)
+                _print_finding(finding)
     except NotReadyError as error:
-        findings.append(conformance.unopened(args.platform, error))
+        findings.append(conformance.report_not_opened(args.platform, error))
         code = NOT_OPENED
         if not args.json:
-            _tell(findings[-1])
+            _print_finding(findings[-1])
     finally:
         watchdog.end()
     if not code and any(finding.verdict == "failed" for finding in findings):
         code = FAILED
-    summary = _summary(findings)
+    summary = _summarize(findings)
     if args.json:
         document = {"platform": file.name, "title": file.title, "summary": summary, "passed": code == 0}
         json.dump(
@@ -142,7 +142,7 @@ class Watchdog:
         os._exit(HUNG)
 
 
-def _summary(findings: Sequence[CheckResult]) -> str:
+def _summarize(findings: Sequence[CheckResult]) -> str:
     counted = [(word, sum(finding.verdict == verdict for finding in findings)) for verdict, word in WORDS.items()]
     return ", ".join(f"{count} {word}" for word, count in counted if count)
 
@@ -156,7 +156,7 @@ def _document(finding: CheckResult) -> dict[str, str]:
     }
 
 
-def _tell(finding: CheckResult) -> None:
+def _print_finding(finding: CheckResult) -> None:
     """At once: a check that hangs is the one after the last line."""
     screen = console()
     writer = TerminalWriter(**look(screen))

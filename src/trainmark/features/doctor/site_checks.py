@@ -42,7 +42,7 @@ class Interface:
 
 
 @check("store", "Site")
-def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
+def check_store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
     """Whether records and checkpoints can be written, and have the room."""
     remedy = "export TRAINMARK_STORE=/a/folder/with/room"
     there = existing_folder(folder)
@@ -52,9 +52,9 @@ def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.d
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        return failed(f"{_short(folder)} cannot be written: {error.strerror}", remedy, folder=str(folder))
+        return failed(f"{_shorten(folder)} cannot be written: {error.strerror}", remedy, folder=str(folder))
     free = usage(there)[2]
-    sentence = f"{amount(free)} free in {_short(folder)}"
+    sentence = f"{amount(free)} free in {_shorten(folder)}"
     facts: dict[str, Any] = {"folder": str(folder), "free_bytes": free}
     if free < LOG_BYTES:
         return failed(f"{sentence}: not even the logs of a run fit", remedy, **facts)
@@ -64,7 +64,7 @@ def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.d
 
 
 @check("site file", "Site")
-def site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
+def check_site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
     try:
         found = site.load(environ, cwd=cwd)
     except UsageError as error:
@@ -78,18 +78,18 @@ def site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
     return ok(f"{site.FILE} is valid and gives {', '.join(says)}", found=True, gives=says)
 
 
-def data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> CheckResult:
+def check_data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> CheckResult:
     """One set: the folder the site gives, looked at shallowly, or else the synthetic one."""
 
     @check(f"data {name}", "Site")
-    def look() -> CheckResult:
-        return _given(name, Path(given)) if given else _synthetic(made_in(name))
+    def result() -> CheckResult:
+        return _check_given(name, Path(given)) if given else _check_synthetic(made_in(name))
 
-    return look()
+    return result()
 
 
 @check("ports", "Site")
-def ports(meeting_port: int) -> CheckResult:
+def check_ports(meeting_port: int) -> CheckResult:
     """Whether this machine can be the one at which the others of a run meet."""
     try:
         with socket.socket() as listener:
@@ -112,7 +112,7 @@ def ports(meeting_port: int) -> CheckResult:
 
 
 @check("programs", "Software")
-def programs(which: Which = shutil.which) -> CheckResult:
+def check_programs(which: Which = shutil.which) -> CheckResult:
     """What could start a run on other machines, and what torch.compile would need; nothing here is required."""
     found = {name: which(name) for name in PROGRAMS}
     compiler = next((name for name in COMPILERS if which(name)), None)
@@ -125,7 +125,7 @@ def programs(which: Which = shutil.which) -> CheckResult:
 
 
 @check("network", "Site")
-def network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
+def check_network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
     """The interfaces the ranks of several machines could use."""
     facts: dict[str, Any] = {"interfaces": [vars(interface) for interface in interfaces], "wanted": wanted}
     usable = [interface for interface in interfaces if interface.up and interface.addresses]
@@ -145,7 +145,7 @@ def network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
     return ok(f"{shown}{chosen}", **facts)
 
 
-def interfaces() -> list[Interface]:
+def list_interfaces() -> list[Interface]:
     states = psutil.net_if_stats()
     return [
         Interface(
@@ -160,7 +160,7 @@ def interfaces() -> list[Interface]:
     ]
 
 
-def _synthetic(folder: Path) -> CheckResult:
+def _check_synthetic(folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "synthetic": True}
     if (folder / MANIFEST).is_file():
         return ok("the synthetic set is made", made=True, **facts)
@@ -168,27 +168,27 @@ def _synthetic(folder: Path) -> CheckResult:
     there, remedy = existing_folder(cache), "export TRAINMARK_CACHE=/a/folder/with/room"
     facts["made"] = False
     if not os.access(there, os.W_OK):
-        return failed(f"the synthetic set is not made, and {_short(cache)} cannot be written", remedy, **facts)
+        return failed(f"the synthetic set is not made, and {_shorten(cache)} cannot be written", remedy, **facts)
     if shutil.disk_usage(there).free < SYNTHETIC_BYTES:
-        return failed(f"the synthetic set is not made, and {_short(cache)} has no room for it", remedy, **facts)
+        return failed(f"the synthetic set is not made, and {_shorten(cache)} has no room for it", remedy, **facts)
     return ok("the synthetic set will be made by the first run, in seconds", **facts)
 
 
-def _given(name: str, folder: Path) -> CheckResult:
+def _check_given(name: str, folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "synthetic": False}
     remedy = f"trainmark data verify {name} {folder}"
     try:
         found, complaint = datasets.find(name).look(folder)
     except OSError as error:
-        return failed(f"{_short(folder)} cannot be read: {error.strerror}", f"ls -ld {folder}", **facts)
+        return failed(f"{_shorten(folder)} cannot be read: {error.strerror}", f"ls -ld {folder}", **facts)
     except TrainmarkError as error:
         return failed(str(error), remedy, **facts)
     if complaint:
-        return doubt(f"{found} in {_short(folder)}; {complaint}", remedy, **facts)
-    return ok(f"{found} in {_short(folder)}, as expected", **facts)
+        return doubt(f"{found} in {_shorten(folder)}; {complaint}", remedy, **facts)
+    return ok(f"{found} in {_shorten(folder)}, as expected", **facts)
 
 
-def _short(path: Path) -> str:
+def _shorten(path: Path) -> str:
     """The path as its owner would write it."""
     try:
         return f"~/{path.absolute().relative_to(Path.home())}"
