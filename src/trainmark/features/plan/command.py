@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     options = from_args(args)
     decided = planning.plans(options)
     if args.flops:
-        return _count(decided, args.card, as_json=args.json)
+        return _print_count(decided, args.card, as_json=args.json)
     if args.json:
         documents = [plan.to_json() for plan in decided]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
@@ -69,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _count(decided: Sequence[Plan], card: str | None, *, as_json: bool) -> int:
+def _print_count(decided: Sequence[Plan], card: str | None, *, as_json: bool) -> int:
     from trainmark.features.plan import counted_step
 
     screen, documents = console(), []
     for plan in decided:
-        step = counted_step.count(plan)
-        found = roofline.bounds(step, Precision.parse(plan.precision), plan.platform, card)
+        step = counted_step.count_step(plan)
+        found = roofline.find_bounds(step, Precision.parse(plan.precision), plan.platform, card)
         if as_json:
             documents.append(step_table.to_json(plan, step, found))
         else:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainmark import workloads
 from trainmark.features.plan.operator_count import ACCELERATOR, OperatorCount
-from trainmark.features.plan.step_count import CountedStep, extrapolated
+from trainmark.features.plan.step_count import CountedStep, extrapolate
 from trainmark.platforms.device_errors import first_line
 from trainmark.platforms.platform import Device
 from trainmark.record.errors import TrainmarkError, WorkloadError
@@ -30,15 +30,15 @@ from trainmark.train.transfers import move_to_device
 from trainmark.workloads.workload import Share, Workload
 
 
-def count(plan: Plan) -> CountedStep:
+def count_step(plan: Plan) -> CountedStep:
     """What one device is asked for by a step of its own; nothing is exchanged, and nothing compiled."""
     workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
     try:
         precision = Precision.parse(plan.precision)
         if hasattr(workload, "step_lengths"):
-            return _by_two_lengths(workload, recipe, precision)
-        return of_batches(workload, recipe, precision, [_batch(workload, recipe, plan)])[0]
+            return _extrapolate_lengths(workload, recipe, precision)
+        return count_batches(workload, recipe, precision, [_make_batch(workload, recipe, plan)])[0]
     except TrainmarkError:
         raise
     except Exception as error:  # a step of somebody else's may want anything of its tensors
@@ -48,10 +48,12 @@ def count(plan: Plan) -> CountedStep:
         ) from error
 
 
-def of_batches(workload: Workload, recipe: Recipe, precision: Precision, batches: Sequence[Any]) -> list[CountedStep]:
+def count_batches(
+    workload: Workload, recipe: Recipe, precision: Precision, batches: Sequence[Any]
+) -> list[CountedStep]:
     """A step for each of these batches of shapes alone, shortest first."""
-    model = blank_network(workload, recipe)
-    with shapes_only():
+    model = make_fake_network(workload, recipe)
+    with fake_tensors():
         stepper = Stepper(
             model,
             optimizer=partial(workload.optimizer, recipe=recipe),
@@ -65,17 +67,17 @@ def of_batches(workload: Workload, recipe: Recipe, precision: Precision, batches
         )
         with OperatorCount():  # the first step makes what all others find: state of the optimizer, constants
             stepper.step(batches[0])
-    return [_counted(workload, recipe, stepper, batch) for batch in batches]
+    return [_count_batch(workload, recipe, stepper, batch) for batch in batches]
 
 
-def _counted(workload: Workload, recipe: Recipe, stepper: Stepper, batch: Any) -> CountedStep:
-    with shapes_only(), OperatorCount(stepper.bare_model) as counter:
-        stepper.step(batch, counter.update_begins)
+def _count_batch(workload: Workload, recipe: Recipe, stepper: Stepper, batch: Any) -> CountedStep:
+    with fake_tensors(), OperatorCount(stepper.bare_model) as counter:
+        stepper.step(batch, counter.begin_update)
     taken: list[Tensor] = []
-    move_to_device(batch, _Noting(taken))
+    move_to_device(batch, _TensorCollector(taken))
     items = workload.items(batch)
     return CountedStep(
-        count=counter.found(),
+        count=counter.result(),
         items=items,
         item=workload.item,
         stated_flops=workload.flops_per_item(recipe) * items,
@@ -83,17 +85,17 @@ def _counted(workload: Workload, recipe: Recipe, stepper: Stepper, batch: Any) -
     )
 
 
-def _by_two_lengths(workload: Any, recipe: Recipe, precision: Precision) -> CountedStep:
+def _extrapolate_lengths(workload: Any, recipe: Recipe, precision: Precision) -> CountedStep:
     """Of a recurrence, every further length of which launches the same again."""
     short, longer, whole = workload.step_lengths(recipe)
-    with on_no_device():
+    with fake_device():
         batches = [workload.blank_batch(recipe, short), workload.blank_batch(recipe, longer)]
-    few, many = of_batches(workload, recipe, precision, batches)
-    return extrapolated(few, many, (whole - longer) / (longer - short))
+    few, many = count_batches(workload, recipe, precision, batches)
+    return extrapolate(few, many, (whole - longer) / (longer - short))
 
 
 @cache
-def _shapes() -> FakeTensorMode:
+def _fake_mode() -> FakeTensorMode:
     """One for all counts of a process: what a module keeps from one step has to fit the next."""
     return FakeTensorMode()
 
@@ -111,9 +113,9 @@ class _HostLists(TorchFunctionMode):
 
 
 @contextmanager
-def shapes_only() -> Iterator[None]:
+def fake_tensors() -> Iterator[None]:
     """Meanwhile tensors have shapes and no numbers."""
-    with _shapes(), _HostLists():
+    with _fake_mode(), _HostLists():
         yield
 
 
@@ -127,7 +129,7 @@ class NoDevice(Device):
         return nullcontext()
 
     def take(self, tensor: Tensor) -> Tensor:
-        with shapes_only():
+        with fake_tensors():
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.torch)
 
 
@@ -136,7 +138,7 @@ class _Accelerated(OneDevice):
         torch.nn.utils.clip_grad_norm_(parameters, norm, foreach=True)  # torch's choice on accelerators, not on a CPU
 
 
-class _Noting:
+class _TensorCollector:
     """Is given every tensor of a batch, and leaves it where it is."""
 
     def __init__(self, taken: list[Tensor]) -> None:
@@ -148,23 +150,23 @@ class _Noting:
 
 
 @contextmanager
-def on_no_device() -> Iterator[None]:
+def fake_device() -> Iterator[None]:
     """Meanwhile they are made where an accelerator's would be, too."""
-    with shapes_only(), torch.device(ACCELERATOR):
+    with fake_tensors(), torch.device(ACCELERATOR):
         yield
 
 
-def _batch(workload: Workload, recipe: Recipe, plan: Plan) -> Any:
+def _make_batch(workload: Workload, recipe: Recipe, plan: Plan) -> Any:
     """By what the workload says of its batches, else the first one of its data."""
     if hasattr(workload, "blank_batch"):
-        with on_no_device():
+        with fake_device():
             return workload.blank_batch(recipe)
     folder = Path(plan.data.folder)
     with closing(workload.open_data(recipe, folder, Share(rank=0, world=1, local_ranks=1), 0)) as data:
         return move_to_device(next(iter(data.train(0, 0))), NoDevice())
 
 
-def blank_network(workload: Workload, recipe: Recipe) -> nn.Module:
+def make_fake_network(workload: Workload, recipe: Recipe) -> nn.Module:
     """The network, each of its tensors on the device that is none."""
     built = meta_model.network(workload, replace(recipe, compiled="no"))
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
@@ -179,7 +181,7 @@ def blank_network(workload: Workload, recipe: Recipe) -> nn.Module:
                 if id(tensor) not in made:
                     made[id(tensor)] = blank = device.take(tensor)
                     if isinstance(tensor, nn.Parameter):
-                        with shapes_only():
+                        with fake_tensors():
                             made[id(tensor)] = nn.Parameter(blank, tensor.requires_grad)
                 held[name] = made[id(tensor)]
     return model

@@ -52,11 +52,11 @@ class OperatorCount:
     def __exit__(self, *raised: object) -> None:
         self._inside.close()
 
-    def update_begins(self) -> None:
+    def begin_update(self) -> None:
         """Called when all gradients are there."""
         self._updating = True
 
-    def found(self) -> StepCount:
+    def result(self) -> StepCount:
         return StepCount(
             launches=tuple(self._launches.items()), copied_bytes=self._copied, waits=tuple(self._waits.items())
         )
@@ -83,43 +83,43 @@ class OperatorCount:
         return self._began[bisect_right(self._began, number, key=lambda began: began[0]) - 1][1], BACKWARD
 
     def _visit(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        how = _how(func)
-        if how.free:
+        traits = _read_traits(func)
+        if traits.free:
             return func(*args, **kwargs)
         given = list(tensors_of((*args, *kwargs.values())))
         here = [tensor for tensor in given if tensor.device == self._device]
-        if how.reads_on_host and here:
-            self._waits[how.name] += 1
-        if how.reads_on_host:
-            return _read(func, args, kwargs)
+        if traits.reads_on_host and here:
+            self._waits[traits.name] += 1
+        if traits.reads_on_host:
+            return _read_on_host(func, args, kwargs)
         # where nothing but its own arguments come out of an operator, there is nothing to find out by calling it
-        known = how.returns is not None and self._shapes_alone and len(here) == len(given)
+        known = traits.returns is not None and self._shapes_alone and len(here) == len(given)
         known = known and all(tensor.numel() for tensor in given)
-        out = how.returned(args, kwargs) if known else func(*args, **kwargs)
+        out = traits.get_returned(args, kwargs) if known else func(*args, **kwargs)
         made = [tensor for tensor in tensors_of((out,)) if tensor.device == self._device]
         if not made and not here:
             return out
-        if how.copies and given[-1].device != self._device:
-            self._copied += _bytes(given[-1])
-        elif how.copies and not made:
-            self._waits[how.name] += 1
+        if traits.copies and given[-1].device != self._device:
+            self._copied += _count_bytes(given[-1])
+        elif traits.copies and not made:
+            self._waits[traits.name] += 1
         elif any(tensor.numel() for tensor in made or here):
             layer, part = self._place()
-            flops = how.flops(*args, **kwargs, out_val=out) if how.flops else 0
+            flops = traits.flops(*args, **kwargs, out_val=out) if traits.flops else 0
             self._launches[
                 OperatorLaunch(
                     layer=layer,
                     part=part,
-                    operator=how.name,
+                    operator=traits.name,
                     type=str(here[0].dtype).removeprefix("torch.") if flops else "",
                     flops=int(flops),
-                    bytes=how.moved(args, kwargs, here, made),
+                    bytes=traits.count_moved_bytes(args, kwargs, here, made),
                 )
             ] += 1
         return out
 
 
-class _How(NamedTuple):
+class _OperatorTraits(NamedTuple):
     """What is to be known of an operator, found out once."""
 
     name: str
@@ -136,11 +136,11 @@ class _How(NamedTuple):
     overwritten: bool
     """What is written to is not read."""
 
-    def returned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def get_returned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         found = [kwargs[at] if isinstance(at, str) else args[at] for at in self.returns or ()]
         return tuple(found) if len(found) > 1 else found[0] if found else None
 
-    def moved(
+    def count_moved_bytes(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], here: Sequence[Tensor], made: Sequence[Tensor]
     ) -> int:
         """Bytes read and written."""
@@ -148,11 +148,11 @@ class _How(NamedTuple):
             (kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None) for at in self.written
         ]
         into = {id(tensor) for tensor in tensors_of(goes)}
-        written = sum(_bytes(tensor) for tensor in here if id(tensor) in into)
-        fresh = sum(_bytes(tensor) for tensor in made if id(tensor) not in into)
+        written = sum(_count_bytes(tensor) for tensor in here if id(tensor) in into)
+        fresh = sum(_count_bytes(tensor) for tensor in made if id(tensor) not in into)
         if self.name in _PICKING:  # of a table, only the rows that are asked for
-            return 2 * fresh + sum(_bytes(tensor) for tensor in here if not tensor.is_floating_point())
-        read = sum(_bytes(tensor) for tensor in here if id(tensor) not in into)
+            return 2 * fresh + sum(_count_bytes(tensor) for tensor in here if not tensor.is_floating_point())
+        read = sum(_count_bytes(tensor) for tensor in here if id(tensor) not in into)
         if self.name in _ADDING_ROWS:
             return 3 * read
         return read + fresh + written * (1 if self.overwritten else 2)
@@ -170,25 +170,25 @@ _ADDING_ROWS = {"scatter_add_", "scatter_", "index_add_", "index_put_", "_index_
 
 
 @cache
-def _how(func: Any) -> _How:
+def _read_traits(func: Any) -> _OperatorTraits:
     name, schema = name_of(func), func._schema
     alias = [value.alias_info for value in schema.returns]
     places = [(at, each) for at, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
     written = tuple(each.name if each.kwarg_only else at for at, each in places)
     only_writes = all(info is not None and info.is_write for info in alias) and torch.Tag.inplace_view not in func.tags
-    return _How(
+    return _OperatorTraits(
         name=name,
         free=func.namespace in ("prim", "profiler") or is_view(func) or name in _FRESH or name in _SHAPES,
         reads_on_host=name in _WAITS,
         copies=name in _COPIES,
-        flops=_formula(func, name),
+        flops=_find_formula(func, name),
         returns=written[: len(alias)] if places and only_writes else None,
         written=written,
         overwritten=name in _OVERWRITES or all(isinstance(at, str) for at in written),
     )
 
 
-def _formula(func: Any, name: str) -> Callable[..., int] | None:
+def _find_formula(func: Any, name: str) -> Callable[..., int] | None:
     """By torch's own formulas, and by ours where it has none for a CPU's operators or those that write in place."""
     if name in _OWN_FORMULAS:
         return _OWN_FORMULAS[name]
@@ -237,13 +237,13 @@ _OWN_FORMULAS: dict[str, Callable[..., int]] = {
 }
 
 
-def _bytes(tensor: Tensor) -> int:
+def _count_bytes(tensor: Tensor) -> int:
     """Of what lies in memory: what is repeated by a stride of 0 lies there once."""
     count = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return count * tensor.element_size() if tensor.numel() else 0
 
 
-def _read(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _read_on_host(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What a host reads; where there are no numbers behind a tensor, 0."""
     try:
         return func(*args, **kwargs)

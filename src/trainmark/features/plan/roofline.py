@@ -34,17 +34,17 @@ class Bound:
     source: str
 
 
-def bounds(step: CountedStep, precision: Precision, platform: str, card: str | None = None) -> list[Bound]:
+def find_bounds(step: CountedStep, precision: Precision, platform: str, card: str | None = None) -> list[Bound]:
     """Of every card whose data sheet has the precision, fastest first; or of those that `card` may mean.
 
     A sheet that lacks the type of some matmuls lends them its highest peak: what is found is still a bound.
     """
-    sheets = list(_sheets(platform))
+    sheets = list(_list_sheets(platform))
     if card is not None:
         meant = peaks.cards(card)
         sheets = [(file, sheet) for file, sheet in sheets if sheet in meant or sheet.fits(card)]
         if not sheets:
-            names = [_name(sheet) for _, sheet in _sheets(platform)]
+            names = [_name(sheet) for _, sheet in _list_sheets(platform)]
             raise UsageError(f"card {card!r} has no data sheet here; {nearest(card, names)}")
     able = [(file, sheet) for file, sheet in sheets if precision.family in sheet.tflops]
     if card is not None and not able:
@@ -53,22 +53,22 @@ def bounds(step: CountedStep, precision: Precision, platform: str, card: str | N
             f"the data sheet of {_name(sheet)} has no peak in {precision.family}; "
             f"it has {', '.join(sheet.tflops)}: take one of these by --precision"
         )
-    found = [_bound(step, precision, file, sheet) for file, sheet in able]
+    found = [_make_bound(step, precision, file, sheet) for file, sheet in able]
     return sorted(found, key=lambda bound: (bound.least_s is None, bound.least_s or bound.products_s))
 
 
-def _sheets(platform: str) -> Iterator[tuple[str, Peak]]:
+def _list_sheets(platform: str) -> Iterator[tuple[str, Peak]]:
     """Those of all platform files, and of the user's own where it is one."""
     for word in dict.fromkeys((platform, *files.names())):
         file = files.load(word)
         yield from ((file.title, sheet) for sheet in file.peaks)
 
 
-def _bound(step: CountedStep, precision: Precision, platform: str, sheet: Peak) -> Bound:
+def _make_bound(step: CountedStep, precision: Precision, platform: str, sheet: Peak) -> Bound:
     peak = sheet.tflops[precision.family]
     products_s = least_s = by_memory_s = 0.0
     for launch, count in step.count.launches:
-        multiplying = launch.flops * count / (_rate(sheet, launch.type, precision) * 1e12)
+        multiplying = launch.flops * count / (_find_rate(sheet, launch.type, precision) * 1e12)
         moving = launch.bytes * count / (sheet.memory_gb_s * 1e9) if sheet.memory_gb_s else 0.0
         products_s += multiplying
         least_s += max(multiplying, moving)
@@ -92,7 +92,7 @@ def _name(sheet: Peak) -> str:
     return sheet.names[0].replace(".", "-")
 
 
-def _rate(sheet: Peak, factors: str, precision: Precision) -> float:
+def _find_rate(sheet: Peak, factors: str, precision: Precision) -> float:
     """TFLOP/s for matmuls of a type."""
     if factors == "float32" and precision.allows_tf32:
         factors = "tf32"

@@ -113,7 +113,7 @@ def _rows(step: CountedStep) -> list[list[str]]:
     """Layers that are alike together, biggest first; then what is no layer's, and all of it."""
     groups: dict[str, _Sums] = {}
     total = _Sums()
-    names = _shortened({launch.layer for launch, _ in step.count.launches if launch.part != UPDATE})
+    names = _shorten({launch.layer for launch, _ in step.count.launches if launch.part != UPDATE})
     for launch, count in step.count.launches:
         name = "update of the weights" if launch.part == UPDATE else names[launch.layer]
         groups[name] = groups.get(name, _Sums()).plus(launch, count)
@@ -135,7 +135,7 @@ def _rows(step: CountedStep) -> list[list[str]]:
     ]
 
 
-def _shortened(layers: Iterable[str]) -> Mapping[str, str]:
+def _shorten(layers: Iterable[str]) -> Mapping[str, str]:
     """Names of layers as rows: numbers become `*`, and all are cut to the depth at which there are few."""
     split = {layer: [re.sub(r"(^|_)\d+$", r"\1*", part) for part in layer.split(".")] for layer in layers}
     for depth in range(max(map(len, split.values()), default=1), 0, -1):
