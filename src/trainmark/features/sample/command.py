@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    inputs = _inputs(args)
+    inputs = _read_inputs(args)
     said = [*args.settings]
     said += [f"{key}={value}" for key, value in (("vocoder", args.vocoder), ("seed", args.seed)) if value is not None]
     made = api.samples(
@@ -89,19 +89,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(args: argparse.Namespace) -> list[str]:
+def _read_inputs(args: argparse.Namespace) -> list[str]:
     if args.lines is None:
         return list(args.inputs)
     if args.inputs:
         raise UsageError("give either INPUTs or --lines FILE, not both")
-    lines = [line.strip() for line in _lines(args.lines)]
+    lines = [line.strip() for line in _read_lines(args.lines)]
     found = [line for line in lines if line and not line.startswith("#")]
     if not found:
         raise UsageError(f"{args.lines} has no line to take; give one INPUT a line")
     return found
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
