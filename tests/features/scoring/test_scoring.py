@@ -16,7 +16,7 @@ from trainmark.features.scoring.sample_scorer import Scorer
 from trainmark.record.sample import SpeechScores, SpokenClips
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c"]), max_size=6)
-REAL = pytest.mark.skipif(distillmos.weights_file() is None, reason="the extra `mos` is not installed")
+REAL = pytest.mark.skipif(distillmos.find_weights() is None, reason="the extra `mos` is not installed")
 
 
 def sine(samples: int) -> torch.Tensor:
@@ -50,8 +50,8 @@ def test_errors_of_several_clips_are_a_share_of_all_their_words() -> None:
 
 @given(WORDS, WORDS)
 def test_the_fewest_errors_are_a_distance(said: list[str], heard: list[str]) -> None:
-    found = sample_scorer.errors(said, heard)
-    assert found == sample_scorer.errors(heard, said)
+    found = sample_scorer.count_errors(said, heard)
+    assert found == sample_scorer.count_errors(heard, said)
     assert abs(len(said) - len(heard)) <= found <= max(len(said), len(heard))
     assert (found == 0) == (said == heard)
 
@@ -66,11 +66,11 @@ def test_the_predictor_has_the_public_parameters() -> None:
 
 
 def test_a_short_sound_is_repeated_and_a_long_one_heard_in_windows() -> None:
-    [short] = distillmos.cut(torch.arange(50_000.0))
+    [short] = distillmos.cut_windows(torch.arange(50_000.0))
     assert short.tolist() == (torch.arange(distillmos.WINDOW) % 50_000).tolist()
-    [whole] = distillmos.cut(torch.zeros(distillmos.WINDOW))
+    [whole] = distillmos.cut_windows(torch.zeros(distillmos.WINDOW))
     assert len(whole) == distillmos.WINDOW
-    windows = distillmos.cut(torch.arange(distillmos.WINDOW + 20_000.0))
+    windows = distillmos.cut_windows(torch.arange(distillmos.WINDOW + 20_000.0))
     assert [window[0].item() for window in windows] == [0, 10_000, 20_000]
 
 
@@ -78,7 +78,7 @@ def test_a_short_sound_is_repeated_and_a_long_one_heard_in_windows() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("samples", "opinion"), [(122_880, 2.2400), (150_000, 2.2266), (200_001, 2.2464)])
 def test_its_opinions_are_those_of_the_public_package(samples: int, opinion: float) -> None:
-    file = distillmos.weights_file()
+    file = distillmos.find_weights()
     assert file is not None
     assert distillmos.DistillMos.read(file).predict(sine(samples)) == pytest.approx(opinion, abs=2e-4)
 
@@ -135,7 +135,7 @@ def test_a_clip_without_sound_has_no_opinion_and_no_words() -> None:
 
 
 def test_without_the_extra_both_are_unavailable_with_what_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distillmos, "weights_file", lambda: None)
+    monkeypatch.setattr(distillmos, "find_weights", lambda: None)
     for name in ("moonshine_voice", *(known for known in sys.modules if known.startswith("moonshine_voice."))):
         monkeypatch.setitem(sys.modules, name, None)
     found = sample_scorer.installed()

@@ -24,7 +24,7 @@ HOP = 16_000
 CHANNELS, WIDTH, HEADS, LAYERS, STEPS = 256, 200, 8, 7, 384
 
 
-def weights_file() -> Path | None:
+def find_weights() -> Path | None:
     """Where the installed package keeps its weights; None where it is not installed."""
     found = util.find_spec(PACKAGE)
     folders = found.submodule_search_locations if found else None
@@ -93,7 +93,7 @@ class AttentionPool(nn.Module):
         return self.linear3((weights * x).sum(1))[:, 0]  # type: ignore[no-any-return]
 
 
-class Judge(nn.Module):
+class OpinionHead(nn.Module):
     def __init__(self, inputs: int = 4 * CHANNELS) -> None:
         super().__init__()
         self.norm_input, self.transformer = nn.BatchNorm1d(inputs), Encoder(inputs)
@@ -107,7 +107,7 @@ class Judge(nn.Module):
 class DistillMos(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.cnn, self.transformer_pool_attn = Spectrum(), Judge()
+        self.cnn, self.transformer_pool_attn = Spectrum(), OpinionHead()
 
     @classmethod
     def read(cls, file: Path) -> DistillMos:
@@ -119,11 +119,11 @@ class DistillMos(nn.Module):
     def predict(self, sound: Tensor) -> float:
         """The opinion, from 1 to 5, of a sound (samples) of 16 kHz; a short one is repeated, as silence after it would
         be heard as a fault."""
-        windows = torch.stack([part / (part.abs().max() + 1e-8) for part in cut(sound)])
+        windows = torch.stack([part / (part.abs().max() + 1e-8) for part in cut_windows(sound)])
         return float((1 + 4 * self.transformer_pool_attn(self.cnn(windows))).mean())
 
 
-def cut(sound: Tensor) -> list[Tensor]:
+def cut_windows(sound: Tensor) -> list[Tensor]:
     """A sound as the windows that are heard."""
     if not len(sound):
         raise ValueError("there is no sound to be heard")

@@ -39,17 +39,17 @@ NOBODY = Scorer(None, "", None, "")
 
 def installed() -> Scorer:
     """The networks that are installed here."""
-    file = distillmos.weights_file()
+    file = distillmos.find_weights()
     opinion = distillmos.DistillMos.read(file).predict if file else None
     predictor = distillmos.title() if file else f"unavailable: DistillMOS is not installed; {INSTALL}"
-    transcript, recogniser = _recogniser()
+    transcript, recogniser = _load_recogniser()
     return Scorer(opinion, predictor, transcript, recogniser)
 
 
 def score(clips: Sequence[SpokenClips], scorer: Scorer) -> SpeechScores:
     """Each kind of clips by the same ears."""
     with torch.autocast("cpu", enabled=False):  # whatever spoke, it is heard in float32
-        rows = tuple(_row(kind, scorer) for kind in clips)
+        rows = tuple(_score_clips(kind, scorer) for kind in clips)
     return SpeechScores(predictor=scorer.predictor, recogniser=scorer.recogniser, rows=rows)
 
 
@@ -65,8 +65,8 @@ def doubts(scores: SpeechScores | None) -> Iterator[Doubt]:
             )
 
 
-def _row(kind: SpokenClips, scorer: Scorer) -> SpeechScore:
-    heard = [_at_16_khz(sound) for sound in kind.sounds if len(sound)]
+def _score_clips(kind: SpokenClips, scorer: Scorer) -> SpeechScore:
+    heard = [_resample(sound) for sound in kind.sounds if len(sound)]
     opinions = [scorer.opinion(sound) for sound in heard] if scorer.opinion else []
     rate = None
     if scorer.transcript and kind.texts and len(heard) == len(kind.sounds):
@@ -83,11 +83,11 @@ def _row(kind: SpokenClips, scorer: Scorer) -> SpeechScore:
     )
 
 
-def _at_16_khz(sound: np.ndarray[Any, Any]) -> torch.Tensor:
+def _resample(sound: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(resample_poly(sound.astype(np.float64), 320, 441).astype(np.float32))
 
 
-def _recogniser() -> tuple[Callable[[torch.Tensor], str] | None, str]:
+def _load_recogniser() -> tuple[Callable[[torch.Tensor], str] | None, str]:
     """Moonshine's smallest English model, where the package that carries its weights is installed."""
     try:
         from moonshine_voice.moonshine_api import ModelArch
@@ -111,12 +111,12 @@ def _recogniser() -> tuple[Callable[[torch.Tensor], str] | None, str]:
     return transcript, f"moonshine tiny-en {version}"
 
 
-def normalised(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text in small letters; letters and the apostrophe are all that counts."""
     return re.sub(r"[^a-z' ]+", " ", text.lower().replace("’", "'")).split()
 
 
-def errors(said: Sequence[str], heard: Sequence[str]) -> int:
+def count_errors(said: Sequence[str], heard: Sequence[str]) -> int:
     """The fewest words that must be put in, left out or changed to make one of the other."""
     row = list(range(len(heard) + 1))
     for place, word in enumerate(said, 1):
@@ -129,6 +129,6 @@ def errors(said: Sequence[str], heard: Sequence[str]) -> int:
 
 def error_rate(pairs: Sequence[tuple[str, str]]) -> float | None:
     """Over pairs of what was said and what was heard: errors a word said; above 1 where more was heard than said."""
-    words = [(normalised(said), normalised(heard)) for said, heard in pairs]
+    words = [(split_words(said), split_words(heard)) for said, heard in pairs]
     count = sum(len(said) for said, _ in words)
-    return sum(errors(said, heard) for said, heard in words) / count if count else None
+    return sum(count_errors(said, heard) for said, heard in words) / count if count else None
