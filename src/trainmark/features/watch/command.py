@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trainmark.cli.liveness import goes_on, is_worked_on, last_change_s, seen
 from trainmark.cli.terminal import console, say
-from trainmark.features.watch.live_screen import Live, document, draw, line, result
+from trainmark.features.watch.live_screen import Live, draw, format_line, format_result, to_json
 from trainmark.record import escape
 from trainmark.record.rank_log import RECENT_STEPS
 from trainmark.record.run_folder import RunFolder
@@ -33,7 +33,7 @@ EXAMPLES = """\
   trainmark watch --once                  one look
   trainmark watch --json                  one look, for programs"""
 
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 LINE_EVERY_S = 5.0
 RECORD_LIMIT_S = 30.0
 """What a launcher gets to write the record once its ranks are gone."""
@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
-    watched = Watched(chosen(store, args.run), store)
+    watched = Watched(choose_folder(store, args.run), store)
     if args.json or args.once:
-        return _once(watched, as_json=args.json)
+        return _show_once(watched, as_json=args.json)
     return follow(watched)
 
 
@@ -76,17 +76,17 @@ class Watched:
         self._now_s, self._wall_s = now_s, wall_s
         self._heard_at_s: float | None = None
 
-    def look(self) -> Live:
+    def read(self) -> Live:
         heard = self.folder.update()
         if self._heard_at_s is None:
             self._heard_at_s = self._now_s() - self._silent_before_s()
         elif heard:
             self._heard_at_s = self._now_s()
         silent_s = self._now_s() - self._heard_at_s
-        gone = silent_s > SETTLE_S and self._nobody_is_there(silent_s) and not self.record.exists()
+        gone = silent_s > SETTLE_S and self._is_abandoned(silent_s) and not self.record.exists()
         return Live(folder=self.folder, silent_s=silent_s, gone=gone)
 
-    def _nobody_is_there(self, silent_s: float) -> bool:
+    def _is_abandoned(self, silent_s: float) -> bool:
         worked_on = is_worked_on(self.folder)
         if worked_on is None and not self.folder.ranks:
             return self.folder.head is None or silent_s > NEVER_S
@@ -98,7 +98,7 @@ class Watched:
         return max(0.0, self._wall_s() - last_change_s(written or [self.folder.path]))
 
 
-def chosen(store: Store, word: str | None) -> Path:
+def choose_folder(store: Store, word: str | None) -> Path:
     """The folder of the run meant: the newest that still runs, else the newest, unless one is named."""
     if word:
         return store.run_folder(word, of_group=True)
@@ -113,26 +113,26 @@ def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int
     """Shows the run until it ends; 0 with a record, 4 if it left none."""
     screen = console()
     with contextlib.ExitStack() as shown:
-        show = _redraw(screen, shown) if sys.stdout.isatty() else _print_news(screen)
+        show = _open_frame(screen, shown) if sys.stdout.isatty() else _open_log(screen)
         while True:
-            run = watched.look()
+            run = watched.read()
             show(run)
             if watched.record.exists() or (run.gone and (run.silent_s or 0.0) > RECORD_LIMIT_S):
                 break
-            pause(LOOK_EVERY_S)
+            pause(POLL_EVERY_S)
     if watched.record.exists():
-        return _tell_result(watched)
+        return _print_result(watched)
     say(escape.terminal(f"run {run.run_id}: {run.note}; see 'trainmark show {run.run_id}'"))
     return 4
 
 
-def _redraw(screen: Console, shown: contextlib.ExitStack) -> Callable[[Live], None]:
+def _open_frame(screen: Console, shown: contextlib.ExitStack) -> Callable[[Live], None]:
     """On a terminal: a frame that is drawn over the last one."""
     live = shown.enter_context(rich_live.Live(console=screen, auto_refresh=False, transient=True))
     return lambda run: live.update(Text.from_ansi(_draw(run, screen)), refresh=True)
 
 
-def _print_news(screen: Console) -> Callable[[Live], None]:
+def _open_log(screen: Console) -> Callable[[Live], None]:
     """Elsewhere: a line when there is news, and now and then."""
     printed: tuple[object, float] = (None, -LINE_EVERY_S)
 
@@ -142,7 +142,7 @@ def _print_news(screen: Console) -> Callable[[Live], None]:
         news = (run.phase, len(run.first.evaluations), run.failure, run.gone)
         if news != printed[0] or now - printed[1] >= LINE_EVERY_S:
             printed = news, now
-            screen.file.write(escape.fitted(line(run), screen.encoding) + "\n")
+            screen.file.write(escape.fitted(format_line(run), screen.encoding) + "\n")
             screen.file.flush()
 
     return show
@@ -153,18 +153,18 @@ def _draw(run: Live, screen: Console) -> str:
     return draw(run, width=screen.width, color=color, encoding=screen.encoding)
 
 
-def _once(watched: Watched, *, as_json: bool) -> int:
-    run, screen = watched.look(), console()
+def _show_once(watched: Watched, *, as_json: bool) -> int:
+    run, screen = watched.read(), console()
     if as_json:
         known = str(watched.record) if watched.record.exists() else None
-        screen.file.write(json.dumps({**document(run), "record": known}, allow_nan=False) + "\n")
+        screen.file.write(json.dumps({**to_json(run), "record": known}, allow_nan=False) + "\n")
         return 0
     screen.file.write(_draw(run, screen))
-    return _tell_result(watched) if watched.record.exists() else 0
+    return _print_result(watched) if watched.record.exists() else 0
 
 
-def _tell_result(watched: Watched) -> int:
+def _print_result(watched: Watched) -> int:
     screen = console()
-    lines = [result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
+    lines = [format_result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
     screen.file.write(escape.fitted("\n".join(lines) + "\n", screen.encoding))
     return 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmark.record.events import DeviceReading, Evaluated
     from trainmark.record.record import Record
 
-ASKED = ("workload", "recipe_name", "platform", "topology", "precision")
+PLAN_FIELDS = ("workload", "recipe_name", "platform", "topology", "precision")
 MAX_RANKS = 6
 MAX_DEVICES = 8
 SILENT_S = 15.0
@@ -79,7 +79,7 @@ class Live:
         if self.silent_s is None or self.over:
             return None
         silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * self.usual_s)
-        return f"no event for {duration(self.silent_s)}" if silent else None
+        return f"no event for {format_duration(self.silent_s)}" if silent else None
 
     @property
     def run_id(self) -> str:
@@ -213,7 +213,7 @@ def phase(rank: RankLog) -> str:
     return "finish" if rank.phases_ns and rank.phase == "train" else rank.phase
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -222,7 +222,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def line(live: Live) -> str:
+def format_line(live: Live) -> str:
     """All that matters in one line, for a log; safe to print."""
     parts = [f"step {_step(live)}"] if live.first.compute_ns else []
     if live.loss is not None:
@@ -230,7 +230,7 @@ def line(live: Live) -> str:
     parts += [said for said in (_speed(live), _quality(live), live.note) if said]
     elapsed = "" if live.elapsed_s is None else f" [{live.elapsed_s:5.0f} s]"
     if live.left_s is not None:
-        parts.append(f"{_left(live)} left")
+        parts.append(f"{_format_left(live)} left")
     what = live.plan.workload if live.plan else live.run_id
     return escape.terminal(f"{what}{elapsed} {live.phase:8} {'  '.join(parts)}".rstrip())
 
@@ -238,7 +238,7 @@ def line(live: Live) -> str:
 def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     """The whole frame, one fact per line."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
+    asked = [str(getattr(live.plan, name)) for name in PLAN_FIELDS] if live.plan else ["a run that begins"]
     writer.put(writer.text(" · ".join(asked), "bold"))
     writer.put(writer.text(live.run_id, "dim"))
     pairs = [("phase", _phase(live)), ("step", _step(live))]
@@ -255,16 +255,16 @@ def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
         pairs.append(("ranks", _ranks(live)))
     pairs += [("device" if index == 0 else "", said) for index, said in enumerate(_devices(live))]
     if live.elapsed_s is not None:
-        pairs.append(("elapsed", duration(live.elapsed_s)))
+        pairs.append(("elapsed", format_duration(live.elapsed_s)))
     if live.left_s is not None:
-        pairs.append(("left", _left(live)))
+        pairs.append(("left", _format_left(live)))
     writer.put_pairs(pairs, indent=0, folds=False)
     if live.note:
         writer.put(writer.text(live.note, "bold red" if live.failure or live.gone else "yellow"))
     return writer.drawn()
 
 
-def result(record: Record) -> str:
+def format_result(record: Record) -> str:
     """How a run came out, in one line; safe to print."""
     from trainmark.record.format import verdict
 
@@ -281,14 +281,14 @@ def result(record: Record) -> str:
     return escape.terminal(f"{what}: {'; '.join(parts)}")
 
 
-def document(live: Live) -> dict[str, Any]:
+def to_json(live: Live) -> dict[str, Any]:
     """The same for programs; what is not known is null."""
     speed, head = live.speed(), live.folder.head
     late = {entry.rank: entry for entry in live.lateness()}
     found = {
         "kind": "trainmark watch",
         "run_id": live.run_id,
-        **{name: getattr(live.plan, name, None) for name in ASKED},
+        **{name: getattr(live.plan, name, None) for name in PLAN_FIELDS},
         "item": live.item,
         "phase": live.phase,
         "over": live.over,
@@ -325,7 +325,7 @@ def document(live: Live) -> dict[str, Any]:
             for reading in node.last
         ],
     }
-    return {name: _finite(value) for name, value in found.items()}
+    return {name: _replace_nonfinite(value) for name, value in found.items()}
 
 
 def _phase(live: Live) -> str:
@@ -375,10 +375,10 @@ def _ranks(live: Live) -> str:
     return f"{', '.join(said)}{more} (own computing, beside the fastest)"
 
 
-def _left(live: Live) -> str:
+def _format_left(live: Live) -> str:
     # a target may end a full run sooner
     about = "at most about" if live.plan and live.plan.limits.full else "about"
-    return f"{about} {duration(live.left_s or 0.0)}"
+    return f"{about} {format_duration(live.left_s or 0.0)}"
 
 
 def _devices(live: Live) -> Iterator[str]:
@@ -400,10 +400,10 @@ def _reading(reading: DeviceReading) -> str:
     return ", ".join(f"{number(value / scale)} {unit}" for value, unit, scale in values if value is not None)
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     """As JSON can carry it: what is not finite is null, and the word that says which event this was is not shown."""
     if isinstance(value, Mapping):
-        return {str(name): _finite(entry) for name, entry in value.items() if name != "event"}
+        return {str(name): _replace_nonfinite(entry) for name, entry in value.items() if name != "event"}
     if isinstance(value, list):
-        return [_finite(entry) for entry in value]
+        return [_replace_nonfinite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
