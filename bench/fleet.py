@@ -123,9 +123,8 @@ def timings(seed: int) -> None:
     began_s = time.perf_counter()
     page = fleet_page.render(fleet, language="en", trainmark="bench", made="today")
     print(f"page of them drawn in {time.perf_counter() - began_s:.2f} s, {len(page.encode()) / 1e6:.1f} MB")
-    print(
-        f"slow hosts {_names(one.host for one in fleet.hosts_with('slow'))}; drawn {_names(sorted(hosts[n] for n in slow))}"
-    )
+    named = _names(one.host for one in fleet.hosts_with("slow"))
+    print(f"slow hosts {named}; drawn {_names(sorted(hosts[n] for n in slow))}")
     print(f"thin cables {_names(one.host for one in found.cables if one.slow)}; drawn {_names(hosts[n] for n in thin)}")
 
 

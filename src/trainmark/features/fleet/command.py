@@ -1,4 +1,4 @@
-"""`trainmark fleet`: one plan on every node by itself, and one judgement: who is slow, and is the cluster accepted."""
+"""`trainmark fleet`: runs one plan on every node separately, and names slow hosts and links."""
 
 from __future__ import annotations
 
@@ -36,21 +36,20 @@ if TYPE_CHECKING:
     from trainmark.launch.options import RunOptions
 
 NAME = "fleet"
-HELP = "Run one workload on every node by itself, and name the slow host and the slow cable."
+HELP = "Run one workload on every node separately, and name slow hosts and slow cables."
 EXAMPLES = """\
-  trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200     all hosts in parallel, then one judgement
-  trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200 --links   and their links, two by two
-  trainmark fleet resnet50 --hosts a,b,c,d --repeat 5 --steps 100         smaller differences are found
+  trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200     all hosts in parallel, then one verdict
+  trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200 --links   and the links, pair by pair
+  trainmark fleet resnet50 --hosts a,b,c,d --repeat 5 --steps 100         finds smaller differences
   trainmark fleet resnet50 --slurm 100 --topology 1x8 --platform nvidia --store /shared/fleet > fleet.sh
   trainmark fleet /shared/fleet --expect 100                              what its tasks left
-  trainmark fleet a1b2 c3d4 e5f6                                          runs that were made one by one
-  trainmark fleet --html fleet.html --junit fleet.xml                     the newest fleet again, as a page and as tests
-  trainmark fleet --verify last --html fleet.html                         with what a verify of its hosts found
+  trainmark fleet a1b2 c3d4 e5f6                                          runs started one by one
+  trainmark fleet --html fleet.html --junit fleet.xml                     the newest fleet as a page and as tests
+  trainmark fleet --verify last --html fleet.html                         including a verify of its hosts
 
-A host is named where it lies further from the median than good hosts do; of fleets without a bad host at most one in
-a hundred names any. trainmark.toml may say what a good node reaches ([[expected]]), so that a fleet that is slow as a
-whole is found too. Exit codes: 0 accepted, 6 not accepted (a host is slow or failed, a cable is slow), 7
-inconclusive."""
+A host is named if it deviates from the median more than good hosts do; at most one in a hundred fleets without a bad
+host names any. [[expected]] in trainmark.toml sets what a good node reaches, so that a fleet that is slow as a whole is
+found too. Exit codes: 0 accepted, 6 not accepted (a host is slow or failed, a cable is slow), 7 inconclusive."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,15 +62,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--hosts", metavar="A,B", help="run on these hosts, reached by ssh, each by itself")
+    where.add_argument("--hosts", metavar="A,B", help="run on these hosts separately, by ssh")
     where.add_argument("--slurm", type=int, metavar="N", help="print a Slurm array of N nodes, and start nothing")
     add("--jobs", type=int, metavar="N", help="with --hosts: hosts that run in parallel (default: 32)")
     add("--rerun", action="store_true", help="with --hosts: run hosts again that have a result of an unfinished fleet")
-    add("--repeat", type=int, default=1, metavar="K", help="run K times on every host: smaller differences are found")
-    add("--links", action="store_true", help="with --hosts: measure the links too, two hosts by two")
+    add("--repeat", type=int, default=1, metavar="K", help="run K times on every host, to find smaller differences")
+    add("--links", action="store_true", help="with --hosts: measure the links too, pair by pair")
     add("--rounds", type=int, metavar="N", help="with --links: rounds (default: all of few hosts, else 2 log2 n)")
-    add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")
-    add("--expect", type=int, metavar="N", help="of a folder or runs: hosts expected")
+    add("--trust", action="store_true", help="use the ssh settings and programs of trainmark.toml in this folder")
+    add("--expect", type=int, metavar="N", help="with a folder or runs: hosts expected")
     add(
         "--verify",
         action="append",
@@ -79,14 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VERIFY",
         help="include this verify of the hosts: 'last', its id or its file; may be repeated",
     )
-    add("--metric", default="p_core", metavar="M", help="what to judge by (default: p_core)")
+    add("--metric", default="p_core", metavar="M", help="metric to compare (default: p_core)")
     add("--threshold", default="3%", metavar="P", help="smallest deviation reported (default: 3%%)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE (default: into the store)")
     add("--junit", type=Path, metavar="FILE", help="write JUnit XML to FILE, one test per host")
     add("--all", action="store_true", dest="everything", help="show every host, however many are ok")
     add("--store", metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     add("--json", action="store_true", help="print one JSON document")
-    add("--quiet", action="store_true", help="no progress, only the judgement")
+    add("--quiet", action="store_true", help="no progress, only the verdict")
     add_request_options(parser, slurm.REQUEST)
 
 
@@ -156,7 +155,7 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
     saved, path, code = fleet.run_fleet(options, args.hosts, jobs=jobs, rerun=args.rerun, say=say)
     result_is_kept()
     if args.links and not code:
-        # one that cannot run would keep all others waiting
+        # a host that cannot run would block all others
         written = [word.strip() for word in args.hosts.split(",")]
         good = [word for word in written if word.rpartition("@")[2] not in saved.to_do]
         if len(good) < 2:
@@ -194,7 +193,7 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
 def _of_words(words: Sequence[str], store: Store) -> FleetRuns:
     folders = [word for word in words if Path(word).expanduser().is_dir()]
     if folders and len(words) > 1:
-        raise UsageError(f"{folders[0]} is a folder, which is judged by itself; leave the other words out")
+        raise UsageError(f"{folders[0]} is a folder, which is judged alone; leave the other arguments out")
     if folders:
         return read_folder(Path(folders[0]).expanduser())
     return FleetRuns(hosts=group_by_host(records_of(words, store)))

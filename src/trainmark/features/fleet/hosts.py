@@ -30,14 +30,14 @@ RESUME_WITHIN = timedelta(hours=24)
 
 class HostDone(msgspec.Struct, frozen=True, kw_only=True):
     run_ids: tuple[str, ...] = ()
-    """Of its runs, whose records are in the store."""
+    """Runs whose records are in the store."""
     failed: str = ""
-    """Why it has no result, in a sentence."""
+    """Why it has no result."""
 
 
 class PairsDone(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
-    """In the order in which the pairs number them."""
+    """Indexed by the node numbers of the pairs."""
     pairs: tuple[PairLink, ...] = ()
     failed: str = ""
 
@@ -48,7 +48,7 @@ class SavedFleet(msgspec.Struct, kw_only=True):
     created: str
     trainmark: str
     words: tuple[str, ...]
-    """What every host was told to run."""
+    """The command that every host runs."""
     hosts: tuple[str, ...]
     done: dict[str, HostDone] = {}
     links: PairsDone | None = None
@@ -112,18 +112,18 @@ _MAX_NAMED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class HostRuns:
-    """What came of one host."""
+    """The runs of one host."""
 
     host: str
     records: tuple[Record, ...] = ()
     """Its valid runs, repeats of one plan; none where it failed."""
     failed: str = ""
-    """Why it has none, in a sentence."""
+    """Why it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetRuns:
-    """What is to be judged."""
+    """All runs and links of a fleet."""
 
     hosts: Sequence[HostRuns]
     links: PairsDone | None = None
@@ -195,20 +195,20 @@ def _summarize_host(host: str, records: Sequence[Record]) -> HostRuns:
 
 
 def find_host(record: Record) -> str:
-    """The one host of a run; UsageError where it ran on several, or does not say on which."""
+    """The one host of a run; UsageError where it ran on several or names none."""
     hosts = record.hosts
     if len(hosts) > 1:
         raise UsageError(
-            f"run {record.run_id} ran on {len(hosts)} hosts at once ({', '.join(hosts[:_MAX_NAMED])}); a fleet is "
-            "judged by runs that each host made by itself"
+            f"run {record.run_id} ran on {len(hosts)} hosts at once ({', '.join(hosts[:_MAX_NAMED])}); a fleet "
+            "needs runs of one host each"
         )
     if not hosts[0]:
-        raise UsageError(f"run {record.run_id} does not say on which host it ran; leave it out")
+        raise UsageError(f"run {record.run_id} names no host; leave it out")
     return hosts[0]
 
 
 def check_alike(records: Sequence[Record], metric: str) -> None:
-    """UsageError that names the run which is not as most of them are, and in what."""
+    """Raises UsageError that names the run which differs from the majority, and in what."""
     if not records:
         return
     versions = Counter(record.trainmark for record in records)

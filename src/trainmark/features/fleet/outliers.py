@@ -1,4 +1,4 @@
-"""Names the values that do not belong to the others, and of fleets in which all do at most one in a hundred names any.
+"""Finds outliers among hosts and links; at most one in a hundred fleets without a bad host names any.
 
 The centre is the median. The spread is Rousseeuw and Croux's Qn, made of the shorter distances between two values: up
 to nearly half of the hosts may be bad before it breaks, and it wastes less than the median absolute deviation.
@@ -20,23 +20,23 @@ from trainmark.record.links import PairLink, best_pairs, cables
 from trainmark.record.tournament import all_rounds
 
 FLOOR = 0.10
-"""A cable that carries less by no more than this is as good as the others."""
-FLOOR_OF_WAY = 1 / 3
-"""And a way: it is known by one pair alone, where a cable is by many, and what else two nodes do disturbs it more."""
+"""Share below the median from which a cable may be named."""
+PATH_FLOOR = 1 / 3
+"""The same for a path between two hosts: it is measured by one pair, a cable by many, so it is noisier."""
 ASSUMED_LINK_SPREAD = 0.05
-"""What good cables are taken to differ by where few were measured: a network is less even than the nodes."""
+"""Assumed spread of good cables where few were measured: networks vary more than nodes."""
 MIN_HOSTS = 3
-"""Of two nodes there is one pair, and nothing to hold it against."""
+"""Two nodes have one pair, and nothing to compare it with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cable:
-    """What a host's own link carries, as its better pairs show."""
+    """The bandwidth of a host's own link, by its better pairs."""
 
     host: str
     gigabytes_per_s: float
     away: float
-    """From the fleet's median, as a part of it."""
+    """Deviation from the fleet's median, as a share."""
     slow: bool
 
 
@@ -48,7 +48,7 @@ class HostPair:
     gigabytes_per_s: float
     latency_s: float
     short: float
-    """How much less it carries than both its cables can, as a part of that; negative where it carries more."""
+    """Share of the bandwidth of both cables that it falls short of; negative where it exceeds it."""
     slow: bool
 
 
@@ -64,7 +64,7 @@ class FleetLinks:
 
     @property
     def slow(self) -> bool:
-        """By its cables, each known by many pairs; a way is known by one, and only casts doubt."""
+        """Whether a cable is slow; a slow path is measured by one pair only, and is a doubt."""
         return any(cable.slow for cable in self.cables)
 
     @property
@@ -78,7 +78,7 @@ class FleetLinks:
 
 
 def judge_links(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
-    """`hosts` are the nodes in the order in which they were numbered when they were measured."""
+    """`hosts` are indexed by the node numbers of the pairs."""
     known = best_pairs(measured)
     carries = {node: math.log(value) for node, value in cables(known).items()}
     short = [math.log(pair.bus_gigabytes_per_s) - min(carries[pair.first], carries[pair.second]) for pair in known]
@@ -91,7 +91,7 @@ def judge_links(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLink
         )
         centre, smallest = found.centre, -math.expm1(-found.smallest)
         slow_cables = {node: named and carries[node] < centre for node, named in zip(carries, found.named, strict=True)}
-        ways = find_outliers(short, [0.0] * len(short), floor=-math.log1p(-FLOOR_OF_WAY), assumed=ASSUMED_LINK_SPREAD)
+        ways = find_outliers(short, [0.0] * len(short), floor=-math.log1p(-PATH_FLOOR), assumed=ASSUMED_LINK_SPREAD)
         slow_ways = [named and one < ways.centre for named, one in zip(ways.named, short, strict=True)]
     return FleetLinks(
         cables=tuple(
@@ -120,25 +120,25 @@ def judge_links(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLink
 
 
 FALSE_ALARMS = 0.01
-"""Of fleets without a bad host, how many may name one."""
+"""Share of fleets without a bad host that may name one."""
 _AIMED_AT = 0.007
-"""What is aimed at, as the spread is only estimated; bench/fleet.py counts what comes of it."""
+"""Target rate, lower because the spread is only estimated; bench/fleet.py counts the actual rate."""
 MIN_VALUES = 10
-"""Fewer values do not tell their own spread: it is then taken to be at least the assumed one."""
+"""With fewer values the spread is at least the assumed one."""
 ASSUMED_SPREAD = 0.02
-"""Good nodes of one kind are taken to differ by so much, as a standard deviation, where too few are there to tell."""
+"""Assumed standard deviation between good nodes of one kind, where there are too few to measure it."""
 POWER = 0.8
-"""How often a value that lies off by the smallest difference would be named."""
+"""Probability that a value off by the smallest difference is named."""
 
 _QN = 2.2219
 _QN_SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
-"""Makes Qn of so few normal values right on average; Croux and Rousseeuw, 1992."""
+"""Unbiases Qn for few normal values; Croux and Rousseeuw, 1992."""
 _FEW_ARE_UNSURE = 5.5
-"""The spread of n values is taken (1 + this / n) times as wide, for it may have come out too narrow."""
+"""The spread of n values is widened by (1 + this / n), as an estimate may be too narrow."""
 _MARGIN = 1.06
-"""So much wider than assumed, lest hosts that differ just so are accused more often than promised."""
+"""Widens the assumed spread, so that good hosts are not named more often than promised."""
 _MAX_FOR_QN = 2000
-"""Of more values the median absolute deviation is as good, and needs no distance of each to each."""
+"""From here on the median absolute deviation is as good, and needs no pairwise distances."""
 _MAD = 1.4826
 
 Floats = npt.NDArray[np.float64]
@@ -152,23 +152,23 @@ class Outliers:
     error: float
     """Standard error of the centre."""
     spread: float
-    """What one good value is taken to lie off by, as a standard deviation."""
+    """Standard deviation of good values."""
     assumed: bool
-    """The spread was not found in the values, but assumed."""
+    """The spread is assumed, not measured."""
     named: tuple[bool, ...]
     limit: float
-    """A single value that lies further off than this is named."""
+    """A single value further from the centre is named."""
     smallest: float
-    """One that truly lies so far off would be named four times in five."""
+    """A value this far off is named with probability POWER."""
 
 
 def find_outliers(
     values: Sequence[float], errors: Sequence[float], *, floor: float, assumed: float = ASSUMED_SPREAD
 ) -> Outliers:
-    """Of three values or more, those too far from the rest; none that lies within the `floor` is ever named.
+    """Finds outliers among three values or more; none within the `floor` is ever named.
 
-    `errors` are the standard errors of the values. The spread holds what is usual of them; a value that is known worse
-    than most is allowed as much more.
+    `errors` are the standard errors of the values. The spread includes their median; a value with a larger error
+    is allowed that much more.
     """
     all_values, own = np.asarray(values, dtype=np.float64), np.square(np.asarray(errors, dtype=np.float64))
     more = np.maximum(0.0, own - np.median(own))
@@ -181,7 +181,7 @@ def find_outliers(
         spread = _MARGIN * max(found, assumed) if few else found * (1 + _FEW_ARE_UNSURE / len(good))
         away = np.abs(all_values - centre)
         now = named | (_is_unlikely(away / np.sqrt(np.square(spread) + more + 1e-18)) & (away > floor))
-        # bad ones widen the spread they are judged by: without them the rest is looked at again
+        # outliers widen the spread they are judged by: judge again without them
         if (now == named).all() or now.sum() * 2 >= count:
             break
         named = now
@@ -207,7 +207,7 @@ def _is_unlikely(sizes: Floats) -> npt.NDArray[np.bool_]:
 
 
 def _estimate_spread(values: Floats) -> float:
-    """The standard deviation of the greater part of normal values."""
+    """A robust estimate of the standard deviation."""
     count = len(values)
     if count > _MAX_FOR_QN:
         return float(_MAD * np.median(np.abs(values - np.median(values))))

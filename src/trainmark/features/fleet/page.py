@@ -15,16 +15,16 @@ from trainmark.view.frame import STYLE, number_cell, page_footer, page_header, s
 
 FLEET_STYLE = ("trainmark.features.fleet", "fleet.css")
 CELL = 22
-"""Pixels of a heat map's cell and the gap beside it."""
+"""Pixels of a heat map's cell with its gap."""
 SMALL_CELL = 12
 FEW_HOSTS = 48
 """More are drawn in small cells."""
 MAX_IN_MATRIX = 64
-"""Of more hosts the pairs would be too small to be seen: their cables are drawn instead."""
+"""With more hosts the pairs would be too small to see: cables are drawn instead."""
 LEVELS = (0.03, 0.06, 0.12, 0.25)
-"""From so far off the median a cell has its next colour."""
+"""Deviations from the median at which the colour changes."""
 MORE_KEYS = (1, 3)
-"""What is better than the median has two colours, not four."""
+"""Values above the median have two colours, not four."""
 TONES = {"accepted": "good", "not accepted": "bad", "inconclusive": "fair"}
 
 
@@ -65,7 +65,7 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
 
 
 _Mark = tuple[int, int, str, str]
-"""One cell: its column and row, its class, and what is told below the pointer."""
+"""One cell: its column, row, class and tooltip."""
 
 
 def _maps(fleet: Fleet, say: Say) -> Markup:
@@ -205,7 +205,7 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
 
 
 def _cable(cable: Cable | None, say: Say) -> Markup:
-    """A host may be as fast as the others by itself behind a slow cable."""
+    """A good host may have a slow cable."""
     if cable is None:
         return number_cell(NOTHING, None)
     slow = [el("span", say("slow"), class_="severity wrong"), " "] if cable.slow else []
@@ -214,7 +214,7 @@ def _cable(cable: Cable | None, say: Say) -> Markup:
 
 
 def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
-    """Of several verifies the worst counts."""
+    """The worst of several verifies counts."""
     verdicts = {proof.verdict for proof in fleet.proofs if proof.host == one.host}
     if "wrong" in verdicts:
         word, tone = say("wrong"), "wrong"
