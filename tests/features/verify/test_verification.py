@@ -149,7 +149,7 @@ def test_a_gradient_that_is_nothing_on_one_chip_alone_is_not_called_infinite() -
     steps = [msgspec.structs.replace(step, gradients={"second": sums(0.0)}) for step in nothing.steps]
     nothing = msgspec.structs.replace(nothing, steps=steps, rounded=steps)
     found = parity.compare_verifies(document(numbers()), document(nothing))
-    assert "gradient of second is zero or not finite on one alone" in found.sentence
+    assert "gradient of second is zero or not finite on one chip alone" in found.sentence
 
 
 def test_weights_in_a_narrow_precision_may_part_as_far_as_the_signs_that_rounding_turns() -> None:
@@ -178,10 +178,10 @@ def test_steps_on_other_samples_or_from_other_weights_say_nothing() -> None:
     found = parity.compare_verifies(document(here), document(moved))
     assert (found.verdict, found.sentence) == (
         "unknown",
-        "nothing can be compared: the samples of step 5 are not the same: x",
+        "nothing can be compared: the samples of step 5 differ: x",
     )
     begun = msgspec.structs.replace(there, initial={"first": sums(9.0)})
-    assert "do not begin alike" in parity.compare_verifies(document(here), document(begun)).sentence
+    assert "the initial weights differ" in parity.compare_verifies(document(here), document(begun)).sentence
     rounded = msgspec.structs.replace(there, initial={"first": sums(4.01), "second": sums(4.0)})
     assert parity.compare_verifies(document(here), document(rounded)).verdict == "unknown"
     # weights that are held in bfloat16 begin as it rounds them
@@ -214,13 +214,13 @@ def test_a_verify_is_found_by_last_by_its_id_and_by_its_file(tmp_path: Path) -> 
     for word in ("last", "v1", str(path)):
         assert verification.find_document(word, store).numbers == kept.numbers
     (tmp_path / "else.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UsageError, match="is not what a verify leaves"):
+    with pytest.raises(UsageError, match="is not a verify's document"):
         verification.find_document(str(tmp_path / "else.json"), store)
 
 
 def test_a_soak_that_was_cut_off_says_how_far_it_came() -> None:
     cut = document(None, verdict="incomplete", rounds=5)
-    assert cut.sentence == "it was cut off after 5 rounds of 24 steps on 2 ranks, which came out alike"
+    assert cut.sentence == "it was interrupted after 5 rounds of 24 steps on 2 ranks, which came out alike"
     assert "before two of them could be" in document(None, verdict="incomplete", rounds=1).sentence
 
 
@@ -238,9 +238,7 @@ def test_the_screen_and_the_page_say_what_differs() -> None:
     said = verify_screen.render_text(broken, found, width=200)
     assert "the arithmetic is wrong: 5 differences in 2 rounds of 24 steps on 2 ranks" in said
     assert "round 2, step 3, rank 1 on b: gradient of fc.weight is not what the other rounds gave" in said
-    assert (
-        "round 1, rank 3: 4 known answers of a product in bfloat16 came out wrong, the first at row 5, column 9" in said
-    )
+    assert "round 1, rank 3: 4 known answers of a matmul in bfloat16 wrong, the first at row 5, column 9" in said
     assert "torch.use_deterministic_algorithms(True) made them so here" in said and "71 °C" in said
     page = parity_page.render_page(broken, found, language="en")
     assert page.count('class="line c') == 2 and "where they part" in page and found.sentence in page

@@ -1,4 +1,4 @@
-"""Computes the first steps of a training again and again from the same state, and hashes what each of them makes."""
+"""Repeats the first steps of a training from the same state, and hashes the tensors of each step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Hashes = tuple[int, ...]
 """Of one step, always in the same order."""
 
 MAX_ROUNDS = 6
-"""After so many of which no two agree, none can be called right."""
+"""Rounds without two that agree, after which it gives up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class OddRound:
     places: tuple[int, ...]
     """Which of the step's hashes differ."""
     never_alike: bool = False
-    """No two rounds that came so far agree on the step."""
+    """No two rounds agree on the step."""
 
 
 class RoundLedger:
@@ -59,7 +59,7 @@ class RoundLedger:
         return not self.settled and self.rounds >= MAX_ROUNDS
 
     def add(self, steps: Sequence[Hashes]) -> list[OddRound]:
-        """Takes in a round, and tells what is known to be odd since."""
+        """Adds a round, and returns the rounds now known to be odd."""
         self.rounds += 1
         if self.settled:
             [right] = self._kept.values()
@@ -69,7 +69,7 @@ class RoundLedger:
         return self._settle()
 
     def _settle(self) -> list[OddRound]:
-        """Goes down the steps with those that agree, and leaves the others behind; nobody is odd until all is known."""
+        """Follows the majority through the steps; no round is odd until every step is settled."""
         odd: list[OddRound] = []
         alike = dict(self._kept)
         for step in range(len(next(iter(alike.values())))):
@@ -87,7 +87,7 @@ class RoundLedger:
 
     def _never_alike(self, step: int, alike: dict[int, Sequence[Hashes]], odd: list[OddRound]) -> list[OddRound]:
         if len(alike) == 1:
-            return odd  # all the others are odd before, and nothing is left to hold this one against
+            return odd  # all others are odd before, and nothing is left to compare with
         seen = [steps[step] for steps in alike.values()]
         places = tuple(place for place, values in enumerate(zip(*seen, strict=True)) if len(set(values)) > 1)
         return [*odd, OddRound(round=self.rounds, step=step, places=places, never_alike=True)]
@@ -103,26 +103,26 @@ Quantity = tuple[str, str]
 
 
 class StoppedError(Exception):
-    """All ranks were asked to end in the middle of a round."""
+    """All ranks are to stop in the middle of a round."""
 
 
 class HashedSteps:
-    """So many steps of a job, which can be computed as often as one likes."""
+    """The first steps of a job, which can be repeated."""
 
     def __init__(self, job: Job, steps: int, should_stop: Callable[[int], bool] = lambda step: False) -> None:
-        """`should_stop` is called before every step and says whether to stop, the same on all ranks."""
+        """`should_stop` is called before every step, and returns the same on all ranks."""
         self.job, self.steps, self._should_stop = job, steps, should_stop
         self.quantities: list[Quantity] = []
-        """What is hashed of a step, in the order in which a step makes it."""
+        """What is hashed in a step, in the order of computation."""
         self.hash = BitHash()
         self.is_random = False
-        """Random numbers are made the same everywhere, because the step makes some."""
+        """Random numbers are replaced by fixed ones, because the step uses some."""
         self._places: dict[Quantity, int] = {}
         self._initial = _copy_state(job)
         self._sums = SignedSums()
 
     def round(self) -> list[Hashes]:
-        """Every step's hashes."""
+        """Runs a round, and returns the hashes of every step."""
         self._restore()
         steps: list[dict[Quantity, int]] = []
         hashes: dict[Quantity, Tensor] = {}
@@ -130,7 +130,7 @@ class HashedSteps:
             for batch in self._batches():
                 found, weights = self._hash_step(batch, hashes)
                 if steps:
-                    steps[-1] |= weights  # as the step after it finds them
+                    steps[-1] |= weights  # as the next step finds them
                 steps.append(found)
         steps[-1] |= self._copy_hashes(self._weights())
         for found in steps:
@@ -141,13 +141,13 @@ class HashedSteps:
         return [tuple(found.get(quantity, 0) for quantity in self.quantities) for found in steps]
 
     def numbers(self) -> Numbers:
-        """Every step in numbers, and once more with every result off by as much as the precision rounds."""
+        """The numbers of every step, and again with every result perturbed by the precision's rounding."""
         initial, steps = self._run_steps(None)
         _, rounded = self._run_steps(Rounding(self.job.stepper.precision))
         return Numbers(initial=initial, steps=steps, rounded=rounded)
 
     def first_step(self, watch: AbstractContextManager[Any]) -> None:
-        """Makes the first step alone, looked at from inside its arithmetic."""
+        """Runs the first step alone, with `watch` inside its arithmetic."""
         self._restore()
         stepper = self.job.stepper
         stepper.watch = watch
@@ -160,7 +160,7 @@ class HashedSteps:
             stepper.watch = None
 
     def _hash_step(self, batch: Any, found: dict[Quantity, Tensor]) -> tuple[dict[Quantity, int], dict[Quantity, int]]:
-        """The hashes of a step, and those of the weights before it. `found` is filled by the gradients' hooks, too."""
+        """The hashes of a step, and those of the weights before it. `found` is also filled by the gradients' hooks."""
         stepper, exchanges = self.job.stepper, self.job.stepper.parallel.world > 1
         found.clear()
         weights = self._weights()
@@ -194,12 +194,12 @@ class HashedSteps:
 
     @contextmanager
     def _hashing_gradients(self, found: dict[Quantity, Tensor]) -> Iterator[None]:
-        """Hashes each gradient as soon as backward has it, before any exchange; a sharded network shows none there."""
+        """Hashes each gradient when backward computes it, before any exchange; not for sharded networks."""
 
         def hook(name: str) -> Callable[[Tensor], None]:
             def note(gradient: Tensor) -> None:
                 hashed, quantity = self.hash(gradient), ("gradient", name)
-                # of several micro-batches, each in its order
+                # micro-batches count in their order
                 found[quantity] = found[quantity] * 3 + hashed if quantity in found else hashed
 
             return note
@@ -221,7 +221,7 @@ class HashedSteps:
 
             def between(gradients: dict[str, Sums] = gradients) -> None:
                 if rounding is not None:
-                    rounding.active = False  # what is computed with the gradients is computed in full
+                    rounding.active = False  # no rounding in what is computed from the gradients
                 if first:
                     scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
                     weights = stepper.bare_model.named_parameters()
@@ -246,7 +246,7 @@ class HashedSteps:
         return initial, steps
 
     def _batches(self) -> Iterator[Any]:
-        """The first batches on the device, with everything set for the step that is made of each."""
+        """The first batches on the device, with learning rate and seed set for the step of each."""
         job, done, epoch = self.job, 0, 0
         per_epoch = job.schedule.steps_per_epoch
         job.stepper.model.train()
@@ -271,13 +271,13 @@ class HashedSteps:
         return fixed_random() if self.is_random else nullcontext()
 
     def _restore(self) -> None:
-        # an optimizer goes on with the very tensors it is given
+        # an optimizer updates the tensors it is given in place
         self.job.stepper.load_state({**self._initial, "optimizer": deepcopy(self._initial["optimizer"])})
         self.job.stepper.optimizer.zero_grad(set_to_none=True)
 
 
 def _copy_state(job: Job) -> dict[str, Any]:
-    """The state of the network before its first step, in host memory; of a sharded one all of it, on every rank."""
+    """The state before the first step, in host memory; of a sharded network all of it, on every rank."""
     state = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu().clone(), job.stepper.state())
     if not job.stepper.parallel.together:
         return dict(state)

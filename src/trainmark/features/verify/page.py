@@ -1,4 +1,4 @@
-"""Draws the page of a verify held against another: the verdict, the losses of both, and where they part."""
+"""Renders a verify: its verdict for a terminal, and a page that compares it with another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render_text(
     for difference in document.differences[:MAX_LINES]:
         writer.put(describe_difference(difference, document.hosts), indent=2)
     if (more := len(document.differences) - MAX_LINES) > 0:
-        writer.put(f"and {count(more, 'difference')} more, which its file names", indent=2)
+        writer.put(f"and {count(more, 'difference')} more, listed in its file", indent=2)
     for sentence in describe_notes(document):
         writer.put(sentence, indent=2)
     if parity is not None:
@@ -41,7 +41,7 @@ def render_text(
 
 
 def describe_notes(document: VerifyDocument) -> Iterator[str]:
-    """What a reader has to know beside the verdict."""
+    """Describes what to know besides the verdict."""
     operators = document.operators
     if operators.steadied:
         names = ", ".join(operators.steadied)
@@ -53,22 +53,22 @@ def describe_notes(document: VerifyDocument) -> Iterator[str]:
         names = ", ".join(operators.warned)
         yield f"torch has no deterministic implementation here of {names}"
     if operators.unavailable:
-        yield f"operators were not looked at one by one: {operators.unavailable}"
+        yield f"operators were not checked one by one: {operators.unavailable}"
     if document.switches:
         values = ", ".join(f"{name}={value}" for name, value in document.switches.items())
         yield f"the platform's libraries were made deterministic by {values}"
     if document.draws:
-        yield "the step draws random numbers, which were left out: every chip is to make the same step"
+        yield "the step uses random numbers, which were replaced by fixed ones: every chip has to compute the same step"
     if document.hashed_on_host:
-        yield f"bits were hashed on the host, as the device could not: {document.hashed_on_host}"
+        yield f"bits were hashed on the host, not on the device: {document.hashed_on_host}"
     if seen := _describe_sensors(document):
         yield f"while it computed: {seen}"
 
 
 def describe_round(event: RoundVerified, found: int, readings: Sequence[DeviceReading]) -> str:
-    """One round in a line, with what the hottest device shows now."""
-    said = count(found, "difference") if found else "alike" if event.settled else "not settled yet"
-    parts = [f"round {event.round}: {count(event.steps, 'step')} in {event.seconds:.1f} s, {said}"]
+    """One round in a line, with the current readings of the hottest device."""
+    result = count(found, "difference") if found else "alike" if event.settled else "not settled yet"
+    parts = [f"round {event.round}: {count(event.steps, 'step')} in {event.seconds:.1f} s, {result}"]
     parts += _format_readings(
         max((each.temperature_c for each in readings if each.temperature_c is not None), default=None),
         min((each.clock_mhz for each in readings if each.clock_mhz is not None), default=None),

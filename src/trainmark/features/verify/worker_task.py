@@ -1,4 +1,4 @@
-"""One rank of a verify: computes the same steps again and again, and writes down every bit that comes out otherwise."""
+"""One rank of a verify: repeats the same steps, and logs every bit that differs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from trainmark.train.ranks import Ranks
 from trainmark.train.walker import Walker
 
 SIDE, INNER = 512, 256
-"""Of the matmul whose answer is known. No sum of so many numbers from -1 to 1 is rounded in any type there is."""
+"""Shape of the matmul with a known answer: sums of this many numbers from -1 to 1 are exact in every type."""
 TILES = 8
-"""How often an accelerator's matmul repeats it, in both directions, so that all of its parts have something to do."""
+"""Repeats of it in both dimensions on an accelerator, so that all its compute units are used."""
 LENGTH = 1 << 16
 MAX_PLACES = 3
 
 
 class KnownAnswers:
-    """A device's matmuls and collectives, each time with the numbers in other places."""
+    """Checks matmuls and collectives with exact answers, each time with the numbers in other places."""
 
     def __init__(self, device: Device, precision: Precision, collectives: Collectives) -> None:
         self._device, self._collectives = device, collectives
@@ -57,7 +57,7 @@ class KnownAnswers:
         self._types = {torch.float32: PRECISIONS["fp32"], getattr(torch, lowered): own}
 
     def check(self, round_: int) -> Iterator[BitDifference]:
-        """What is wrong, asked for the so manieth time; all ranks must call together."""
+        """What is wrong in this round; a collective call."""
         for dtype, precision in self._types.items():
             wrong = self._wrong_matmuls(round_, dtype, precision)
             if len(wrong):
@@ -78,7 +78,7 @@ class KnownAnswers:
         return wrong.nonzero()
 
     def _wrong_exchanges(self, round_: int) -> Iterator[BitDifference]:
-        """A sum over all ranks, then what each rank gave: that tells whose way to this rank is wrong."""
+        """A sum over all ranks, then what each rank gave, which shows the link that is wrong."""
         rank, world = self._collectives.rank, self._collectives.world
         numbers = torch.arange(LENGTH).roll(round_) % 997
         given = (numbers * (rank + 1)).to(self._device.torch, torch.float32)
@@ -108,7 +108,7 @@ _WARNED = re.compile(r"^\W*([\w:]+)[^.]* does not have a deterministic implement
 
 
 def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
-    """As many rounds as settle what is right, and more until the plan's time is over."""
+    """Runs rounds until the result is settled, and until the plan's time is over."""
     began_ns = time.perf_counter_ns()
     job, _ = setup.build_job(plan, ranks, folder, log, startup_ns=0, began_ns=began_ns, compare=False)
     log.write(
@@ -128,17 +128,17 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
 
 
 class Verification:
-    """The rounds of one rank, and what they are held against."""
+    """The rounds of one rank, and what they are compared with."""
 
     def __init__(self, job: Job, steps: int, log: EventWriter, folder: Path) -> None:
         self._job, self._log, self._folder = job, log, folder
         self._stop_reason = ""
-        """Why to end early, once a signal has said so."""
+        """Why to end early, set by a signal."""
         self._reported_s = 0.0
         self._ledger = RoundLedger()
         self._steps = HashedSteps(job, steps, self._should_stop)
         self._answers = KnownAnswers(job.device, job.stepper.precision, job.collectives)
-        self._operators = events.OperatorsRepeated(unavailable="not looked at yet")
+        self._operators = events.OperatorsRepeated(unavailable="not checked yet")
 
     def catch_signals(self) -> None:
         """The first signal ends the step that runs; the launcher decides about a second one."""
@@ -150,7 +150,7 @@ class Verification:
         signal.signal(signal.SIGTERM, handle)
 
     def run(self, soak_s: float) -> str:
-        """Rounds for so long, but at least until all is settled; returns why it ended."""
+        """Runs rounds for `soak_s`, but at least until all is settled; returns why it ended."""
         began_s = time.monotonic()
         try:
             with deterministic_mode(True), warnings.catch_warnings(record=True) as warned:
@@ -188,7 +188,7 @@ class Verification:
         )
 
     def _describe_odd(self, odd: OddRound) -> BitDifference:
-        """The first of what differs stands for the rest, which is its consequence."""
+        """Reports the first difference; the rest is its consequence."""
         quantities = [self._steps.quantities[place] for place in odd.places]
         stage = quantities[0][0]
         layers = [layer for of, layer in quantities if of == stage]
@@ -204,7 +204,7 @@ class Verification:
         )
 
     def _compare_replicas(self, number: int, steps: Sequence[Hashes]) -> Iterator[BitDifference]:
-        """Every rank must hold the same after an exchange; the fewer are wrong."""
+        """Compares the ranks after an exchange; the minority is wrong."""
         collectives, quantities = self._job.collectives, self._steps.quantities
         if collectives.world == 1 or self._job.stepper.parallel.together:
             return
@@ -235,7 +235,7 @@ class Verification:
                 )
 
     def _walk_operators(self) -> None:
-        """Calls every operator twice: first as torch does by itself, then by deterministic implementations."""
+        """Calls every operator twice: first with torch's defaults, then with deterministic implementations."""
         if self._job.recipe.compiled != "no":
             self._operators = events.OperatorsRepeated(unavailable="a compiled step does not show its operators")
             return
@@ -248,7 +248,7 @@ class Verification:
         )
 
     def _repeat_operators(self, *, wanted: bool) -> tuple[set[str], set[str]]:
-        """The operators that differ in each of two walks, and those that differ in one alone: these are no habit."""
+        """The operators that differ in each of two walks, and those that differ in one alone."""
         first, second = RepeatedOperators(), RepeatedOperators()
         with deterministic_mode(wanted):
             self._steps.first_step(Walker(first.visit))
@@ -269,7 +269,7 @@ class Verification:
         self._log.write(msgspec.structs.replace(self._operators, warned=found))
 
     def _write_numbers(self) -> None:
-        """As soon as the steps are settled, so that a long soak that is cut off has them."""
+        """As soon as the steps are settled, so that an interrupted soak has them."""
         numbers = self._steps.numbers()
         if self._job.collectives.rank == 0:
             write_whole(self._folder / NUMBERS_FILE, msgspec.json.encode(numbers))
@@ -287,7 +287,7 @@ class Verification:
 
 
 def _gather(collectives: Collectives, values: Sequence[int]) -> list[list[int]]:
-    """What every rank gives, by rank."""
+    """The values of every rank, by rank."""
     return [list(array("q", one)) for one in collectives.gather(array("q", values).tobytes())]
 
 
