@@ -203,7 +203,7 @@ def test_a_probe_of_hosts_that_was_interrupted_has_failed(
 
 
 def test_hosts_need_a_topology() -> None:
-    with pytest.raises(UsageError, match="say which, such as --topology 2x8"):
+    with pytest.raises(UsageError, match="needs a topology, such as --topology 2x8"):
         call("--hosts", "a,b")
 
 
@@ -334,7 +334,7 @@ def test_the_interfaces_are_told_with_the_links_and_a_missing_one_fails(
     (tmp_path / "site.toml").write_text('[network]\ninterface = "nowhere0"\n')
     monkeypatch.setenv("TRAINMARK_CONFIG", str(tmp_path / "site.toml"))
     assert call("--topology", "1x2", "--platform", "cpu") == 3
-    assert "network: failed\n  trainmark.toml says interface 'nowhere0'" in capsys.readouterr().out
+    assert "network: failed\n  trainmark.toml names interface 'nowhere0'" in capsys.readouterr().out
     assert len(asked) == 2
 
 

@@ -429,10 +429,10 @@ def rates(*medians: float) -> list[Rate]:
     ("measured", "peak", "verdict", "words"),
     [
         (rates(250), 312, "ok", "250 TFLOP/s ±0.8 %, 80 % of 312 (sheet)"),
-        (rates(100), 312, "doubt", "shared, hot, or limited in power"),
-        (rates(400), 312, "doubt", "more than it has"),
+        (rates(100), 312, "doubt", "shared, hot, or power-limited"),
+        (rates(400), 312, "doubt", "more than its peak"),
         (rates(0.035), None, "ok", "35 GFLOP/s ±0.8 %"),
-        (rates(250, 251, 249, 180), 312, "doubt", "slowest is device 3 with 180 TFLOP/s, 28 % below the middle"),
+        (rates(250, 251, 249, 180), 312, "doubt", "slowest is device 3 with 180 TFLOP/s, 28 % below the median"),
         ([Rate(values=(1, 2, 3, 4))], None, "doubt", "not steady"),
     ],
 )
@@ -466,7 +466,7 @@ def test_a_device_that_cannot_multiply_fails(monkeypatch: pytest.MonkeyPatch) ->
         device_checks.check_matmul([device], PRECISIONS["fp32"], budget_s=1),
         device_checks.check_copy([device], budget_s=1),
     ):
-        assert (found.verdict, found.sentence) == ("failed", "the device cannot do it: device lost")
+        assert (found.verdict, found.sentence) == ("failed", "the device failed: device lost")
 
 
 def test_work_is_repeated_until_the_budget_is_used_and_timed_between_two_waits() -> None:
@@ -526,7 +526,7 @@ def test_the_embedded_sets_are_made_or_will_be(tmp_path: Path) -> None:
     assert (found().name, found().verdict, found().facts["made"]) == ("data imagenet", "ok", False)
     (tmp_path / "imagenet").mkdir()
     (tmp_path / "imagenet" / MANIFEST).write_text("{}")
-    assert (found().sentence, found().facts["made"]) == ("the synthetic set is made", True)
+    assert (found().sentence, found().facts["made"]) == ("the synthetic set exists", True)
 
 
 def test_a_cache_that_cannot_be_written_fails_where_a_set_is_still_to_be_made(
@@ -612,7 +612,7 @@ def test_the_whole_examination_survives_a_machine_whose_kernel_says_nothing(
 def test_every_section_says_its_name_group_and_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(device_checks, "COPY_BYTES", 1 << 20)
-    monkeypatch.setattr(host_checks, "LOOK_S", 0.0)
+    monkeypatch.setattr(host_checks, "SAMPLE_S", 0.0)
     told: list[str] = []
     asked = checks.DoctorOptions(store=tmp_path / "store", platform="cpu", probe_s=0.02)
     sections = list(checks.examine(asked, told.append))

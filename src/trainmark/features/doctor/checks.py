@@ -1,4 +1,4 @@
-"""Looks at a whole machine, thing by thing: device, software, host, site, speed."""
+"""Checks a whole machine: device, software, host, site, speed."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ ROOT = Path("/")
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """What is to be looked at."""
+    """What to check."""
 
     store: Path
     platform: str | None = None
-    """A name, a file, or None for what is there."""
+    """A name, a file, or None for what is detected."""
     probe_s: float = 0.0
     """How long to measure speed; 0 leaves it out."""
     root: Path = ROOT
     """Where /proc, /sys and /dev are."""
 
 
-def examine(asked: DoctorOptions, tell: Callable[[str], None] = lambda sentence: None) -> Iterator[CheckResult]:
-    """Every result, in the order of the screen; `tell` hears what will take a while."""
+def examine(options: DoctorOptions, report: Callable[[str], None] = lambda sentence: None) -> Iterator[CheckResult]:
+    """Every result, in the order of the screen; `report` gets a sentence before something slow."""
     torch_result = _check_torch()
     devices: Sequence[Device] = ()
     if torch_result.verdict == "failed":
@@ -46,16 +46,16 @@ def examine(asked: DoctorOptions, tell: Callable[[str], None] = lambda sentence:
     else:
         from trainmark.features.doctor import device_checks
 
-        device_results, devices = _check_devices(asked)
+        device_results, devices = _check_devices(options)
         yield from device_results
         yield torch_result
         yield device_checks.check_versions()
     yield site_checks.check_programs()
-    yield from _check_host(asked, accelerators=0 if any(device.is_cpu for device in devices) else len(devices))
-    yield from _check_site(asked)
-    if devices and asked.probe_s > 0:
-        tell(f"measuring matrix products and memory for {asked.probe_s:g} s (--quick: 2 s, --no-probe: not at all)")
-        yield from _check_speed(devices, asked.probe_s)
+    yield from _check_host(options, accelerators=0 if any(device.is_cpu for device in devices) else len(devices))
+    yield from _check_site(options)
+    if devices and options.probe_s > 0:
+        report(f"measuring matmuls and memory for {options.probe_s:g} s (--quick: 2 s, --no-probe: not at all)")
+        yield from _check_speed(devices, options.probe_s)
 
 
 def summarize(results: Sequence[CheckResult]) -> str:
@@ -76,24 +76,24 @@ def _check_torch() -> CheckResult:
     return device_checks.check_torch()
 
 
-def _check_devices(asked: DoctorOptions) -> tuple[list[CheckResult], Sequence[Device]]:
-    """A platform that is not known is a wrong word; one whose devices cannot be opened is what the doctor is for."""
+def _check_devices(options: DoctorOptions) -> tuple[list[CheckResult], Sequence[Device]]:
+    """Raises where the platform is unknown; devices that cannot be opened are a finding."""
     from trainmark.features.doctor import device_checks
     from trainmark.platforms import detection
 
-    word = detection.chosen() if asked.platform in (None, "auto") else str(asked.platform)
+    word = detection.chosen() if options.platform in (None, "auto") else str(options.platform)
     file = files.load(word)
     opened, refusal = _open_devices(file)
     names = [device.name() for device in opened]
     results = [
         device_checks.check_platform(
             file,
-            chosen_by=device_checks.explain_choice(file, asked.platform, os.environ),
+            chosen_by=device_checks.explain_choice(file, options.platform, os.environ),
             device_names=names,
-            unused=detection.undescribed_where_chosen(asked.platform),
+            unused=detection.undescribed_where_chosen(options.platform),
         ),
         refusal or device_checks.check_devices(file, opened, environ=os.environ),
-        host_checks.check_driver(asked.root, is_cpu=file.device_type == "cpu"),
+        host_checks.check_driver(options.root, is_cpu=file.device_type == "cpu"),
     ]
     if opened:
         results.append(device_checks.check_precision(opened[0]))
@@ -102,7 +102,7 @@ def _check_devices(asked: DoctorOptions) -> tuple[list[CheckResult], Sequence[De
 
 
 def _open_devices(file: PlatformFile) -> tuple[Sequence[Device], CheckResult | None]:
-    """The devices, or what keeps them from being opened."""
+    """The devices, or why they cannot be opened."""
     from trainmark.platforms.platform import Platform
 
     devices: list[Device] = []
@@ -121,8 +121,8 @@ def _open_devices(file: PlatformFile) -> tuple[Sequence[Device], CheckResult | N
     return devices, found if found.verdict != "ok" else None
 
 
-def _check_host(asked: DoctorOptions, *, accelerators: int) -> Iterator[CheckResult]:
-    root = asked.root
+def _check_host(options: DoctorOptions, *, accelerators: int) -> Iterator[CheckResult]:
+    root = options.root
     yield host_checks.check_cores(
         root, os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
@@ -144,13 +144,13 @@ def read_shell_limits() -> Mapping[str, tuple[int, int]]:
     return found  # type: ignore[return-value]
 
 
-def _check_site(asked: DoctorOptions) -> Iterator[CheckResult]:
-    yield site_checks.check_store(asked.store)
+def _check_site(options: DoctorOptions) -> Iterator[CheckResult]:
+    yield site_checks.check_store(options.store)
     yield site_checks.check_site_file(os.environ, Path.cwd())
     try:
         known = site.load()
     except TrainmarkError:
-        known = site.Site()  # the result above says what is wrong with it
+        known = site.Site()  # the result above reports it
     for name in datasets.names():
         yield site_checks.check_data_set(name, known.data.get(name))
     yield site_checks.check_ports(known.network.port or PORT)

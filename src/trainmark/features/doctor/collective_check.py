@@ -1,4 +1,4 @@
-"""Lets ranks join on a platform's devices and add up numbers, each in a process of its own that may fail alone."""
+"""Checks a platform's collectives: ranks in processes of their own join and all-reduce."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ LENGTH = 1 << 16
 
 
 def find_failure(word: str, ranks: int) -> str | None:
-    """What went wrong between so many ranks of a platform; None where all got the sum of what all gave."""
+    """What went wrong between the ranks of a platform; None where the all-reduce is right."""
     variables = {**collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory(prefix="trainmark-") as folder, ExitStack() as started:
         logs = [Path(folder) / f"rank{rank}.log" for rank in range(ranks)]
         children = []
         for rank, log in enumerate(logs):
             words = ["-m", "trainmark.features.doctor.collective_check", word, str(rank), str(ranks), folder]
-            with log.open("wb") as said:
+            with log.open("wb") as output:
                 child = subprocess.Popen(
-                    [sys.executable, *words], env=variables, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                    [sys.executable, *words], env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
                 )
             started.callback(child.wait)
             started.callback(child.kill)
@@ -49,8 +49,8 @@ def _wait_for_failure(children: Sequence[subprocess.Popen[bytes]], logs: Sequenc
             if child.poll() is None:
                 continue
             if child.returncode:
-                said = logs[rank].read_text(encoding="utf-8", errors="replace").splitlines()
-                last = next((line for line in reversed(said) if line.strip()), "without a word")
+                lines = logs[rank].read_text(encoding="utf-8", errors="replace").splitlines()
+                last = next((line for line in reversed(lines) if line.strip()), "no message")
                 return f"rank {rank} of {len(children)} ended with {child.returncode}: {last}"
             del waiting[rank]
         if waiting and time.monotonic() > ends_at_s:

@@ -1,4 +1,4 @@
-"""`trainmark doctor`: looks at the machine, or at the links between its ranks, and says what would help."""
+"""`trainmark doctor`: checks the machine, or measures the links between ranks, and suggests remedies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BAR_COLUMNS = 20
 
 
 def render_machine(writer: TerminalWriter, results: Sequence[CheckResult], summary: str) -> str:
-    """Every result in a line or two, below the heading of its group; the summary comes last, where eyes are."""
+    """Every result in a line or two, below the heading of its group; the summary comes last."""
     names = max((writer.length(result.name) for result in results), default=0)
     for group, members in itertools.groupby(results, key=lambda result: result.group):
         writer.put(writer.text(group, "bold"))
@@ -80,7 +80,7 @@ def _draw_remedy(writer: TerminalWriter, remedy: str, column: int) -> None:
     line = f"→ {remedy}"
     if column + writer.length(line) <= writer.width:
         writer.put(writer.text(line, "bold"), indent=column)
-    else:  # a line that is to be pasted must not be broken by us; the terminal folds it without a line's end
+    else:  # a line to paste must not be broken: the terminal folds it without a newline
         writer.put_unbroken(f"{' ' * _INDENT}{line}")
 
 
@@ -103,37 +103,37 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--topology", metavar="NxM", help="measure the links between so many nodes x devices per node")
+    add("--topology", metavar="NxM", help="measure the links between nodes x devices per node")
     add(
-        "--pairs", action="store_true", help="of --topology: measure the nodes two by two, all pairs of a round at once"
+        "--pairs", action="store_true", help="with --topology: measure pairs of nodes, all pairs of a round in parallel"
     )
-    add("--rounds", type=int, metavar="N", help="of --pairs: so many rounds (default: all of few nodes, else 2 log2 n)")
+    add("--rounds", type=int, metavar="N", help="with --pairs: rounds (default: all with few nodes, else 2 log2 n)")
     add("--hosts", metavar="A,B", help="the machines of --topology, reached by ssh")
-    add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")
+    add("--trust", action="store_true", help="use the ssh settings and programs of trainmark.toml in this folder")
     add("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
     how_long = parser.add_mutually_exclusive_group()
     how_long.add_argument("--quick", action="store_true", help="measure the devices for 2 s, not 20 s")
-    how_long.add_argument("--no-probe", action="store_true", help="look only, measure nothing")
+    how_long.add_argument("--no-probe", action="store_true", help="check only, measure nothing")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.hosts and not args.topology:
-        raise UsageError("--hosts names the machines of a topology; say which, such as --topology 2x8")
+        raise UsageError("--hosts needs a topology, such as --topology 2x8")
     if args.topology and (args.quick or args.no_probe):
         raise UsageError("--quick and --no-probe are about this machine's devices; leave them out with --topology")
     if args.pairs and not args.topology:
-        raise UsageError("--pairs are of the nodes of a topology; say which, such as --topology 10x8")
+        raise UsageError("--pairs needs a topology, such as --topology 10x8")
     if args.rounds is not None and (not args.pairs or args.rounds < 1):
-        raise UsageError("--rounds says in how many rounds --pairs are measured, at least 1; say both, or neither")
+        raise UsageError("--rounds needs --pairs and a number of at least 1")
     store = default_folder()
     return _check_links(args, store) if args.topology else _check_machine(args, store)
 
 
 def _check_machine(args: argparse.Namespace, store: Path) -> int:
     probe_s = 0.0 if args.no_probe else QUICK_S if args.quick else PROBE_S
-    asked = checks.DoctorOptions(store=store, platform=args.platform, probe_s=probe_s)
-    results = list(checks.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
+    options = checks.DoctorOptions(store=store, platform=args.platform, probe_s=probe_s)
+    results = list(checks.examine(options, say if sys.stderr.isatty() else lambda sentence: None))
     summary, code = checks.summarize(results), _exit_code(results)
     if args.json:
         _dump({"summary": summary, "ready": code == 0, "sections": [_document(result) for result in results]})
@@ -149,15 +149,15 @@ def _check_links(args: argparse.Namespace, store: Path) -> int:
     rounds = None
     if args.pairs:
         rounds = min(args.rounds or usual_rounds(topology.nodes), all_rounds(topology.nodes))
-    asked = {"hosts": args.hosts, "platform": args.platform, "trust": args.trust}
-    results = [links.measure(topology, pair_rounds=rounds, store=store, say=say, **asked)]
+    where = {"hosts": args.hosts, "platform": args.platform, "trust": args.trust}
+    results = [links.measure(topology, pair_rounds=rounds, store=store, say=say, **where)]
     if results[0].sentence and not args.hosts:
         results.append(_check_network())
-    told = [result for result in results if result.sentence]
-    if told and args.json:
-        _dump({"sections": [_document(result) for result in told]})
+    shown = [result for result in results if result.sentence]
+    if shown and args.json:
+        _dump({"sections": [_document(result) for result in shown]})
     else:
-        sys.stdout.write(render_links(_make_writer(), told))
+        sys.stdout.write(render_links(_make_writer(), shown))
     return _exit_code(results)
 
 
@@ -170,7 +170,7 @@ def _check_network() -> CheckResult:
 
 
 def _document(result: CheckResult) -> dict[str, Any]:
-    """What was measured of the links stands beside the facts, where another machine's doctor looks for it."""
+    """Measured links are top-level keys, where the doctor of another machine reads them."""
     facts = dict(result.facts)
     measured = {name: facts.pop(name, []) for name in ("results", "pairs", "hosts")}
     return {

@@ -1,4 +1,4 @@
-"""What torch and the platform file tell of the devices: how many, which, in what precisions, and with what sensors."""
+"""Checks the devices: count, names, precisions, sensors, and the speed of matmuls and memory."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from trainmark.record.precision import PRECISIONS, Precision
 
 MIN_REPEATS = 5
 REPEAT_S = 0.02
-"""Shorter work is done several times over for one reading of the clock."""
+"""Shorter work is repeated per reading of the clock."""
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 COPY_BYTES = 512 << 20
-"""Beyond what caches hold; less where the memory is small."""
+"""Larger than caches; less where the memory is small."""
 MEMORY_SHARE = 16
 UNSTEADY = 0.10
 WANTED_OF_PEAK, MAX_OF_PEAK = 0.5, 1.05
-"""Large matmuls reach 60 to 95 % of a data sheet. More than all of it means that another arithmetic ran."""
+"""Large matmuls reach 60 to 95 % of the data sheet; more than 100 % means another arithmetic ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """What repeats of one work reached, each for itself."""
+    """The rate of each repeat."""
 
     values: tuple[float, ...]
 
@@ -62,7 +62,7 @@ def check_matmul(devices: Sequence[Device], precision: Precision, *, budget_s: f
         try:
             rates = [measure_matmul(device, precision, budget_s=budget_s / len(devices)) for device in devices]
         except RuntimeError as error:
-            return failed(f"the device cannot do it: {str(error).partition(chr(10))[0]}")
+            return failed(f"the device failed: {str(error).partition(chr(10))[0]}")
         finally:
             devices[0].set_precision(PRECISIONS["fp32"])
         peak = devices[0].platform.file.peak(devices[0].name())
@@ -85,7 +85,7 @@ def check_copy(devices: Sequence[Device], *, budget_s: float) -> CheckResult:
         try:
             rates = [measure_copy(device, budget_s=budget_s / len(devices)) for device in devices]
         except RuntimeError as error:
-            return failed(f"the device cannot do it: {str(error).partition(chr(10))[0]}")
+            return failed(f"the device failed: {str(error).partition(chr(10))[0]}")
         return judge_rates(rates, unit="GB/s", file=devices[0].platform.file)
 
     return result()
@@ -109,7 +109,7 @@ def _largest_matmul(device: Device, precision: Precision, budget_s: float, now_s
 
 
 def measure_copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
-    """GB/s, reading and writing counted, as memory is sold."""
+    """GB/s, reads and writes counted, as in data sheets."""
     size = min(COPY_BYTES, (device.memory_capacity_bytes() or COPY_BYTES * MEMORY_SHARE) // MEMORY_SHARE)
     with device.arithmetic(PRECISIONS["fp32"]):
         source = torch.ones(size // 4, device=device.torch)
@@ -125,7 +125,7 @@ def measure_copy(device: Device, *, budget_s: float, now_s: Now = time.perf_coun
 def judge_rates(
     rates: Sequence[Rate], *, unit: str, file: PlatformFile, peak: float | None = None, source: str = ""
 ) -> CheckResult:
-    """The sentence for what each device reached."""
+    """Judges the rates that the devices reached."""
     middle = median(rate.median for rate in rates)
     spread = max(rate.spread for rate in rates)
     slow = min(range(len(rates)), key=lambda index: rates[index].median)
@@ -146,16 +146,16 @@ def judge_rates(
     proof = f"trainmark platform check {file.word}"
     if peak and middle > MAX_OF_PEAK * peak:
         return doubt(
-            f"{sentence}: more than it has, so another arithmetic ran, or it is another device", proof, **facts
+            f"{sentence}: more than its peak, so another arithmetic ran, or it is another device", proof, **facts
         )
     if peak and middle < WANTED_OF_PEAK * peak:
-        return doubt(f"{sentence}: see whether it is shared, hot, or limited in power", proof, **facts)
+        return doubt(f"{sentence}: it may be shared, hot, or power-limited", proof, **facts)
     if rates[slow].median < (1 - RANK_SKEW) * middle:
         alone = f"export {file.visible_devices}={slow}; trainmark doctor" if file.visible_devices else ""
-        below = f"{100 * (1 - rates[slow].median / middle):.0f} % below the middle of all"
+        below = f"{100 * (1 - rates[slow].median / middle):.0f} % below the median"
         return doubt(f"{sentence}, {below}", alone, **facts)
     if spread > UNSTEADY:
-        return doubt(f"{sentence}: not steady, so something else uses it", "top -b -n 1 -o %CPU | head -15", **facts)
+        return doubt(f"{sentence}: not steady, so other programs may use it", "top -b -n 1 -o %CPU | head -15", **facts)
     return ok(sentence, **facts)
 
 
@@ -165,14 +165,14 @@ def _format_rate(rate: float, unit: str) -> str:
 
 
 def _measure_rate(device: Device, work: Work, amount: float, budget_s: float, once_s: float, now_s: Now) -> Rate:
-    """`amount` is what one work does, in the unit of the rate times a second."""
+    """`amount` is the work per call, in the unit of the rate times seconds."""
     times = max(1, min(1000, round(REPEAT_S / max(once_s, 1e-9))))
     taken = matmul_rate.repeat(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
     return Rate(values=tuple(times * amount / seconds for seconds in taken))
 
 
 DEFAULT_PRECISION = "fp32"
-"""What a run takes where none is named."""
+"""The default of a run."""
 
 SENSOR_WORDS = {
     "memory_used_bytes": "memory",
@@ -189,7 +189,7 @@ SENSOR_WORDS = {
 
 @check("torch", "Software")
 def check_torch() -> CheckResult:
-    """Which torch, built for what, and whether it has the interface all devices are used through."""
+    """Checks torch's version, build and accelerator API."""
     built = {
         name: value
         for name, value in vars(torch.version).items()
@@ -228,7 +228,7 @@ def check_versions() -> CheckResult:
 def check_platform(
     file: PlatformFile, *, chosen_by: str, device_names: Sequence[str], unused: str | None = None
 ) -> CheckResult:
-    """Which file describes the devices, and whether it knows them by name; `unused` tells of one nobody describes."""
+    """Checks that the file knows the devices' names; `unused` names a device without a file."""
     pattern = file.recognise.device_name
     peak = next(filter(None, map(file.peak, device_names)), None)
     known = pattern is None or any(re.search(pattern, name) for name in device_names)
@@ -247,7 +247,7 @@ def check_platform(
         return doubt(f"{sentence}; {unused}", "trainmark platform new NAME", **facts)
     if device_names and not known:
         return doubt(
-            f"{sentence}; {device_names[0]!r} does not look like one of its devices ({pattern})",
+            f"{sentence}; {device_names[0]!r} does not match its devices ({pattern})",
             "trainmark list   # then --platform NAME",
             **facts,
         )
@@ -258,7 +258,7 @@ def check_platform(
 
 @check("devices", "Device")
 def check_devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[str, str]) -> CheckResult:
-    """How many there are, what they are called and how much memory each has."""
+    """Checks their count, names and memory."""
     shown = environ.get(file.visible_devices or "", "")
     limited = f" ({file.visible_devices}={shown})" if shown else ""
     if not opened:
@@ -289,13 +289,13 @@ def check_devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapp
 
 @check("precision", "Device")
 def check_precision(device: Device) -> CheckResult:
-    """Which of the precisions its file lists the device really trains in: a tiny layer of each is trained."""
+    """Checks which precisions of its file the device trains in, by a tiny layer of each."""
     listed = [PRECISIONS[name] for name in device.platform.file.precisions]
-    refused = {asked.name: reason for asked in listed if (reason := device.refuses(asked))}
-    runs = [asked for asked in listed if asked.name not in refused]
-    emulated = [asked.name for asked in runs if device.emulates(asked)]
-    facts: dict[str, Any] = {"runs": [asked.name for asked in runs], "emulated": emulated, "refused": refused}
-    sentence = ", ".join(asked.name for asked in runs if asked.name not in emulated) or "none natively"
+    refused = {one.name: reason for one in listed if (reason := device.refuses(one))}
+    runs = [one for one in listed if one.name not in refused]
+    emulated = [one.name for one in runs if device.emulates(one)]
+    facts: dict[str, Any] = {"runs": [one.name for one in runs], "emulated": emulated, "refused": refused}
+    sentence = ", ".join(one.name for one in runs if one.name not in emulated) or "none natively"
     if emulated:
         sentence += f"; {', '.join(emulated)} only emulated"
     if not refused:
@@ -310,7 +310,7 @@ def check_precision(device: Device) -> CheckResult:
 
 @check("sensors", "Device")
 def check_sensors(file: PlatformFile) -> CheckResult:
-    """Which of the values beside a run can be read, and why not the others."""
+    """Checks which sensor values can be read, and why not the others."""
     readings, missing = read_sensors(file)
     there = [name for name in FIELDS if any(getattr(reading, name) is not None for reading in readings)]
     facts: dict[str, Any] = {"read": there, "unavailable": missing, "devices": len(readings)}
@@ -332,14 +332,14 @@ def read_sensors(file: PlatformFile) -> tuple[Sequence[Reading], dict[str, str]]
 
 
 def explain_choice(file: PlatformFile, word: str | None, environ: Mapping[str, str]) -> str:
-    """Who chose the platform, for its sentence."""
+    """How the platform was chosen."""
     if word not in (None, "auto"):
-        return "as asked" if file.name in files.names() else f"from {Path(str(word)).name}"
+        return "as requested" if file.name in files.names() else f"from {Path(str(word)).name}"
     return "as TRAINMARK_PLATFORM says" if environ.get("TRAINMARK_PLATFORM") else "found by auto"
 
 
 def list_families(device: Device) -> list[Precision]:
-    """One precision for each kind of arithmetic the device has of its own."""
+    """One precision per number type that the device computes natively."""
     found: dict[str, Precision] = {}
     for name in device.platform.file.precisions:
         if not device.emulates(PRECISIONS[name]):

@@ -1,4 +1,4 @@
-"""A first platform file for an accelerator that torch sees and nobody has described, from what torch reports of it."""
+"""Drafts a platform file for an accelerator that has none, from what torch reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainmark.record.precision import PRECISIONS
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """What torch reports of the accelerator of this machine."""
+    """What torch reports about the accelerator of this machine."""
 
     device_type: str
     device_name: str = ""
@@ -27,16 +27,16 @@ class Accelerator:
     memory_bytes: int | None = None
     collectives: str = files.NO_COLLECTIVES
     plugin: str | None = None
-    """The module that taught torch the device; None where torch knows it by itself."""
+    """The module that registers the device in torch; None where torch has it built in."""
     precisions: tuple[str, ...] = ()
-    """In which one layer could be trained."""
+    """Precisions in which a layer could be trained."""
     refused: tuple[tuple[str, str], ...] = ()
-    """The others, with the reason."""
+    """Other precisions, with the reason."""
     torch: str = ""
 
 
 def inspect_accelerator() -> Accelerator:
-    """Of the accelerator that is here; NotReadyError where torch sees none."""
+    """Inspects the accelerator of this machine; NotReadyError where torch sees none."""
     available = hasattr(torch, "accelerator") and torch.accelerator.is_available()
     found = torch.accelerator.current_accelerator() if available else None
     if found is None:
@@ -80,7 +80,7 @@ def inspect_accelerator() -> Accelerator:
 
 
 def make_file(name: str, seen: Accelerator) -> str:
-    """A file with every key that most platforms need; what torch does not tell stands there as a comment."""
+    """A file with the keys that most platforms need; unknown ones are comments."""
     release = ".".join(re.findall(r"\d+", seen.torch)[:2]) or MIN_TORCH
     where = f"{seen.count} x {seen.device_name or seen.device_type}"
     memory = f", {seen.memory_bytes / 2**30:.1f} GiB each" if seen.memory_bytes else ""
@@ -126,7 +126,7 @@ least_torch = "{release}"
 
 
 def _precisions(seen: Accelerator) -> str:
-    """A file must have one: fp32 where none would do, with a warning."""
+    """A file must have one: fp32 with a comment where none works."""
     if not seen.precisions:
         return '# in none of them could a layer be trained here; this one is left to try again\nprecisions = ["fp32"]\n'
     listed = ", ".join(f'"{word}"' for word in seen.precisions)
@@ -134,7 +134,7 @@ def _precisions(seen: Accelerator) -> str:
 
 
 def _comment(words: str) -> str:
-    """What others wrote, on one line and without what could end it."""
+    """External text on one line, in printable ASCII."""
     return re.sub(r"[^\x20-\x7e]", "?", words)[:160]
 
 
@@ -146,7 +146,7 @@ def _collectives(device_type: str) -> str:
 
 
 def _plugin(device_type: str) -> str | None:
-    """The module behind the entry point by which torch was taught the device."""
+    """The module of the entry point that registers the device in torch."""
     if device_type != torch._C._get_privateuse1_backend_name():
         return None
     modules = [entry.value.partition(":")[0] for entry in entry_points(group="torch.backends")]

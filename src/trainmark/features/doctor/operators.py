@@ -1,7 +1,6 @@
-"""Walks through the operators that the step of every workload uses on a device, each beside the CPU's.
+"""Compares every operator of a workload's step on a device with the CPU's.
 
-The step is the run's own: batches are moved, trained on and scored by the code that does so in a run, on the workload's
-smallest recipe. So what passes here runs, and no list has to be kept of what networks need.
+The step is that of a run with the workload's smallest recipe: what passes here runs, and there is no list of operators.
 """
 
 from __future__ import annotations
@@ -33,31 +32,31 @@ from trainmark.workloads.workload import Share, Workload
 
 SAMPLES = 4
 TRIES = 2
-"""Calls of one operator with the same types that are compared."""
+"""Compared calls of one operator with the same types."""
 MAX_OFF = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Share of a result's length by which one operator may differ: other orders of summing, and one rounding."""
+"""Relative error allowed per operator: another order of summation, and one rounding."""
 MAX_FROM_ZERO = 1e-6
-"""The length of a result where the CPU's is all zeros."""
+"""Norm allowed where the CPU's result is all zeros."""
 MAX_NAMED = 6
 
 
 @dataclass(kw_only=True)
 class Walked:
-    """What was found of the operators of a step."""
+    """Findings about the operators of a step."""
 
     seen: Counter[str] = field(default_factory=Counter)
     compared: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
-    """By the operator's name, the first line of the error."""
+    """First line of the error, by operator."""
     wrong: dict[str, float] = field(default_factory=dict)
-    """By the operator's name, the largest share by which it is off."""
+    """Largest relative error, by operator."""
 
 
 def check_operators(device: Device, name: str, alive: Callable[[], None] = lambda: None) -> CheckResult:
-    """Every operator of a workload's step and evaluation, in fp32 and where autocast lowers it; `alive` hears of each
-    that has ended."""
+    """Checks every operator of a workload's step and evaluation, in fp32 and under autocast; calls `alive` after
+    each."""
     if device.is_cpu:
-        return unknown("a CPU is what other devices are held against")
+        return unknown("other devices are compared with the CPU")
     walked = Walked()
     with _make_batches(workloads.load(name)) as batches:
         for precision in _precisions(device):
@@ -98,7 +97,7 @@ def walk(
     walked: Walked,
     alive: Callable[[], None],
 ) -> None:
-    """Trains on one batch and scores another as a run does, with an eye on every operator."""
+    """Trains on one batch and scores another as a run does, and visits every operator."""
     recipe = replace(workload.recipes["smoke"], compiled="no")
     device.set_precision(precision)
     stepper = setup.build_stepper(workload, recipe, precision, device, 1)
@@ -122,7 +121,7 @@ def walk(
 
 
 def _run_sync_batch_norm(device: Device) -> None:
-    """What torch's layer asks of an accelerator where batch norm is taken over all devices."""
+    """Calls the operators of torch's SyncBatchNorm."""
     x, weight = torch.rand(4, 3, 5, 5, device=device.torch), torch.ones(3, device=device.torch)
     mean, inverse = torch.batch_norm_stats(x, 1e-5)
     counts = torch.full((1,), 100.0, device=device.torch)
@@ -136,7 +135,7 @@ def _run_sync_batch_norm(device: Device) -> None:
 
 @contextmanager
 def _make_batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
-    """One batch to train on and one to score, of the smallest set that the workload can be given."""
+    """One batch to train on and one to score, of the smallest data set."""
     smoke = workload.recipes["smoke"]
     recipe = replace(smoke, batch_per_device=SAMPLES, eval_batch_per_device=SAMPLES, input_workers=0)
     with tempfile.TemporaryDirectory(prefix="trainmark-") as name:
@@ -153,8 +152,8 @@ def _make_batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
 
 
 class _Comparison:
-    """A visitor that compares operators with the CPU's. One that is missing is done by the CPU instead, so that those
-    after it are seen, too."""
+    """A visitor that compares operators with the CPU's; a missing one runs on the CPU, so that later ones are
+    visited too."""
 
     def __init__(self, device: Device, walked: Walked, alive: Callable[[], None]) -> None:
         self._device = device
@@ -164,7 +163,7 @@ class _Comparison:
 
     def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = str(operator._schema.name)
-        self._alive()  # whatever came before it has ended
+        self._alive()  # the one before has ended
         self._found.seen[name] += 1
         signature = (operator, tuple(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)))
         self._tried[signature] += 1
@@ -196,7 +195,7 @@ class _Comparison:
             return tree_map_only(Tensor, lambda leaf: back.get(id(leaf), leaf.to(self._device.torch)), result)
 
     def _compare(self, operator: Any, name: str, here: Any, on_host: Any) -> None:
-        """Results, and what the operator may have written into its arguments."""
+        """Compares results and arguments, which the operator may have written to."""
         host_args, host_kwargs = on_host
         try:
             wanted = operator(*host_args, **host_kwargs)
@@ -210,13 +209,13 @@ class _Comparison:
 
 
 def _differences(here: Any, there: Any) -> Iterator[float]:
-    """Of each floating tensor that differs by more than it may, by which share of its length."""
+    """Relative errors of floating tensors that differ by more than allowed."""
     for found, wanted in zip(tree_leaves(here), tree_leaves(there), strict=True):
         if not isinstance(wanted, Tensor) or wanted.layout != torch.strided or not wanted.is_floating_point():
-            continue  # places of equal values may come in another order
+            continue  # indices of equal values may come in another order
         one, other = (tensor.detach().cpu().double().nan_to_num() for tensor in (found, wanted))
         off = step_check.relative_difference(one, other)
-        if math.isinf(off):  # another shape, or numbers where there should be zeros alone
+        if math.isinf(off):  # another shape, or not zero where it should be
             off = float(one.shape != other.shape or bool(one.norm() > MAX_FROM_ZERO))
         if off > MAX_OFF.get(wanted.dtype, 0.1):
             yield off

@@ -1,4 +1,4 @@
-"""`trainmark platform`: whether a vendor's devices do what a run takes for granted, and a first file for new ones."""
+"""`trainmark platform`: checks that a vendor's devices do what a run relies on, or drafts a file for new ones."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from trainmark.record.checks import CheckResult
 
 NAME = "platform"
-HELP = "Check that a platform's devices do what a run takes for granted, or begin a file for new ones."
+HELP = "Check that a platform's devices do what a run relies on, or draft a file for new ones."
 EXAMPLES = """\
   trainmark platform check nvidia          the cards of this machine, in a minute or less
   trainmark platform check mine.toml       a platform file of your own
   trainmark platform check standin --json  the stand-in, for programs
   trainmark platform new mine              writes mine.toml for an accelerator that no file describes"""
 
-NEW = "Write a commented platform file from what torch reports of the accelerator of this machine."
+NEW = "Write a commented platform file from what torch reports about the accelerator of this machine."
 
 WORDS = {"ok": "pass", "failed": "fail", "unknown": "skipped"}
 STYLES = {"ok": "bold green", "failed": "bold red", "unknown": "dim"}
@@ -45,11 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=120.0,
         metavar="SECONDS",
-        help="give up on a check that gets on no more (default: 120)",
+        help="give up on a check without progress (default: 120)",
     )
     check.add_argument("--json", action="store_true", help="one JSON document on stdout")
     new = actions.add_parser("new", help="write a first file", description=NEW, allow_abbrev=False)
-    new.add_argument("name", metavar="NAME", help="what to call the platform; NAME.toml is written in this folder")
+    new.add_argument("name", metavar="NAME", help="the platform's name; NAME.toml is written to this folder")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def _write_file(name: str) -> int:
         raise UsageError(f"platform name {name!r} must be letters, digits, - and _ only")
     path = Path(f"{name}.toml")
     if path.exists() or name in files.names():
-        raise UsageError(f"platform {name} is there already; choose another name")
+        raise UsageError(f"platform {name} exists already; choose another name")
     seen = new_file.inspect_accelerator()
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -71,7 +71,7 @@ def _write_file(name: str) -> int:
     except OSError as error:
         raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
     files.load(str(path))
-    show(f"{path}: written from what torch reports of {seen.device_name or seen.device_type}")
+    show(f"{path}: written from what torch reports about {seen.device_name or seen.device_type}")
     if not seen.precisions:
         show(f"no layer could be trained on it; the comments in {path} say why")
     show(f"next: trainmark platform check ./{path}")
@@ -112,7 +112,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 class Watchdog:
-    """Ends the program where a check gets on no more: a call that a driver never returns from cannot be ended alone."""
+    """Ends the program when a check hangs: a call into a driver cannot be interrupted."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -121,7 +121,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def begin(self, check: str) -> None:
-        """Called of every operator, so it only writes down the time."""
+        """Called per operator, so it only stores the time."""
         self._check, self._deadline_s = check, time.monotonic() + self._limit_s
         if not self._thread.ident:
             self._thread.start()
@@ -136,7 +136,7 @@ class Watchdog:
 
     def _give_up(self) -> None:
         say(
-            f"trainmark: the check {self._check!r} did not get on for {self._limit_s:g} s; "
+            f"trainmark: the check {self._check!r} made no progress for {self._limit_s:g} s; "
             "the device hangs, or needs a larger --hang-timeout"
         )
         os._exit(HUNG)
@@ -157,7 +157,7 @@ def _document(finding: CheckResult) -> dict[str, str]:
 
 
 def _print_finding(finding: CheckResult) -> None:
-    """At once: a check that hangs is the one after the last line."""
+    """Flushes at once: a check that hangs is the one after the last line."""
     screen = console()
     writer = TerminalWriter(**look(screen))
     line = writer.table(heads=False)

@@ -1,4 +1,4 @@
-"""What a run needs from its site: a store to write to, data, a port to meet at, programs that start it elsewhere."""
+"""Checks the site: store, data, rendezvous port, network, and programs that start runs on other machines."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ Which = Callable[[str], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
-    """One way out of the machine."""
+    """A network interface."""
 
     name: str
     up: bool
     addresses: tuple[str, ...] = ()
     speed_mbit: int = 0
-    """0 where the driver does not say."""
+    """0 where the driver does not report it."""
 
 
 @check("store", "Site")
 def check_store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
-    """Whether records and checkpoints can be written, and have the room."""
+    """Checks that records and checkpoints can be written, and fit."""
     remedy = "export TRAINMARK_STORE=/a/folder/with/room"
     there = existing_folder(folder)
     try:
@@ -70,7 +70,7 @@ def check_site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
     except UsageError as error:
         return failed(str(error))
     if found == site.Site():
-        return ok(f"no {site.FILE}: every fact of the site has its default", found=False)
+        return ok(f"no {site.FILE}: all settings are defaults", found=False)
     says = [f"data of {name}" for name in found.data]
     says += [f"interface {found.network.interface}"] if found.network.interface else []
     says += [f"port {found.network.port}"] if found.network.port else []
@@ -79,7 +79,7 @@ def check_site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
 
 
 def check_data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> CheckResult:
-    """One set: the folder the site gives, looked at shallowly, or else the synthetic one."""
+    """Checks one data set: the folder that the site gives, or the synthetic one."""
 
     @check(f"data {name}", "Site")
     def result() -> CheckResult:
@@ -90,13 +90,13 @@ def check_data_set(name: str, given: str | None, made_in: Callable[[str], Path] 
 
 @check("ports", "Site")
 def check_ports(meeting_port: int) -> CheckResult:
-    """Whether this machine can be the one at which the others of a run meet."""
+    """Checks that this machine can host the rendezvous."""
     try:
         with socket.socket() as listener:
             listener.bind(("", 0))
             free = int(listener.getsockname()[1])
     except OSError as error:
-        return failed(f"no port can be opened, so ranks cannot meet: {error.strerror}")
+        return failed(f"no port can be opened, so there is no rendezvous: {error.strerror}")
     facts: dict[str, Any] = {"meeting_port": meeting_port, "free_port": free}
     try:
         with socket.socket() as listener:
@@ -104,21 +104,21 @@ def check_ports(meeting_port: int) -> CheckResult:
             listener.bind(("", meeting_port))
     except OSError as error:
         return doubt(
-            f"{meeting_port}, at which nodes meet, cannot be opened: {error.strerror}",
+            f"rendezvous port {meeting_port} cannot be opened: {error.strerror}",
             f"printf '[network]\\nport = {free}\\n' >> {site.FILE}   # on every node",
             **facts,
         )
-    return ok(f"{meeting_port}, at which nodes meet, is free", **facts)
+    return ok(f"rendezvous port {meeting_port} is free", **facts)
 
 
 @check("programs", "Software")
 def check_programs(which: Which = shutil.which) -> CheckResult:
-    """What could start a run on other machines, and what torch.compile would need; nothing here is required."""
+    """Lists programs that start runs on other machines, and compilers for torch.compile; none is required."""
     found = {name: which(name) for name in PROGRAMS}
     compiler = next((name for name in COMPILERS if which(name)), None)
     there = [name for name, path in found.items() if path] + ([compiler] if compiler else [])
     lacking = [name for name, path in found.items() if not path] + ([] if compiler else ["C++ compiler"])
-    sentence = ", ".join(there) or "none of those that help"
+    sentence = ", ".join(there) or "none"
     if lacking:
         sentence += f"; no {', '.join(lacking)}"
     return ok(sentence, programs={name: path is not None for name, path in found.items()}, compiler=compiler)
@@ -126,7 +126,7 @@ def check_programs(which: Which = shutil.which) -> CheckResult:
 
 @check("network", "Site")
 def check_network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
-    """The interfaces the ranks of several machines could use."""
+    """Checks the interfaces that ranks of several machines could use."""
     facts: dict[str, Any] = {"interfaces": [vars(interface) for interface in interfaces], "wanted": wanted}
     usable = [interface for interface in interfaces if interface.up and interface.addresses]
     shown = ", ".join(
@@ -135,13 +135,13 @@ def check_network(interfaces: Sequence[Interface], wanted: str | None) -> CheckR
     )
     if wanted is not None and wanted not in [interface.name for interface in usable]:
         return failed(
-            f"{site.FILE} says interface {wanted!r}, which is not up with an address; there are {shown or 'none'}",
+            f"{site.FILE} names interface {wanted!r}, which is not up with an address; there are {shown or 'none'}",
             "ip -brief address",
             **facts,
         )
     if not usable:
         return doubt("no interface is up with an address, not even loopback", "sudo ip link set lo up", **facts)
-    chosen = f"; {wanted} is used, as {site.FILE} says" if wanted else ""
+    chosen = f"; {wanted} is used, as set in {site.FILE}" if wanted else ""
     return ok(f"{shown}{chosen}", **facts)
 
 
@@ -163,15 +163,15 @@ def list_interfaces() -> list[Interface]:
 def _check_synthetic(folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "synthetic": True}
     if (folder / MANIFEST).is_file():
-        return ok("the synthetic set is made", made=True, **facts)
+        return ok("the synthetic set exists", made=True, **facts)
     cache = folder.parent
     there, remedy = existing_folder(cache), "export TRAINMARK_CACHE=/a/folder/with/room"
     facts["made"] = False
     if not os.access(there, os.W_OK):
-        return failed(f"the synthetic set is not made, and {_shorten(cache)} cannot be written", remedy, **facts)
+        return failed(f"the synthetic set does not exist, and {_shorten(cache)} cannot be written", remedy, **facts)
     if shutil.disk_usage(there).free < SYNTHETIC_BYTES:
-        return failed(f"the synthetic set is not made, and {_shorten(cache)} has no room for it", remedy, **facts)
-    return ok("the synthetic set will be made by the first run, in seconds", **facts)
+        return failed(f"the synthetic set does not exist, and {_shorten(cache)} has no room for it", remedy, **facts)
+    return ok("the first run creates the synthetic set, in seconds", **facts)
 
 
 def _check_given(name: str, folder: Path) -> CheckResult:
@@ -189,7 +189,7 @@ def _check_given(name: str, folder: Path) -> CheckResult:
 
 
 def _shorten(path: Path) -> str:
-    """The path as its owner would write it."""
+    """The path with `~` for the home folder."""
     try:
         return f"~/{path.absolute().relative_to(Path.home())}"
     except (ValueError, RuntimeError):
