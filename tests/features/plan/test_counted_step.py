@@ -165,7 +165,7 @@ def test_a_workload_from_outside_is_counted_by_the_first_batch_of_its_data(tmp_p
 
 
 def test_a_step_that_needs_numbers_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="the step of tiny cannot be followed on shapes alone"):
+    with pytest.raises(WorkloadError, match="the step of tiny cannot run on fake tensors"):
         of_file(tmp_path, "model(torch.from_numpy(batch.x.numpy())).sum()")
 
 

@@ -138,7 +138,7 @@ def test_ranks_of_other_machines_are_taken_to_do_as_much(store: Store) -> None:
     speed = live.speed()
     assert speed is not None
     assert speed.items_per_s == pytest.approx(2 * 32 / 0.110)
-    assert "1 of 2 ranks are heard here" in drawn(live)
+    assert "1 of 2 ranks are visible here" in drawn(live)
 
 
 def test_a_rank_that_lags_is_named_with_how_far(store: Store) -> None:
@@ -282,7 +282,7 @@ def test_after_a_restart_the_step_is_where_the_ranks_went_on(store: Store) -> No
     run.ready(first_step=10)
     frame = looked(run)
     assert (frame.step, frame.phase, frame.note) == (10, "train", None)
-    assert "started again 1 times" in drawn(frame)
+    assert "restarted 1 times" in drawn(frame)
 
 
 def test_following_ends_with_the_record_and_its_result(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, environment in renderers.items():
         text = environment.RENDERS
         target = targets.add_parser(name, help=text, description=f"Print {text}.", allow_abbrev=False)
-        add_run_options(target, store="where records are kept, over there")
+        add_run_options(target, store="folder of records on the cluster")
         add_request_options(target, environment.REQUEST)
 
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.launch import planning
 
-    options = replace(from_args(args), hosts=None, port=None)  # those mean the machines that are to start it
+    options = replace(from_args(args), hosts=None, port=None)  # those name the machines that start it
     decided = planning.plans(options)
     environment = cluster_env.environments("render")[args.target]
     run = cluster_env.RenderedRun(options=settled(options, decided), plans=decided, as_json=args.json)

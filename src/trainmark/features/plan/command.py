@@ -1,4 +1,4 @@
-"""`trainmark plan`: what a run would do, decided and printed, with nothing started."""
+"""`trainmark plan`: prints what a run would do, and starts nothing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flops",
         action="store_true",
-        help="instead, FLOPs, bytes and launches of a step by layer, and the least time cards could take for it",
+        help="instead, FLOPs, bytes and launches of a step by layer, and its roofline on cards",
     )
-    parser.add_argument("--card", metavar="NAME", help="with --flops: only of this card, such as H100")
+    parser.add_argument("--card", metavar="NAME", help="with --flops: only this card, such as H100")
     parser.add_argument("--json", action="store_true", help="one JSON document: a plan, or a list of them")
 
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.launch import fill, planning
 
     if args.card is not None and not args.flops:
-        raise UsageError("--card chooses among the cards of --flops, which was not asked for; add --flops")
+        raise UsageError("--card needs --flops")
     options = from_args(args)
     decided = planning.plans(options)
     if args.flops:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         show(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
         show(f"  runs until   {plan.limits}")
         if fill.needs_search(plan, options):
-            show("  batch        found when it runs; the numbers below are the published ones, before the search")
+            show("  batch        searched at the start; the numbers below are the published ones")
         if plan.init_from:
             show(f"  begins with  {plan.init_from}")
         show(f"  fingerprint  {plan.fingerprint[:16]}")

@@ -1,4 +1,4 @@
-"""A plan's training step with shapes and no memory behind them: run without a device, and counted."""
+"""Runs a plan's training step on fake tensors, without a device, and counts its operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trainmark.workloads.workload import Share, Workload
 
 
 def count_step(plan: Plan) -> CountedStep:
-    """What one device is asked for by a step of its own; nothing is exchanged, and nothing compiled."""
+    """Counts one step of one device; nothing is exchanged, and nothing compiled."""
     workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
     try:
@@ -41,17 +41,17 @@ def count_step(plan: Plan) -> CountedStep:
         return count_batches(workload, recipe, precision, [_make_batch(workload, recipe, plan)])[0]
     except TrainmarkError:
         raise
-    except Exception as error:  # a step of somebody else's may want anything of its tensors
+    except Exception as error:  # the step of an external workload may do anything with its tensors
         raise WorkloadError(
-            f"the step of {workload.name} cannot be followed on shapes alone: {type(error).__name__}: "
-            f"{first_line(error)}; it may read numbers that only a device would have"
+            f"the step of {workload.name} cannot run on fake tensors: {type(error).__name__}: "
+            f"{first_line(error)}; it may read values, which fake tensors do not have"
         ) from error
 
 
 def count_batches(
     workload: Workload, recipe: Recipe, precision: Precision, batches: Sequence[Any]
 ) -> list[CountedStep]:
-    """A step for each of these batches of shapes alone, shortest first."""
+    """Counts one step per batch of fake tensors, shortest first."""
     model = make_fake_network(workload, recipe)
     with fake_tensors():
         stepper = Stepper(
@@ -65,7 +65,7 @@ def count_batches(
             accumulate=recipe.accumulate,
             average_decay=recipe.average_decay,
         )
-        with OperatorCount():  # the first step makes what all others find: state of the optimizer, constants
+        with OperatorCount():  # the first step creates optimizer state and constants
             stepper.step(batches[0])
     return [_count_batch(workload, recipe, stepper, batch) for batch in batches]
 
@@ -86,7 +86,7 @@ def _count_batch(workload: Workload, recipe: Recipe, stepper: Stepper, batch: An
 
 
 def _extrapolate_lengths(workload: Any, recipe: Recipe, precision: Precision) -> CountedStep:
-    """Of a recurrence, every further length of which launches the same again."""
+    """Extrapolates a recurrence, which launches the same for every further step of its length."""
     short, longer, whole = workload.step_lengths(recipe)
     with fake_device():
         batches = [workload.blank_batch(recipe, short), workload.blank_batch(recipe, longer)]
@@ -96,12 +96,12 @@ def _extrapolate_lengths(workload: Any, recipe: Recipe, precision: Precision) ->
 
 @cache
 def _fake_mode() -> FakeTensorMode:
-    """One for all counts of a process: what a module keeps from one step has to fit the next."""
+    """One per process: what a module keeps from one step must fit the next."""
     return FakeTensorMode()
 
 
 class _HostLists(TorchFunctionMode):
-    """Numbers of the host that become a device's tensor are copied there: torch takes both places for one."""
+    """Turns tensors made from host numbers into copies to the device: torch takes both devices for one."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -114,13 +114,13 @@ class _HostLists(TorchFunctionMode):
 
 @contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Meanwhile tensors have shapes and no numbers."""
+    """Tensors made inside are fake: shapes without memory."""
     with _fake_mode(), _HostLists():
         yield
 
 
 class NoDevice(Device):
-    """Where tensors of shapes alone lie: no arithmetic has to be emulated, as none is done."""
+    """The device of fake tensors, on which no arithmetic has to be emulated."""
 
     def __init__(self) -> None:
         self.torch, self.is_cpu = ACCELERATOR, False
@@ -135,11 +135,11 @@ class NoDevice(Device):
 
 class _Accelerated(OneDevice):
     def clip_gradients(self, parameters: Iterable[Tensor], norm: float) -> None:
-        torch.nn.utils.clip_grad_norm_(parameters, norm, foreach=True)  # torch's choice on accelerators, not on a CPU
+        torch.nn.utils.clip_grad_norm_(parameters, norm, foreach=True)  # torch's default on accelerators, not on a CPU
 
 
 class _TensorCollector:
-    """Is given every tensor of a batch, and leaves it where it is."""
+    """Collects the tensors of a batch without moving them."""
 
     def __init__(self, taken: list[Tensor]) -> None:
         self._taken = taken
@@ -151,13 +151,13 @@ class _TensorCollector:
 
 @contextmanager
 def fake_device() -> Iterator[None]:
-    """Meanwhile they are made where an accelerator's would be, too."""
+    """Fake tensors made inside are on the accelerator."""
     with fake_tensors(), torch.device(ACCELERATOR):
         yield
 
 
 def _make_batch(workload: Workload, recipe: Recipe, plan: Plan) -> Any:
-    """By what the workload says of its batches, else the first one of its data."""
+    """The workload's blank batch, or the first one of its data."""
     if hasattr(workload, "blank_batch"):
         with fake_device():
             return workload.blank_batch(recipe)
@@ -167,7 +167,7 @@ def _make_batch(workload: Workload, recipe: Recipe, plan: Plan) -> Any:
 
 
 def make_fake_network(workload: Workload, recipe: Recipe) -> nn.Module:
-    """The network, each of its tensors on the device that is none."""
+    """The network on fake tensors."""
     built = meta_model.network(workload, replace(recipe, compiled="no"))
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
     model: nn.Module = built.to(memory_format=form)  # type: ignore[call-overload]

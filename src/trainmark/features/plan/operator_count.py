@@ -20,16 +20,16 @@ from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, Operat
 from trainmark.train.walker import Walker, is_view, name_of, tensors_of
 
 ACCELERATOR = torch.device("cpu", 0)
-"""Where tensors lie that are counted as a device's; those of the host lie on `cpu`, which is another place to torch.
-Autograd knows no device whose library is not there, so that none of a real one's type would do."""
+"""Device of the tensors that are counted; the host's are on `cpu`, another device to torch. Autograd needs the library of
+a real accelerator."""
 
 
 class OperatorCount:
     """Counts the operators inside it, forward and backward.
 
-    An operator that computes is a launch; views, changes of shape and fresh memory are none. It reads each of its
-    inputs and writes each of its outputs once. What the layers of `model` launch goes under their names: in the
-    backward pass the layer is known by the number of the autograd node, which was made in the layer's forward.
+    An operator that computes is a launch; views, reshapes and allocations are not. It reads each input and writes each
+    output once. Launches are counted by layer of `model`: in the backward pass the layer is found by the sequence
+    number of the autograd node, which was created in the layer's forward pass.
     """
 
     def __init__(self, model: nn.Module | None = None, device: torch.device = ACCELERATOR) -> None:
@@ -53,7 +53,7 @@ class OperatorCount:
         self._inside.close()
 
     def begin_update(self) -> None:
-        """Called when all gradients are there."""
+        """Called when all gradients are computed."""
         self._updating = True
 
     def result(self) -> StepCount:
@@ -71,13 +71,13 @@ class OperatorCount:
         self._began.append((torch.autograd._get_sequence_nr(), self._stack[-1]))  # type: ignore[attr-defined]
 
     def _place(self) -> tuple[str, str]:
-        """The layer and the part of the step that launches something."""
+        """The layer and the part of the step of the current launch."""
         if self._updating:
             return "", UPDATE
         node: Any = torch._C._current_autograd_node()
         if node is None:
             return self._stack[-1], FORWARD
-        if len(self._stack) > 1:  # a forward that is computed again
+        if len(self._stack) > 1:  # recomputed forward pass
             return self._stack[-1], BACKWARD
         number = node._sequence_nr()
         return self._began[bisect_right(self._began, number, key=lambda began: began[0]) - 1][1], BACKWARD
@@ -92,7 +92,7 @@ class OperatorCount:
             self._waits[traits.name] += 1
         if traits.reads_on_host:
             return _read_on_host(func, args, kwargs)
-        # where nothing but its own arguments come out of an operator, there is nothing to find out by calling it
+        # an operator that returns only its own arguments need not be called
         known = traits.returns is not None and self._shapes_alone and len(here) == len(given)
         known = known and all(tensor.numel() for tensor in given)
         out = traits.get_returned(args, kwargs) if known else func(*args, **kwargs)
@@ -120,19 +120,19 @@ class OperatorCount:
 
 
 class _OperatorTraits(NamedTuple):
-    """What is to be known of an operator, found out once."""
+    """What is known about an operator, cached."""
 
     name: str
     free: bool
-    """A view, a question or fresh memory: no device computes anything."""
+    """A view, a query or an allocation: the device computes nothing."""
     reads_on_host: bool
-    """Its result depends on numbers, so that the host waits for them."""
+    """Its result depends on values, so the host waits for them."""
     copies: bool
     flops: Callable[..., int] | None
     returns: tuple[int | str, ...] | None
-    """The arguments it returns, where it returns nothing but what it writes to."""
+    """The arguments it returns, if it returns only what it writes to."""
     written: tuple[int | str, ...]
-    """Arguments that are written to: places, or names of those that are."""
+    """Arguments that are written to: indices or names."""
     overwritten: bool
     """What is written to is not read."""
 
@@ -150,7 +150,7 @@ class _OperatorTraits(NamedTuple):
         into = {id(tensor) for tensor in tensors_of(goes)}
         written = sum(_count_bytes(tensor) for tensor in here if id(tensor) in into)
         fresh = sum(_count_bytes(tensor) for tensor in made if id(tensor) not in into)
-        if self.name in _PICKING:  # of a table, only the rows that are asked for
+        if self.name in _PICKING:  # only the selected rows of a table
             return 2 * fresh + sum(_count_bytes(tensor) for tensor in here if not tensor.is_floating_point())
         read = sum(_count_bytes(tensor) for tensor in here if id(tensor) not in into)
         if self.name in _ADDING_ROWS:
@@ -189,7 +189,7 @@ def _read_traits(func: Any) -> _OperatorTraits:
 
 
 def _find_formula(func: Any, name: str) -> Callable[..., int] | None:
-    """By torch's own formulas, and by ours where it has none for a CPU's operators or those that write in place."""
+    """Torch's formula, or ours for CPU and in-place operators without one."""
     if name in _OWN_FORMULAS:
         return _OWN_FORMULAS[name]
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None) if func.namespace == "aten" else None
@@ -201,13 +201,13 @@ def _matrix_vector(*args: Any, out_val: Any, **kwargs: Any) -> int:
 
 
 def _attention(query: Tensor, key: Tensor, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Scores and their mixture, over the whole window also where half of it is masked."""
+    """Both matmuls over the whole window, also where half of it is masked."""
     batch, heads, length, width = query.shape
     return 4 * batch * heads * length * key.shape[-2] * width
 
 
 def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Two matmuls for each of the forward pass; that kernels compute the scores again is not the network's."""
+    """Two matmuls for each of the forward pass; recomputed scores are not counted."""
     return 2 * _attention(query, key, out_val=None)
 
 
@@ -238,13 +238,13 @@ _OWN_FORMULAS: dict[str, Callable[..., int]] = {
 
 
 def _count_bytes(tensor: Tensor) -> int:
-    """Of what lies in memory: what is repeated by a stride of 0 lies there once."""
+    """Bytes in memory: expanded dimensions (stride 0) count once."""
     count = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return count * tensor.element_size() if tensor.numel() else 0
 
 
 def _read_on_host(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a host reads; where there are no numbers behind a tensor, 0."""
+    """The value that the host reads; 0 for a fake tensor."""
     try:
         return func(*args, **kwargs)
     except DataDependentOutputException:

@@ -1,4 +1,4 @@
-"""What one training step asks of a device: launches by layer and operator, and what crosses to and from the host."""
+"""The operator launches of a training step by layer, and its transfers between host and device."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
-"""The parts of a step; an update is all that follows the last gradient."""
+"""Parts of a step; the update is all that follows the last gradient."""
 
 
 class OperatorLaunch(NamedTuple):
-    """An operator that a device computes, as often as it is launched alike."""
+    """One kind of operator launch."""
 
     layer: str
-    """By its name in the network; empty outside of all layers."""
+    """Its name in the network; empty outside all layers."""
     part: str
     operator: str
     type: str
-    """Of the factors of a matmul, by torch's name; empty where nothing is multiplied."""
+    """Torch's type of a matmul's inputs; empty for other operators."""
     flops: int
     bytes: int
     """Read and written, each tensor once."""
@@ -26,11 +26,11 @@ class OperatorLaunch(NamedTuple):
 
 class StepCount(NamedTuple):
     launches: tuple[tuple[OperatorLaunch, int], ...]
-    """Each with how often it comes."""
+    """Each with its count."""
     copied_bytes: int
-    """From host to device inside the step, beside its batch."""
+    """From host to device inside the step, without the batch."""
     waits: tuple[tuple[str, int], ...]
-    """Operators at which the host waits for the device, each with how often."""
+    """Operators at which the host waits for the device, each with its count."""
 
     @property
     def flops(self) -> int:
@@ -49,18 +49,18 @@ class StepCount(NamedTuple):
 class CountedStep:
     count: StepCount
     items: int
-    """What throughput counts, in one step of one device."""
+    """Items of throughput in one step of one device."""
     item: str
     stated_flops: float
-    """What the network's mathematics takes, by the workload's own formula: what MFU is held to."""
+    """FLOPs by the workload's formula, the base of MFU."""
     batch_bytes: int
-    """Of the batch, which goes from host to device before the step."""
+    """The batch, copied from host to device before the step."""
 
 
 def extrapolate(few: CountedStep, many: CountedStep, times: float) -> CountedStep:
-    """A step that is longer than `many` by so many times what that is longer than `few`.
+    """The step that exceeds `many` by `times` the difference of `many` and `few`.
 
-    Launches that come alike in both come more often; of those that come once but grow, each grows on.
+    Counts of equal launches are extrapolated; of launches that grow, their size is.
     """
     return CountedStep(
         count=StepCount(
@@ -90,7 +90,7 @@ def _extrapolate_launches(few: StepCount, many: StepCount, times: float) -> Iter
             for (one, count), (other, _) in zip(old, new, strict=True):
                 flops, moved = _extend(one.flops, other.flops, times), _extend(one.bytes, other.bytes, times)
                 yield other._replace(flops=flops, bytes=moved), count
-        else:  # cut into other pieces: as many as it takes, all alike but one
+        else:  # split differently: equal pieces and one remainder
             pieces, flops, moved = (_extend(*pair, times) for pair in zip(_add_up(old), _add_up(new), strict=True))
             others = max(0, pieces - 1)
             alike = OperatorLaunch(*kind, flops=flops // (others + 1), bytes=moved // (others + 1))

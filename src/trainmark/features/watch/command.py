@@ -1,4 +1,4 @@
-"""`trainmark watch`: a run that goes on elsewhere, looked at from here."""
+"""`trainmark watch`: shows a run that is in progress in another process."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "watch"
-HELP = "Watch a run go on, from another terminal."
+HELP = "Watch a run in progress, from another terminal."
 EXAMPLES = """\
-  trainmark watch                         the run that goes on now, until it ends
+  trainmark watch                         the run in progress, until it ends
   trainmark watch 7d00aa                  by the beginning or the end of its id
-  trainmark watch --once                  one look
-  trainmark watch --json                  one look, for programs"""
+  trainmark watch --once                  one frame
+  trainmark watch --json                  one frame, for programs"""
 
 POLL_EVERY_S = 0.5
 LINE_EVERY_S = 5.0
 RECORD_LIMIT_S = 30.0
-"""What a launcher gets to write the record once its ranks are gone."""
+"""Time for a launcher to write the record after its ranks ended."""
 SETTLE_S = 5.0
-"""It mostly takes no longer, so that nothing is said of it before."""
+"""Usual time for that, before which nothing is reported."""
 NEVER_S = 600.0
-"""Where nobody can tell who works on a run, and no rank has spoken for so long, none ever will."""
+"""Silence after which a run with no known process and no rank counts as abandoned."""
 MAX_FOLDERS = 50
 
 
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "run id, its beginning or end, or a group for its newest run (default: the newest that still runs)"
     parser.add_argument("run", nargs="?", metavar="RUN", help=words)
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
-    parser.add_argument("--once", action="store_true", help="one look, then exit")
-    parser.add_argument("--json", action="store_true", help="one look as a JSON document")
+    parser.add_argument("--once", action="store_true", help="one frame, then exit")
+    parser.add_argument("--json", action="store_true", help="one frame as a JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Watched:
-    """A run's folder, of which each look reads what is new."""
+    """A run's folder, read incrementally."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class Watched:
         return worked_on is False
 
     def _silent_before_s(self) -> float:
-        """How long the ranks had not written when they were first looked at, by the files' times."""
+        """How long the ranks had been silent at the first read, by file times."""
         written = [self.folder.path / f"rank{rank}.jsonl" for rank in self.folder.ranks]
         return max(0.0, self._wall_s() - last_change_s(written or [self.folder.path]))
 
 
 def choose_folder(store: Store, word: str | None) -> Path:
-    """The folder of the run meant: the newest that still runs, else the newest, unless one is named."""
+    """The folder of the named run, else the newest that still runs, else the newest."""
     if word:
         return store.run_folder(word, of_group=True)
     newest = store.newest_folders()
@@ -127,13 +127,13 @@ def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int
 
 
 def _open_frame(screen: Console, shown: contextlib.ExitStack) -> Callable[[Live], None]:
-    """On a terminal: a frame that is drawn over the last one."""
+    """On a terminal: redraws one frame."""
     live = shown.enter_context(rich_live.Live(console=screen, auto_refresh=False, transient=True))
     return lambda run: live.update(Text.from_ansi(_draw(run, screen)), refresh=True)
 
 
 def _open_log(screen: Console) -> Callable[[Live], None]:
-    """Elsewhere: a line when there is news, and now and then."""
+    """Elsewhere: prints a line on news, and every few seconds."""
     printed: tuple[object, float] = (None, -LINE_EVERY_S)
 
     def show(run: Live) -> None:
