@@ -123,7 +123,7 @@ def test_two_nodes_of_the_published_tables_are_forecast_within_five_percent(work
 def test_a_published_row_that_contradicts_its_neighbours_is_named_and_not_believed() -> None:
     ((seen, outcome),) = published("vit", "p_core")
     assert [str(one.topology) for one in seen.sizes] == ["1x8"]
-    assert seen.notes[0].startswith("1x1 is not believed: a device of 1x8 does 0.59")
+    assert seen.notes[0].startswith("1x1 is left out: a device of 1x8 does 0.59")
     assert rates.forecast(seen, Topology.parse("2x8")).rate == pytest.approx(outcome, rel=0.05)
 
 

@@ -1,30 +1,33 @@
-"""`trainmark forecast`: what a training would do at sizes that were not run."""
+"""`trainmark forecast`: forecasts a training at sizes that were not run."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark import features
+from trainmark import __version__, features
 from trainmark.analysis import published_library as library
 from trainmark.analysis.clusters import chains
 from trainmark.analysis.scaling import throughput_alias
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.cli.price import add_price_options, price_of
 from trainmark.cli.terminal import console, look, say
-from trainmark.features.forecast import inputs
+from trainmark.features.forecast import inputs, page as forecast_page
 from trainmark.features.forecast.cost import MTBF_DEVICE_HOURS, measure_work
 from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
 from trainmark.features.forecast.rates import OtherBatch
 from trainmark.features.forecast.scaling_law import backtest
 from trainmark.features.forecast.table import render, render_backtest
 from trainmark.record.errors import UsageError
+from trainmark.record.language import chosen
 from trainmark.record.lookup import records_of
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder
+from trainmark.view.files import write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,27 +42,27 @@ EXAMPLES = """\
   trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
   trainmark forecast a1b2 c3d4 --to 2x8,64x8 --html forecast.html   the same with a chart
   trainmark forecast last --to 2x8,4x8 --global-batch 4096   one batch, divided over the devices
-  trainmark forecast --published resnet50 --to 2x8   from the smaller rows of published tables
-  trainmark forecast --backtest                      how wrong such forecasts were for published clusters"""
+  trainmark forecast --published resnet50 --to 2x8   from published tables
+  trainmark forecast --backtest                      the errors of such forecasts for published clusters"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of it, group or file")
     parser.add_argument("--to", metavar="NxM,...", help="the sizes to forecast, like 2x8,64x8")
     parser.add_argument("--metric", default="p_core", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
-    parser.add_argument("--batch-per-device", type=int, metavar="N", help="another batch per device than the runs had")
+    parser.add_argument("--batch-per-device", type=int, metavar="N", help="another batch per device than in the runs")
     parser.add_argument("--global-batch", type=int, metavar="N", help="one batch, divided over all devices")
     parser.add_argument(
         "--until",
         default="target",
         metavar="HOW_MUCH",
-        help="'target' (default), 'N epochs', 'N steps' or 'N items': what time, energy and cost are of",
+        help="length of the training: 'target' (default), 'N epochs', 'N steps' or 'N items'",
     )
     add_price_options(parser)
     parser.add_argument(
         "--mtbf", type=float, metavar="HOURS", help="device-hours per failure, from 256 devices on (default: 50700)"
     )
-    parser.add_argument("--published", metavar="WORKLOAD", help="go by published rows instead of runs")
+    parser.add_argument("--published", metavar="WORKLOAD", help="use published rows instead of runs")
     parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with table and chart to FILE")
@@ -70,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.backtest:
         return _backtest(args)
     if not args.to:
-        raise UsageError("which sizes? name them, like --to 2x8,64x8")
+        raise UsageError("--to is missing; name the sizes, like --to 2x8,64x8")
     if args.published is not None and args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
     if args.mtbf is not None and not args.mtbf > 0:
@@ -81,14 +84,6 @@ def run(args: argparse.Namespace) -> int:
     assumed = Assumptions(price=price_of(args), mtbf_device_hours=hours, batch=_parse_batch(args))
     found = [forecast(one, topologies, work, assumed) for one in known]
     if args.html:
-        from datetime import datetime, timezone
-
-        from trainmark import __version__
-        from trainmark.features.forecast import page as forecast_page
-        from trainmark.record.language import chosen
-        from trainmark.record.store import Store, default_folder
-        from trainmark.view.files import write
-
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
         write(args.html, page, Store(args.store or default_folder()))

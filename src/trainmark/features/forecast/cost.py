@@ -17,22 +17,22 @@ from trainmark.record.record import Record
 from trainmark.record.time_left import count_pauses
 
 MTBF_DEVICE_HOURS = 50_700.0
-"""419 unexpected stops of 16,384 cards in 54 days, as the Llama 3 report tells: an assumption one may change."""
+"""419 unexpected interruptions of 16,384 cards in 54 days, by the Llama 3 report; --mtbf changes it."""
 FAILURES_FROM = 256
-"""Devices from which on failures count: below, one in eight days is lost in any interval."""
+"""Devices from which failures count: below, one in eight days is within any interval."""
 CHECKPOINT_S = 60.0
-"""What saving the state of a large training takes, where nothing is known."""
+"""Assumed time to save a large training."""
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How much there is to train, and what goes with it beside the steps."""
+    """How much to train, and the overhead besides steps."""
 
     items: float
-    """At the batch of the run it is known from."""
+    """At the batch of the measured run."""
     why: str
-    """Where that number is from."""
+    """The source of that number."""
     items_per_step: float
     """Of that run."""
     devices: int
@@ -40,12 +40,12 @@ class Work:
     global_batch: float
     """Of that run, in samples."""
     reference: Reference | None = None
-    """Where the items depend on the global batch, and how is known."""
+    """Items needed by global batch, where that is known."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """When it evaluates and saves."""
+    """Its evaluation and checkpoint intervals."""
     items_per_epoch: float | None = None
     start_s: float
-    """From the command to the first step."""
+    """From command to first step."""
     evaluation_s: float
     """Of one evaluation."""
     save_s: float = 0.0
@@ -54,10 +54,10 @@ class Work:
     """p_train over the throughput that is forecast: what waiting for data leaves."""
     joules_per_item: float | None
     idle_share: float = 0.0
-    """What a device draws before training, over what it draws in it; 0 where nobody measured it."""
+    """Idle power over training power; 0 where it was not measured."""
     checkpoint_s: float = CHECKPOINT_S
     checkpoint_why: str = "assumed"
-    """Where its length is from."""
+    """The source of its length."""
     restore_s: float = 0.0
     notes: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ class Work:
         return rate.topology.devices * batch / (self.devices * self.batch_per_device)
 
     def needed(self, rate: RateForecast) -> Needed | None:
-        """Items to train at a size; None where its global batch is larger than any that is known to converge."""
+        """Items to train at a size; None where its global batch exceeds all that are known to converge."""
         if self.reference is None:
             return Needed(self.items, self.items, self.items)
         return self.reference(self.global_batch * self.batch_ratio(rate))
@@ -88,7 +88,7 @@ class ForecastRange:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """What a training would take at one size from start to end."""
+    """Time, energy and cost of a whole training at one size."""
 
     items: float
     """To be trained."""
@@ -98,15 +98,15 @@ class TrainingCost:
     energy_kwh: ForecastRange | None
     cost: ForecastRange | None
     availability: float
-    """The share of time that is not lost to failures and checkpoints against them."""
+    """Share of time not lost to failures and checkpoints against them."""
 
 
 def measure_work(
     records: Sequence[Record], until: str = "target", *, metric: str = "p_core", reference: Reference | None = None
 ) -> Work:
-    """What the largest of some runs tells of a whole training; UsageError where that is not known.
+    """Derives a whole training from the largest of some runs; UsageError where it does not show it.
 
-    `metric` is the throughput that is forecast; `reference` what training by the same recipe is known to need."""
+    `metric` is the forecast throughput; `reference` gives the items that training by the same recipe needs."""
     record = max(records, key=lambda one: Topology.parse(one.plan.topology).devices)
     timeline, recipe, history = record.timeline, record.plan.recipe, record.quality.history
     trained = sum(trace.whole.items for trace in timeline.ranks)
@@ -133,7 +133,7 @@ def measure_work(
     save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / saves if saves else 0.0))
     unknown = {
         "the run evaluated nothing, so no evaluation is in the time": not history,
-        "how often it evaluates cannot be told in steps, so no evaluation is in the time": history
+        "its evaluation interval is not known in steps, so no evaluation is in the time": history
         and evaluations is None,
         "the run's energy was not measured, so none is forecast": energy is None or energy.value is None,
         "the run saved no checkpoint, so none is in the time": saves and not save_s,
@@ -171,7 +171,7 @@ def _count_items_to_target(record: Record) -> tuple[float, str] | None:
 
 
 def _read_checkpoint(record: Record) -> dict[str, Any]:
-    """What the run measured of saving and restoring, if it did."""
+    """The measured times to save and restore, if any."""
     found = record.environment.checkpoint
     if found is None or not found.save_s:
         return {}
@@ -201,7 +201,7 @@ def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: f
     if steps := int(recipe.get("steps", 0)):
         return steps * per_step, f"the recipe's {steps} steps: no run here has met its target"
     raise UsageError(
-        "no run here met its target or tells how long an epoch is; say how much to train, like --until '90 epochs' or "
+        "no run here met its target or shows the length of an epoch; set the length, like --until '90 epochs' or "
         "--until '1e9 items'"
     )
 
@@ -209,7 +209,7 @@ def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: f
 def forecast_cost(
     work: Work, rate: RateForecast, price: Price, *, mtbf_device_hours: float = MTBF_DEVICE_HOURS
 ) -> TrainingCost | None:
-    """None where no rate is forecast, or where nobody knows how much training such a batch takes."""
+    """None where no rate is forecast, or where the items needed at such a batch are unknown."""
     needed = work.needed(rate)
     if rate.interval is None or needed is None:
         return None
@@ -218,7 +218,7 @@ def forecast_cost(
 
     def phases(items: float, items_per_s: float) -> dict[str, float]:
         found = _forecast_phases(work, rate, items, items_per_s)
-        # the availability holds the checkpoints against failures already
+        # the availability includes the checkpoints against failures
         return found if share == 1 else {**found, "checkpoint": 0.0}
 
     def seconds(items: float, items_per_s: float) -> float:
@@ -242,7 +242,7 @@ def forecast_cost(
 
 
 def _forecast_phases(work: Work, rate: RateForecast, items: float, items_per_s: float) -> dict[str, float]:
-    """Seconds of training and of its pauses at a size: its devices share an evaluation, and one saves for all."""
+    """Seconds of training and its pauses at a size: all devices share an evaluation, and one saves."""
     per_step = work.items_per_step * work.batch_ratio(rate)
     per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
     evaluations, saves = (
@@ -257,14 +257,14 @@ def _forecast_phases(work: Work, rate: RateForecast, items: float, items_per_s: 
 
 
 def _forecast_energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
-    """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
+    """A waiting device draws between idle and full power: both ends are the interval."""
     if work.joules_per_item is None or rate.interval is None:
         return None
     working = work.joules_per_item * price.pue / JOULES_A_KWH
     ideal = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0)
 
     def waits(items_per_s: float) -> float:
-        """For each second of work, what all devices of this speed wait."""
+        """Seconds of waiting per second of work at this speed."""
         return max(0.0, ideal / items_per_s - 1)
 
     slow, fast = rate.interval

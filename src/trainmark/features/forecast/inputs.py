@@ -1,4 +1,4 @@
-"""Collects what a forecast rests on: sizes of one training that differ in nothing but their devices."""
+"""Collects the inputs of a forecast: measured sizes of one training, and a model of its gradient exchange."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from trainmark.record.timeline import Timeline
 
 Level = Literal["node", "nodes"]
 PARALLEL = ("", "ddp", "fsdp", "hsdp")
-"""Kinds of parallelism whose exchange is modelled; older records do not name theirs."""
+"""Kinds of parallelism with a model of their exchange; older records do not name theirs."""
 BACKWARD = 2 / 3
-"""Share of computing where it was not measured: backward computes about twice what forward does."""
+"""Assumed share of compute: the backward pass computes about twice the forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangeModel:
-    """A step as computing plus the exchange that computing does not hide, calibrated to one run."""
+    """A step as compute plus the exposed exchange, calibrated to one run."""
 
     base: Topology
-    """Of that run."""
+    """Topology of that run."""
     computing_s: float
     cover: float
-    """Share of computing that an exchange can be hidden behind."""
+    """Share of compute that can overlap the exchange."""
     shape: ExchangeShape
     levels: Mapping[tuple[Level, Collective], LinkLevel]
     overlap: float = 0.0
-    """Share of the exchange that could be hidden behind computing and was."""
+    """Share of the possible overlap that was reached."""
     slowdown: float = 1.0
-    """Length of the exchange in training over what the links were measured to take."""
+    """Exchange time in training over the time by measured links."""
 
     def step_s(self, topology: Topology, computing: float = 1.0) -> float | None:
-        """Of one step whose computing takes `computing` times as long; None where a link was not measured."""
+        """Seconds of a step whose compute takes `computing` times as long; None where a link was not measured."""
         wire_s = self.wire_s(topology)
         if wire_s is None:
             return None
@@ -56,13 +56,13 @@ class ExchangeModel:
         return computing_s + wire_s - self.overlap * min(wire_s, self.cover * computing_s)
 
     def log_kept(self, topology: Topology, computing: float = 1.0) -> float:
-        """Logarithm of the speed a device keeps against the run; without links between nodes, as inside one of them."""
+        """Logarithm of a device's speed over that in the run; without links between nodes, as inside one."""
         here = self.step_s(self.base)
         there = self.step_s(topology, computing) or self.step_s(replace(topology, nodes=1), computing)
         return math.log(here / there) if here and there else 0.0
 
     def wire_s(self, topology: Topology) -> float | None:
-        """All messages of a step one after the other; None where they use links that were not measured.
+        """Seconds of all messages of a step in sequence; None where a link was not measured.
 
         Gradients are reduced inside each node, then across nodes, where every rank sends its share of them.
         """
@@ -96,7 +96,7 @@ class ExchangeModel:
 
 
 def fit_exchange(record: Record) -> ExchangeModel | None:
-    """From a run that measured its links and its exchange; None where it did not, or splits layers across devices."""
+    """Fits the model to a run; None where it did not measure links and exchange, or splits layers across devices."""
     shape, levels, timeline = record.environment.exchange, read_links(record), record.timeline
     counted = timeline.steps - timeline.warmup_steps
     if shape is None or shape.parallel not in PARALLEL or counted <= 0 or not timeline.exchange_known:
@@ -123,12 +123,12 @@ def fit_exchange(record: Record) -> ExchangeModel | None:
 
 
 def _is_sharded(shape: ExchangeShape) -> bool:
-    """Weights are gathered during forward, too."""
+    """Whether weights are gathered in the forward pass."""
     return shape.parallel in ("fsdp", "hsdp") or shape.gathered_bytes > 0
 
 
 def _exposed_s(timeline: Timeline, counted: int) -> float:
-    """The exchange in a step of the rank that waits for nobody."""
+    """Exposed exchange per step, of the rank that does not wait for others."""
     steps = slice(timeline.warmup_steps, timeline.steps)
     if any(trace.sums for trace in timeline.ranks):
         return min(timeline.counted(trace).exchange_ns for trace in timeline.ranks) / counted / 1e9
@@ -136,7 +136,7 @@ def _exposed_s(timeline: Timeline, counted: int) -> float:
 
 
 def read_links(record: Record) -> dict[tuple[Level, Collective], LinkLevel]:
-    """By level and collective; records of one level that did not measure levels apart give what all ranks saw."""
+    """Links by level and collective; of older records with one level, fitted to all ranks."""
     environment, topology = record.environment, Topology.parse(record.plan.topology)
     levels = list(environment.link_levels)
     if not levels and environment.link and 1 in (topology.nodes, topology.devices_per_node) and topology.devices > 1:
@@ -146,14 +146,14 @@ def read_links(record: Record) -> dict[tuple[Level, Collective], LinkLevel]:
 
 
 MAX_NOISE = 0.05
-"""Half of an interval, as a share, beyond which a run carries no forecast."""
+"""Largest relative half-width of a run's interval."""
 MAX_LINK_CHANGE = 3.0
-"""Times that links may carry more in one run than in another before they are taken for other links."""
+"""Largest ratio of link bandwidths between runs over the same links."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Sizes of one training, smallest first, and what was left out of them."""
+    """Measured sizes of one training, smallest first."""
 
     subject: tuple[str, ...]
     """Workload, device, precision and the like, for a heading."""
@@ -162,12 +162,12 @@ class Known:
     batch_per_device: int | None
     sizes: tuple[Size, ...]
     exchange: ExchangeModel | None = None
-    """None where no run of several ranks measured it."""
+    """None where no run measured it."""
     notes: tuple[str, ...] = ()
 
     @property
     def one_device(self) -> bool:
-        """Nothing is known of any link."""
+        """No link is known."""
         return self.largest.topology.devices == 1
 
     @property
@@ -180,7 +180,7 @@ class Known:
 
 
 def read_records(records: Sequence[Record], metric: str = "p_core") -> Known:
-    """Runs that are alike; UsageError says which are not, and what is too noisy to go by."""
+    """Reads runs that differ in topology alone; UsageError where they differ otherwise or are too noisy."""
     alias = scaling.throughput_alias(metric)
     if len({scaling.shared_out(record) for record in records}) > 1:
         raise UsageError("these runs differ in their batch; a forecast needs runs of one batch_per_device")
@@ -204,7 +204,7 @@ def read_records(records: Sequence[Record], metric: str = "p_core") -> Known:
 
 
 def read_published(group: PublishedScaling, metric: str, below: int) -> Known | None:
-    """The rows of a page that have fewer devices than requested; None where none has."""
+    """Reads the rows with fewer devices than `below`; None where there are none."""
     rows = [(Topology.parse(point.row.topology), getattr(point.row, metric)) for point in group.points]
     sizes = tuple(Size(topology=topology, rate=rate) for topology, rate in rows if rate and topology.devices < below)
     if not sizes:
@@ -222,7 +222,7 @@ def read_published(group: PublishedScaling, metric: str, below: int) -> Known | 
 
 
 def _check_links(records: Sequence[Record]) -> None:
-    """Raises UsageError where the same links carried much less in one run than in another."""
+    """Raises UsageError where the bandwidth of the same links changed much between runs."""
     seen: dict[tuple[str, str, int], tuple[Record, float]] = {}
     where = {"node": "inside a node", "nodes": "between nodes"}
     for record in records:
@@ -237,7 +237,7 @@ def _check_links(records: Sequence[Record]) -> None:
 
 
 def _leave_out_contradictions(known: Known) -> Known:
-    """Without sizes that no cluster's scaling explains: those nearer to the requested sizes are kept."""
+    """Drops smaller sizes whose scaling contradicts every published cluster."""
     left_out, notes = [], []
     explained = known.exchange.log_kept if known.exchange else scaling_law.explain_nothing
     for small, large in scaling_law.find_contradictions(known.sizes, explained=explained):
@@ -245,20 +245,20 @@ def _leave_out_contradictions(known: Known) -> Known:
         kept = large.rate / small.rate / (large.topology.devices / small.topology.devices)
         usual = 1 + scaling_law.USUAL_LOSS
         notes.append(
-            f"{small.topology} is not believed: a device of {large.topology} does {kept:.2f} of what one does there, "
+            f"{small.topology} is left out: a device of {large.topology} does {kept:.2f} of what one does there, "
             f"where published clusters keep {usual:.2f} per doubling; the two hardly measured the same"
         )
     return replace(known, sizes=tuple(size for size in known.sizes if size not in left_out), notes=tuple(notes))
 
 
 def _error(quantity: Quantity) -> float:
-    """Of one run's interval; a run without one is taken to be as exact as runs are."""
+    """Standard error by the interval; RUN_ERROR without one."""
     if quantity.interval is None:
         return scaling_law.RUN_ERROR
     if share(quantity.interval) > MAX_NOISE:
         width = f"±{100 * share(quantity.interval):.0f} %"
         raise UsageError(
-            f"a run is known to {width} only, and a forecast would carry that on; more steps, repeats or a quieter "
-            "machine would help"
+            f"a run is known to {width} only, which is too noisy for a forecast; run more steps or repeats, or on a "
+            "quieter machine"
         )
     return max(half_width(quantity.interval) / quantile(0.5 + CONFIDENCE / 2, 1e6), scaling_law.RUN_ERROR)

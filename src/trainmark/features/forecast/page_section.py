@@ -1,4 +1,4 @@
-"""What runs of several sizes say of the next ones, as charts on their page."""
+"""Charts forecasts of the next sizes on the page of runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDER = 3
 
 
 def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
-    """One chart for each group of runs that differ in their topology alone, if they carry a forecast."""
+    """One chart per group of runs that differ in topology alone, if they allow a forecast."""
     by_id = {record.run_id: record for record in records}
     groups = ([by_id[run_id] for point in group.points for run_id in point.runs] for group in all_scalings(records))
     charts = [chart for group in groups if (chart := draw_next_sizes(group, say))]

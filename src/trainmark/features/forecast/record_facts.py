@@ -1,4 +1,4 @@
-"""What a run did beside the forecast that earlier runs of other sizes allow."""
+"""Compares a run with the forecast that earlier runs of other sizes allow."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from trainmark.record.store import Store, read_record
 from trainmark.view.sections import FactSection
 
 MAX_RUNS_PER_SIZE = 8
-"""Earlier runs of a topology that are read, the newest: whole records are long."""
+"""Newest earlier runs read per topology: records are long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastOutcome:
-    """What a run did, and what was to be expected of it."""
+    """The result of a run, and its forecast."""
 
     metric: str
     unit: str
     did: float
     known: tuple[Topology, ...]
-    """The sizes the forecast goes by."""
+    """The sizes the forecast is based on."""
     forecast: RateForecast
     interval: Bounds
     """90 %."""
@@ -41,12 +41,12 @@ class ForecastOutcome:
 
     @property
     def off(self) -> float | None:
-        """How far from the forecast's middle, as a share of it; None where only a range was known."""
+        """Relative deviation from the forecast; None where only a range was known."""
         return None if self.forecast.rate is None else self.did / self.forecast.rate - 1
 
 
 def find_outcome(record: Record, earlier: Sequence[Record], metric: str = "p_core") -> ForecastOutcome | None:
-    """None where the runs before it carry no forecast of its size."""
+    """None where the runs before it allow no forecast of its size."""
     quantity = record.metrics.get(metric)
     alike = [other for other in earlier if _same_but_size(record, other)]
     if record.status != "valid" or quantity is None or quantity.value is None or not alike:
@@ -69,7 +69,7 @@ def find_outcome(record: Record, earlier: Sequence[Record], metric: str = "p_cor
 
 
 def find_outcomes(records: Iterable[Record], store: Store) -> dict[str, ForecastOutcome]:
-    """Of each run for which earlier ones of the store allow it, by its id."""
+    """Outcomes by run id, where earlier runs of the store allow a forecast."""
     records = list(records)
     rows = (
         [row for row in store.rows() if row.status == "valid"]
@@ -83,13 +83,13 @@ def find_outcomes(records: Iterable[Record], store: Store) -> dict[str, Forecast
         for name in names:
             if name not in read:
                 read[name] = _read(store, name)
-        if told := find_outcome(record, [other for name in names if (other := read[name])]):
-            found[record.run_id] = told
+        if outcome := find_outcome(record, [other for name in names if (other := read[name])]):
+            found[record.run_id] = outcome
     return found
 
 
 def _find_candidates(record: Record, rows: Sequence[StoreRow]) -> list[StoreRow]:
-    """As far as a list can tell, newest first."""
+    """Earlier runs that may be alike by the index, newest first."""
     plan, count, found = record.plan, dict[str, int](), []
     for row in rows:
         alike = (row.workload, row.recipe, row.precision) == (plan.workload, plan.recipe_name, record.precision)
@@ -114,17 +114,16 @@ def _same_but_size(record: Record, other: Record) -> bool:
 def _read(store: Store, run_id: str) -> Record | None:
     try:
         return read_record(store.path(run_id))
-    except TrainmarkError:  # it was damaged or taken away since the index was made
+    except TrainmarkError:  # damaged or removed since the index was made
         return None
 
 
 def sections(records: Sequence[Record], store: Store, say: Say) -> dict[str, FactSection]:
-    """By run id; of runs that no earlier ones say anything of, none."""
+    """Sections by run id, where there is a forecast."""
     return {run_id: _section(found, say) for run_id, found in find_outcomes(records, store).items()}
 
 
 def _section(found: ForecastOutcome, say: Say) -> FactSection:
-    """What the run did beside what earlier runs of other sizes would have said of it."""
     places = {
         "inside the range": say("inside the range"),
         "below the range": say("below the range"),
@@ -135,7 +134,7 @@ def _section(found: ForecastOutcome, say: Say) -> FactSection:
     off = "" if found.off is None else f"{100 * found.off:+.1f} %"
     return FactSection(
         title=say("Forecast and outcome"),
-        remark=say("as runs of {sizes} before it would have told").format(
+        remark=say("as earlier runs of {sizes} would have forecast").format(
             sizes=", ".join(str(size) for size in found.known)
         ),
         heads=(found.metric, say("outcome"), say("forecast"), say("90 % range"), say("from its middle"), say("place")),

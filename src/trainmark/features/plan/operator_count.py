@@ -20,8 +20,8 @@ from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, Operat
 from trainmark.train.walker import Walker, is_view, name_of, tensors_of
 
 ACCELERATOR = torch.device("cpu", 0)
-"""Device of the tensors that are counted; the host's are on `cpu`, another device to torch. Autograd needs the library of
-a real accelerator."""
+"""Device of the counted tensors; the host's are on `cpu`, another device to torch. A real accelerator's type would need
+its library."""
 
 
 class OperatorCount:

@@ -1,4 +1,4 @@
-"""`trainmark scaling`: how much of the ideal speed-up more devices brought."""
+"""`trainmark scaling`: shows the scaling efficiency of runs."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_store(store: Store, metric: str) -> list[Scaling]:
-    """Every group of the store; says on stderr what was left out, and what is missing where there is no group."""
+    """Every group of the store; reports on stderr what is left out, and why there is no group."""
     contents = store.contents()
     for damaged in contents.damaged:
         say(escape.terminal(str(damaged)))
-    # whole records are long: only those are read that can have another topology beside them
+    # records are long: read only those that may have another topology
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for row in contents.rows:
         if row.status == "valid":
@@ -90,7 +90,7 @@ def _read_store(store: Store, metric: str) -> list[Scaling]:
 
 
 def _read_published(workload: str, store: Store) -> list[PublishedScaling]:
-    """Of one workload or all, with the rows that the user imported."""
+    """Published rows of one workload or all, with imported ones."""
     imports = imported.rows(store.folder)
     rows = [
         *library.rows(workload or None),
