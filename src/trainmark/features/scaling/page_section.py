@@ -36,11 +36,8 @@ def _chart(group: Scaling, say: Say) -> Markup:
     )
     x = replace(chart.doubling(devices), high=devices[-1] * 1.6)  # the last point's label stands behind it
     ideal = [(float(count), count / devices[0]) for count in (devices[0], devices[-1])]
-    notes: list[Child] = [
-        summary,
-        " ",
-        el("span", " · ".join((kind, group.device, group.precision, group.recipe_name))),
-    ]
+    facts = " · ".join((kind, group.device, group.precision, group.recipe_name))
+    notes: list[Child] = [summary, " ", el("span", facts)]
     drawn = chart.draw(
         title(group.workload),
         summary,
