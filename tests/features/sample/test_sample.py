@@ -248,7 +248,7 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
     [
         (["last", "..."], 2, "there is nothing to speak in '...'"),
         (["last", "Hello.", "--lines", "lines.txt"], 2, "give either INPUTs or --lines FILE, not both"),
-        (["last", "--lines", "empty.txt"], 2, "empty.txt has no line to take"),
+        (["last", "--lines", "empty.txt"], 2, "empty.txt has no input"),
         (["last", "--lines", "nowhere.txt"], 3, "--lines nowhere.txt cannot be read: No such file"),
         (["last", "--lines", "gbk.txt"], 3, "--lines gbk.txt is not UTF-8 text"),
         (["last", "Hello.", "--out", "x.mp3"], 2, "--out x.mp3 must end in .wav, as this network reads a text aloud"),
