@@ -1,4 +1,4 @@
-"""What one training step asks of a device: launches by layer and operator, and what crosses to and from the host."""
+"""The work of one training step: launches by layer and operator, and transfers between host and device."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
-"""The parts of a step; an update is all that follows the last gradient."""
+"""The parts of a step; the update is everything after the last gradient."""
 
 
 class OperatorLaunch(NamedTuple):
-    """An operator that a device computes, as often as it is launched alike."""
+    """An operator launch; identical launches are counted together."""
 
     layer: str
     """By its name in the network; empty outside of all layers."""
     part: str
     operator: str
     type: str
-    """Of the factors of a matmul, by torch's name; empty where nothing is multiplied."""
+    """Operand type of a matmul, by torch's name; empty for other operators."""
     flops: int
     bytes: int
     """Read and written, each tensor once."""
@@ -26,11 +26,11 @@ class OperatorLaunch(NamedTuple):
 
 class StepCount(NamedTuple):
     launches: tuple[tuple[OperatorLaunch, int], ...]
-    """Each with how often it comes."""
+    """Each with its count."""
     copied_bytes: int
     """From host to device inside the step, beside its batch."""
     waits: tuple[tuple[str, int], ...]
-    """Operators at which the host waits for the device, each with how often."""
+    """Operators at which the host waits for the device, each with its count."""
 
     @property
     def flops(self) -> int:
@@ -52,15 +52,15 @@ class CountedStep:
     """What throughput counts, in one step of one device."""
     item: str
     stated_flops: float
-    """What the network's mathematics takes, by the workload's own formula: what MFU is held to."""
+    """FLOPs by the workload's own formula, as MFU uses them."""
     batch_bytes: int
     """Of the batch, which goes from host to device before the step."""
 
 
 def extrapolate_step(few: CountedStep, many: CountedStep, times: float) -> CountedStep:
-    """A step that is longer than `many` by so many times what that is longer than `few`.
+    """A step longer than `many` by `times` the difference of `many` and `few`.
 
-    Launches that come alike in both come more often; of those that come once but grow, each grows on.
+    The count of launches in both is extrapolated; of launches that differ, their size.
     """
     waits = dict(few.count.waits)
     return CountedStep(
@@ -89,7 +89,7 @@ def _extrapolate_launches(few: StepCount, many: StepCount, times: float) -> Iter
             for (one, count), (other, _) in zip(old, new, strict=True):
                 flops, moved = _extrapolate(one.flops, other.flops, times), _extrapolate(one.bytes, other.bytes, times)
                 yield other._replace(flops=flops, bytes=moved), count
-        else:  # cut into other pieces: as many as it takes, all alike but one
+        else:  # split differently: as many equal pieces as needed, and one rest
             pieces, flops, moved = (_extrapolate(*pair, times) for pair in zip(_sums(old), _sums(new), strict=True))
             others = max(0, pieces - 1)
             alike = OperatorLaunch(*kind, flops=flops // (others + 1), bytes=moved // (others + 1))

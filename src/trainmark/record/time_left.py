@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from trainmark.record.rank_log import RankLog
 
 RECENT_STEPS = 200
-"""The speed of a running training is that of so many steps at most, the last ones."""
+"""Last steps that determine the current speed."""
 _ROUNDING = 1e-9
-"""A count of epochs that lies so near to a whole number is meant to be it."""
+"""Tolerance when rounding a count of epochs."""
 
 
 def time_left_s(plan: Plan, log: RankLog, *, step: int, elapsed_s: float | None) -> float | None:
-    """About how long a running training still takes from a step on; None where nobody can know."""
+    """Estimated time left from a step on; None where unknown."""
     if not log.compute_ns:
         return None
     if plan.limits.wall_s is not None and elapsed_s is not None:
@@ -36,7 +36,7 @@ def time_left_s(plan: Plan, log: RankLog, *, step: int, elapsed_s: float | None)
     step, step_s, saved = min(step, last), median_step_s(log), log.checkpoint()
     evaluations = _count_pauses(plan, log, "evaluate_every", step, last)
     saves = _count_pauses(plan, log, "checkpoint_every", step, last)
-    # what the run has not done once takes no time here
+    # what has not happened yet counts as zero
     save_s = (saved.save_s or 0.0) if saved else 0.0
     return (last - step) * step_s + evaluations * _evaluation_s(log, step_s) + saves * save_s
 
@@ -49,13 +49,13 @@ def median_step_s(log: RankLog) -> float:
 
 
 def _count_pauses(plan: Plan, log: RankLog, name: str, start: int, end: int) -> int:
-    """How often the recipe's `evaluate_every` or `checkpoint_every` comes round between two steps, the end included."""
+    """Number of evaluations or checkpoints between two steps, the end included."""
     word, at_end = str(plan.recipe.get(name, "")), plan.limits.full and end > start
     if word == "end":
         return int(at_end)
     try:
         span = Span.parse(word)
-    except UsageError:  # never, or a recipe of another version, or from outside
+    except UsageError:  # `never`, or a recipe of another version
         return 0
     steps = {"epochs": log.steps_per_epoch, "items": 1 / (log.items_per_step or 1.0)}.get(span.unit, 1)
     if not steps:
@@ -67,7 +67,7 @@ def _count_pauses(plan: Plan, log: RankLog, name: str, start: int, end: int) -> 
 
 
 def _evaluation_s(log: RankLog, step_s: float) -> float:
-    """Of one: by the phases at the last checkpoint, else by what passed between two evaluations beside their steps."""
+    """Time of one evaluation: by the phases at the last checkpoint, else by the time between two evaluations."""
     if log.saved:
         step, phases = log.saved[-1]
         if count := sum(event.step <= step for event in log.evaluations):
