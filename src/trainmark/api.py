@@ -137,8 +137,8 @@ def run(
     """Trains one workload once, and gives its record, which is then in the store.
 
     Everything means what the option of the same name means to `trainmark run`; `set` holds fields of the recipe.
-    `watch` is called during the run; `quiet=False` prints progress on stderr instead. A run that fails raises its error,
-    with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
+    `watch` is called during the run; `quiet=False` prints progress on stderr instead. A run that fails raises its
+    error, with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
     """
     if (workload is None) is (options.get("resume") is None):
         raise UsageError("run takes the name of one workload, or resume= an earlier run; run_all() trains several")

@@ -27,8 +27,8 @@ def describe_briefly(
     color: bool = False,
     encoding: str = "utf-8",
 ) -> str:
-    """The screen at the end of a run, then tags, note and files; `rows` are published rows of its workload, `path` is the
-    record's."""
+    """The screen at the end of a run, then tags, note and files; `rows` are published rows of its workload, `path` is
+    the record's."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     writer.put("")
     words = {"run_id": record.run_id, "status": _(record.status), "created": record.created}
