@@ -63,7 +63,7 @@ class Records(list[Record]):
     """Records, the newest first."""
 
     def to_rows(self) -> list[dict[str, Value]]:
-        """One flat row a record, all with the same keys: what a data frame is made of."""
+        """One flat row per record, all with the same keys, for a data frame."""
         from trainmark.view.rows import make_rows
 
         return make_rows(self)
@@ -79,7 +79,7 @@ class Records(list[Record]):
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Where a run is, told while it goes."""
+    """The progress of a run."""
 
     workload: str
     phase: str
@@ -93,7 +93,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """B held against A."""
+    """B compared with A."""
 
     word: str
     """`faster` or `slower`, `better` or `worse`, `same`, `inconclusive`."""
@@ -123,7 +123,7 @@ class Shown:
     """What a trained network made of an input."""
 
     files: tuple[Path, ...]
-    """Sound, pictures or text, what was asked for first."""
+    """Sound, images or text, the output first."""
     document: SampleDocument
     """Which networks made it and how, with doubts."""
 
@@ -137,8 +137,8 @@ def run(
     """Trains one workload once, and gives its record, which is then in the store.
 
     Everything means what the option of the same name means to `trainmark run`; `set` holds fields of the recipe.
-    `watch` is called while the run goes on; `quiet=False` tells on stderr instead. A run that fails raises the error
-    that says why, with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
+    `watch` is called during the run; `quiet=False` prints progress on stderr instead. A run that fails raises its
+    error, with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
     """
     if (workload is None) is (options.get("resume") is None):
         raise UsageError("run takes the name of one workload, or resume= an earlier run; run_all() trains several")
@@ -162,7 +162,7 @@ def run_all(
     options = options if budget_s is None else replace(options, budget_s=budget_s)
     watcher = watch or _StatusPrinter()
     say = (lambda sentence: None) if options.quiet else _print_status
-    # whoever watches wants to be called although nothing is to be printed; of other hosts there is nothing to watch
+    # a watcher is called even if nothing is printed; runs on other hosts cannot be watched
     watched = replace(options, quiet=options.quiet and (watch is None or options.hosts is not None))
     result = session.run(watched, say=say, watching=_watch_plan(watcher))
     found, error = Records(map(PrintableRecord.of, result.records)), result.error
@@ -174,7 +174,7 @@ def run_all(
             raise KeyboardInterrupt(f"the run was interrupted{kept}")
         raise SystemExit(error.exit_code)
     error.record = found[-1] if found else None
-    if not str(error):  # another host watcher only its exit code
+    if not str(error):  # another host gave only its exit code
         error.args = (found[-1].ended if found else f"the run ended with exit code {error.exit_code}",)
     raise error
 
@@ -433,7 +433,7 @@ def _moment(plan: Plan, ranks: Sequence[RankLog]) -> Moment:
 
 
 class _StatusPrinter:
-    """A line on stderr whenever a run enters a phase, or has been evaluated."""
+    """Prints a line on stderr whenever a run enters a phase or was evaluated."""
 
     def __init__(self) -> None:
         self._last: tuple[str, Mapping[str, float]] = ("", {})

@@ -89,7 +89,7 @@ def is_found(document: Mapping[str, Any], case: EventCase | None = None) -> bool
     except DAMAGED:
         return True
     if case:
-        vars(changed).update(run=case.run, told=case.told)
+        vars(changed).update(run=case.run, gathered=case.gathered)
     return any(run_checks((check,), changed, "")[0].findings for check in CHECKS)
 
 

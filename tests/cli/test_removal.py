@@ -80,7 +80,7 @@ def test_nothing_is_removed_with_a_run_that_goes_on_nor_outside_of_the_store(
     assert main(["rm", "../records"]) == 2
     assert main(["rm", "nobody"]) == 2
     stranger = removal.Removable(name="x", paths=(store.folder.parent / "x",))
-    with pytest.raises(UsageError, match="lies outside of"):
+    with pytest.raises(UsageError, match="is outside of"):
         removal.remove(stranger, store.folder)
     assert left(store) == before
 

@@ -18,16 +18,16 @@ from trainmark.record.record import Record
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """An event file, with what is folded of it."""
+    """An event file with its chunks."""
 
     path: Path
     data: bytes
     record: Record | None = None
-    """What the run left, where it is at hand."""
+    """The run's record, where available."""
 
     @cached_property
     def lines(self) -> list[tuple[int, events.AnyEvent | events.Unknown | None]]:
-        """Line numbers and events; None is a line that is none. An empty line is where another writer began."""
+        """Line numbers and events; None is a line that is no event. An empty line marks another writer."""
         writer = parse_writer(self.path.name)
         source = writer.source if writer else "rank"
         whole = self.data.split(b"\n")[:-1]
@@ -37,7 +37,7 @@ class Log:
     def events(self) -> list[tuple[int, events.AnyEvent]]:
         return [(number, event) for number, event in self.lines if isinstance(event, events.Event)]
 
-    def begun(self) -> None:
+    def require_begin(self) -> None:
         if not any(isinstance(event, _BEGINS) for _, event in self.events):
             raise CannotCheckError("this is no log of a rank or a sampler")
 
@@ -68,7 +68,7 @@ def lines(log: Log) -> Iterator[CheckResult]:
 
 @check("log-order", "a log begins at its beginning, and its steps have unbroken numbers")
 def order(log: Log) -> Iterator[CheckResult]:
-    log.begun()
+    log.require_begin()
     number, first = log.events[0]
     if not isinstance(first, _BEGINS):
         yield wrong(f"line {number}", "the first event is the begin", "which lines were taken out, or put in")
@@ -88,7 +88,7 @@ def order(log: Log) -> Iterator[CheckResult]:
 
 @check("log-end", "the log has an end")
 def end(log: Log) -> Iterator[CheckResult]:
-    log.begun()
+    log.require_begin()
     last = log.events[-1][1]
     if not isinstance(last, _ENDS):
         evidence = f"last event: {last.__struct_config__.tag}"
@@ -119,7 +119,7 @@ def audit_log(path: Path, record: Record | None = None) -> Audit:
 
 
 def audit_logs(folder: Path, *, recorded: bool = False) -> list[Audit]:
-    """All logs of ranks and samplers of a run; where it is `recorded`, its record's audit looks at their hashes."""
+    """All logs of a run's ranks and samplers; where `recorded`, the record's audit checks their hashes."""
     paths = sorted([*folder.glob("rank*.jsonl"), *folder.glob("telemetry*.jsonl")])
     if not paths:
         raise UsageError(f"{folder} holds no event log of a rank; name a run folder, or a .jsonl file")

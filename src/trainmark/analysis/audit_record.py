@@ -1,4 +1,4 @@
-"""Audits our own records: by their events where these are at hand, and by what they say themselves."""
+"""Audits our own records, by their events where available, and by themselves."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from trainmark.record.run_folder import RunFolder, open_run
 from trainmark.record.series import SeriesFile, StepSeries
 
 MAX_SHOWN = 3
-"""Of one part of a record, as many differences are told."""
+"""Differences shown per part of a record."""
 OUR_WORDS = re.compile(r"coverage|doubts\[\d+\]\.text|metrics\.\w+\.unavailable")
-"""Sentences that are put together when a record is gathered: another source may say the same in other words."""
+"""Sentences composed when a record is gathered: another version may word them otherwise."""
 NOT_COMPARED = ("schema", "kind", "event_files")
-"""What says how a record is written; the hashes have a check of their own."""
+"""Format fields; the hashes have their own check."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class EventCase(record_checks.Case):
     """A record under audit, with the events it was made of."""
 
     folder: Path | None = None
-    """The run's own, where it is at hand."""
+    """The run's folder, where available."""
 
     @cached_property
     def run(self) -> RunFolder:
@@ -56,8 +56,8 @@ class EventCase(record_checks.Case):
             raise CannotCheckError(str(error)) from error
 
     @cached_property
-    def told(self) -> dict[str, Any]:
-        """The record's document as its events make it."""
+    def gathered(self) -> dict[str, Any]:
+        """The record's document, gathered from its events."""
         found: dict[str, Any] = json.loads(gather(self.run).dumps())
         return found
 
@@ -99,7 +99,7 @@ def audit_document(
 def hashes(case: EventCase) -> Iterator[CheckResult]:
     if "event_files" not in case.document:
         raise CannotCheckError("the record is of a version that took no hashes of its event files")
-    # a machine that was lost in the middle may have written on when the record was made already
+    # a machine that was lost may have written on after the record was made
     found = doubtful if case.record.status == "incomplete" else wrong
     for name, (recorded, seen) in case.changed.items():
         yield found(
@@ -111,14 +111,14 @@ def hashes(case: EventCase) -> Iterator[CheckResult]:
 
 @check(*record_checks.REGATHERED)
 def events_agree(case: EventCase) -> Iterator[CheckResult]:
-    said, wrote = upgrade(case.document), case.told["environment"].get("trainmark") or case.record.trainmark
-    told = {**case.told, "trainmark": wrote}
+    recorded, wrote = upgrade(case.document), case.gathered["environment"].get("trainmark") or case.record.trainmark
+    told = {**case.gathered, "trainmark": wrote}
     late = case.record.status == "incomplete" and "event_files" in case.document and case.changed
     words: list[str] = []
-    for part in dict.fromkeys((*told, *said)):
+    for part in dict.fromkeys((*told, *recorded)):
         if part in NOT_COMPARED:
             continue
-        one, other = ({part: document[part]} if part in document else {} for document in (said, told))
+        one, other = ({part: document[part]} if part in document else {} for document in (recorded, told))
         unlike = list(_find_differences(one, other, "", words, alike=wrote == trainmark.__version__))
         more = f" and {len(unlike) - MAX_SHOWN} more" if len(unlike) > MAX_SHOWN else ""
         if unlike:
@@ -129,12 +129,12 @@ def events_agree(case: EventCase) -> Iterator[CheckResult]:
             )
     if words:
         yield note("; ".join(words[:MAX_SHOWN]), "it says the same in other words", "which source gathered the record")
-    if missing := sorted(told["metrics"].keys() - said["metrics"].keys()):
+    if missing := sorted(told["metrics"].keys() - recorded["metrics"].keys()):
         yield note(", ".join(missing), "it is not on the record, and its events give it", "which version wrote it")
 
 
 def _find_differences(recorded: Any, gathered: Any, place: str, words: list[str], *, alike: bool) -> Iterator[str]:
-    """Where two documents differ; `words` takes what differs in nothing but our own words.
+    """Where two documents differ; `words` collects what differs only in wording.
 
     Unless one version wrote both (`alike`), one may know more than the other.
     """
@@ -165,7 +165,7 @@ def _shorten(value: Any) -> str:
 
 
 def find_numbers(text: str) -> list[str]:
-    """The numbers of a sentence, which another version may say in other words."""
+    """The numbers in a sentence."""
     return re.findall(r"\d+(?:\.\d+)?", text)
 
 

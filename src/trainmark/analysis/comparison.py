@@ -1,4 +1,4 @@
-"""Compares two subjects by one number: refuses unlike ones, or gives a verdict with all that makes it believable."""
+"""Compares two subjects by one number; refuses unlike ones, else gives a verdict with its evidence."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ THRESHOLD = 0.03
 """A smaller difference is called the same, unless the user says otherwise."""
 
 PUBLISHED_WITHIN = 2.0
-"""Times by which a published figure is taken to be off at most: a larger difference is certain enough for a verdict."""
+"""Factor by which a published figure may be off; a larger difference decides."""
 UNKNOWN_WITHIN = 10.0
-"""The same where our own side does not say how sure it is."""
-_MAX_SAID = 4
+"""The same where our own side has no interval."""
+_MAX_LISTED = 4
 """Differences named in a refusal; `anyway` lists them all."""
 
 ONE_RUN_EACH = "one run each: what changes between processes was not seen, only allowed for; --repeat 5 measures it"
@@ -36,7 +36,7 @@ ONE_RUN_EACH = "one run each: what changes between processes was not seen, only 
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """One of the two, with its numbers."""
+    """One side with its values."""
 
     subject: Subject
     side: RunValues
@@ -47,7 +47,7 @@ class Party:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """B, the new, held against A, the base."""
+    """B, the new, compared with A, the base."""
 
     compared: Compared
     threshold: float
@@ -72,7 +72,7 @@ class Comparison:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Of either side, said once where both share them."""
+        """Of both sides; shared ones once."""
         return self.doubts_in(ENGLISH)
 
     def doubts_in(self, say: Say) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Comparison:
 def compare(
     a: Subject, b: Subject, *, metric: str = "p_core", threshold: float = THRESHOLD, anyway: bool = False
 ) -> Comparison:
-    """Holds B against A; `anyway` goes on with what is not alike, and lists it."""
+    """Compares B with A; `anyway` also compares what is not alike, and lists it."""
     if shared := {record.run_id for record in a.records} & {record.run_id for record in b.records}:
         raise UsageError(f"run {min(shared)} is on both sides; compare different runs")
     if a.row is not None and a.row == b.row:
@@ -94,10 +94,10 @@ def compare(
     differing = list_differences(a, b, compared)
     unlike = [str(difference) for difference in differing if difference.unlike]
     if (faults or unlike) and not anyway:
-        more = f" and {len(unlike) - _MAX_SAID} more" if len(unlike) > _MAX_SAID else ""
-        listed = f"{', '.join(unlike[:_MAX_SAID])}{more}"
+        more = f" and {len(unlike) - _MAX_LISTED} more" if len(unlike) > _MAX_LISTED else ""
+        listed = f"{', '.join(unlike[:_MAX_LISTED])}{more}"
         about = f"{a.label} and {b.label} are not alike: {listed}" if unlike else faults[0]
-        # names of devices and runs come from files that anybody may have written
+        # names of devices and runs are untrusted
         raise UsageError(escape.terminal(f"{about}; compare like with like, or go on with --anyway"))
     first, second = _make_party(a, compared), _make_party(b, compared)
     judgement = judge(first.side, second.side, threshold=threshold)
@@ -117,8 +117,8 @@ def compare(
 
 
 def published_margin(a: Party, b: Party) -> float | None:
-    """Times by which published figures would have to be off, taken together, for the two sides to be equal; None where
-    no side is published, or where they may well be off by so much."""
+    """Factor by which published figures would have to be off for the sides to be equal; None where none is published,
+    or the factor is plausible."""
     published = [party for party in (a, b) if party.side.published]
     if not published:
         return None
@@ -134,7 +134,7 @@ def _bound(party: Party, end: int) -> float:
 
 
 def collect_values(records: Sequence[Record], compared: Compared) -> RunValues:
-    """The values of runs by one number, with what each run's own steps tell of its spread."""
+    """The values of runs, with the spread of each from its own steps."""
     return RunValues(
         values=tuple(quantities.value_of_record(record, compared)[0] for record in records),
         spreads=tuple(_spread(record, compared) for record in records),
@@ -201,7 +201,7 @@ def _spread(record: Record, compared: Compared) -> Spread | None:
 
 
 def _foreign_share(record: Record) -> float:
-    """What others used of the processors that trained; an accelerator's own work hardly depends on its host's."""
+    """Share of the CPUs that trained used by other programs; 0 for an accelerator."""
     in_doubt = any(doubt.code == "foreign-load" for doubt in record.doubts)
     return (record.environment.others or 0.0) if in_doubt else 0.0
 
@@ -217,7 +217,7 @@ def _find_faults(record: Record, compared: Compared) -> list[str]:
     if record.status != "valid":
         return [f"run {record.run_id} is {record.status} ({record.ended})"]
     recorded = record.metrics.get(compared.name)
-    # what follows from a record's own series alone shows an older definition
+    # recomputing from the series reveals an older definition
     if compared.metric is None or compared.metric.needs or recorded is None or recorded.value is None:
         return []
     if record.means_only:  # of single steps nothing can be computed anew

@@ -1,4 +1,4 @@
-"""What is already known of a row's workload, device and framework, so that what was read can be reckoned with."""
+"""Normalises the names of workloads, devices, vendors and frameworks on published pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tidy(text: str) -> str:
 
 @lru_cache(maxsize=5000)
 def fold_key(text: str) -> str:
-    """By which words of tables are looked up: `e2e time`, `E2E_time` and `ｅ２ｅ－ｔｉｍｅ` are one."""
+    """Lookup key of table words: `e2e time`, `E2E_time` and `ｅ２ｅ－ｔｉｍｅ` are one."""
     return re.sub(r"[\s_\-'\"`]", "", unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -81,7 +81,7 @@ class _Maker:
 
 
 def find_workload(text: str) -> str | None:
-    """The workload a text speaks of, if it is surely one of ours: `SE_X_vd` is not X."""
+    """The workload a text names, if it is certainly one of ours: `SE_X_vd` is not X."""
     plain = unicodedata.normalize("NFKC", text).casefold()[:500]
     for known in workloads.all_facts():
         for pattern in known.on_pages:
@@ -135,7 +135,7 @@ def find_vendor_in_path(name: str) -> str:
 
 
 def find_framework(text: str) -> str | None:
-    """The framework a text speaks of, in one spelling."""
+    """The framework a text names, in one spelling."""
     plain = unicodedata.normalize("NFKC", text).casefold()[:500]
     for name, words in FRAMEWORKS.items():
         if re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", plain):

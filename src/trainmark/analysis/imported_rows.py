@@ -1,4 +1,4 @@
-"""Keeps the rows of pages a user has imported: one file a page in the store, never overwritten."""
+"""Stores the rows of imported pages: one file per page, never overwritten."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def save_page(store_folder: Path, page: PublishedPage, *, content: bytes, day: s
         write_once(path, text.encode("utf-8", "backslashreplace"))
     except FileExistsError:
         if folder.is_dir():
-            return SavedPage(path=path, new=False)  # somebody imported it at this moment
+            return SavedPage(path=path, new=False)  # imported concurrently
         raise NotReadyError(f"imported pages are kept in {folder}, which is a file; move it away") from None
     except OSError as error:
         kind = WorkloadError if error.errno in _FULL else NotReadyError

@@ -20,7 +20,7 @@ from trainmark.record.intervals import (
 from trainmark.record.language import Say
 
 POWER = 0.8
-"""How often a difference of the size called the smallest would be found."""
+"""Power at which the smallest detectable difference is given."""
 
 BETWEEN_RUNS = 0.01
 """What one run is taken to differ from the next, as a standard deviation, where neither side was repeated: one run of
@@ -30,7 +30,7 @@ ONE_RUN_BASIS = "the steps of one run each, and 1 % a run for what changes betwe
 MAX_STEPS = 20
 """A series is not asked to become more than so many times as long: repeats tell more."""
 MAX_REPEATS = 100
-"""Needing more than this, the two are too near the threshold to be told from it."""
+"""Needing more, the two are too close to the threshold."""
 USUAL_REPEATS = 5
 
 Outcome = Literal["above", "below", "same", "inconclusive"]
@@ -60,7 +60,7 @@ class RunValues:
 
     values: tuple[float, ...]
     spreads: tuple[Spread | None, ...]
-    """One a run; None where nothing within a run tells its spread."""
+    """One per run; None where a run has no spread of its own."""
     published: bool = False
     """A figure from a page: it has neither steps nor repeats."""
 

@@ -1,4 +1,4 @@
-"""Lists what differs between two results: what makes them unlike, and what people compare on purpose."""
+"""Lists the differences of two results: those that make them unlike, and those compared on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much training a target takes."""
+"""Items a training needs to reach its target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a card can do at most in each precision, so that a rate can be held against a row's label."""
+"""Peak FLOP/s of cards per precision, and the share of it a published row used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the published row that a word of the command line stands for, or the runs."""
+"""Finds the published row, or the runs, that a command-line argument names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def find_subject(word: str, store: Store) -> Subject:
-    """The one thing a word means: the name of a published row, or a word for runs."""
+    """The published row or the runs that an argument names."""
     return _find_published(word, store) if word.startswith(PREFIX) else find_runs(word, store)
 
 

@@ -1,4 +1,4 @@
-"""A published page as it was read: its rows, and everything it says beside them that can be held against them."""
+"""A parsed published page: its rows, and its other statements, to check them against."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmark.record.published_row import PublishedRow
 
 @dataclass(frozen=True, kw_only=True)
 class PageStatement:
-    """One thing a page says about a quantity, in the page's own words."""
+    """One statement of a page about a quantity, in its own words."""
 
     place: str
     """Where on the page: `table 2, line 41`."""

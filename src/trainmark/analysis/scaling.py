@@ -1,4 +1,4 @@
-"""Tells how much of the ideal speed-up more devices brought, from runs that differ in nothing else."""
+"""Scaling efficiency, from runs that differ only in topology."""
 
 from __future__ import annotations
 

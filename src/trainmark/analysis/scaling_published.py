@@ -1,4 +1,4 @@
-"""Tells how well published tables scale, by each throughput they give, so that a table can contradict itself."""
+"""Scaling efficiency of published tables, by each throughput, which may contradict each other."""
 
 from __future__ import annotations
 

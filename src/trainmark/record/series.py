@@ -1,4 +1,4 @@
-"""A run's series of steps where they are too many for its record: a file beside it, and means of neighbours on it."""
+"""Step series too long for a record: a file beside it, and means over neighbours in it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainmark.record.numbers import Count, Finite
 from trainmark.record.timeline import Floats, RankTrace, Timeline
 
 MAX_INSIDE = 10_000
-"""Steps of all ranks together up to which a record keeps every rank's series itself."""
+"""Steps of all ranks together that a record keeps itself."""
 MAX_POINTS = 1000
-"""A longer series stands on the record as so many means at most; an eighth of them for the part that is not steady."""
+"""Means that represent a longer series, an eighth of them for the part before it is steady."""
 MAX_STEPS = 20_000_000
 """No series is longer; a damaged count must not take all memory."""
 ENDING = ".series.jsonl.gz"
 BLOCK = 4096
-"""Steps in a line of the file."""
+"""Steps per line of the file."""
 MAX_LINE_BYTES = 1 << 20
 
 _ENCODER = msgspec.json.Encoder()
@@ -35,7 +35,7 @@ _DECODER = msgspec.json.Decoder(Steps)
 
 
 class SeriesFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Which file holds the series of a record."""
+    """The file with the series of a record."""
 
     name: str
     sha256: str
@@ -56,7 +56,7 @@ class Points(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class StepSeries:
-    """What the numbers of a long run rest on, of every step that all ranks finished."""
+    """The series of a long run, over the steps that all ranks finished."""
 
     wait_ns: Sequence[int]
     """Of the slowest rank, as are the two that follow."""
@@ -68,7 +68,7 @@ class StepSeries:
     """The mean over all ranks."""
 
     def lines(self) -> Iterator[bytes]:
-        """What its file holds: the steps as a rank's own events would tell them."""
+        """The lines of its file: the steps as events of a rank."""
         for first in range(0, len(self.compute_ns), BLOCK):
             part = slice(first, first + BLOCK)
             block = Steps(
@@ -95,7 +95,7 @@ def pack_series(steps: StepSeries) -> bytes:
 
 
 def read(path: Path, expected: SeriesFile) -> StepSeries:
-    """The series in a file; ValueError where it is not the file that was expected, OSError where it cannot be read."""
+    """The series in a file; ValueError where it is not the expected one, OSError where it cannot be read."""
     digest = hashlib.sha256()
     wait_ns, compute_ns, exchange_ns, items = (array("q") for _ in range(4))
     loss: list[float | None] = []
@@ -122,7 +122,7 @@ def read(path: Path, expected: SeriesFile) -> StepSeries:
 
 
 def thin_series(steps: StepSeries, steady_from: int) -> Points:
-    """A bounded number of means, none of which mixes steady steps with others."""
+    """At most MAX_POINTS means, none of which mixes steady steps with others."""
     ends = _ends(len(steps.compute_ns), steady_from)
 
     def whole(values: Sequence[int]) -> list[int]:
@@ -162,7 +162,7 @@ def expand_means(points: Points, count: int, steady_from: int) -> StepSeries:
 
 
 def build_timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int, steady_from: int) -> Timeline:
-    """Of ranks that are sums: the slowest of them gets the series."""
+    """A timeline of ranks with sums, the slowest with the series."""
     slowest = Timeline(ranks=tuple(ranks)).slowest
     long = replace(slowest, wait_ns=steps.wait_ns, compute_ns=steps.compute_ns, exchange_ns=steps.exchange_ns)
     return Timeline(
@@ -174,7 +174,7 @@ def build_timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_step
 
 
 def extract_series(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
-    """The series a timeline of sums was given."""
+    """The series of a timeline of sums."""
     slowest = kept.slowest
     return StepSeries(
         wait_ns=slowest.wait_ns,

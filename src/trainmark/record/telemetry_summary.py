@@ -1,4 +1,4 @@
-"""Makes out of the samplers' files what a record keeps: sums over the training part, and thinned series."""
+"""Summarises the samplers' files for a record: sums over training, and thinned series."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainmark.record.machine import DeviceTelemetry, MachineTelemetry, Sensed, 
 from trainmark.record.run_folder import RunFolder
 
 MAX_POINTS = 1000
-"""A series longer than this is kept as means of equally many neighbours."""
+"""A longer series is kept as means over neighbours."""
 MIN_POINTS = 4
 MAX_POINTS_OF_ALL = 2000
-"""The machines of a run share so many points of a series, as long as each has the fewest."""
+"""Points of a series over all machines of a run, with at least MIN_POINTS each."""
 LATE_S = 2.0
-"""Sampling may begin or end so much inside the training and still be taken for all of it."""
+"""Sampling may miss this much of the training at either end and still count as all of it."""
 IDLE_SAMPLES = 2
-"""Of a device's power before training, from which on they are believed."""
+"""Minimum samples for an idle power."""
 NOTHING_SAMPLED = "nothing was sampled during the run"
 CUT_SHORT = "the sampler ended before the training did"
 TOO_SHORT = "the training was too short for two samples"
@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Columns:
-    """What was read again and again, each value in eight bytes: a week of samples has millions."""
+    """Samples in columns of eight bytes per value: a week has millions."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.at_ns = array("q")
@@ -51,7 +51,7 @@ class Columns:
             values.append(math.nan if value is None else value)
 
     def read_known(self, *names: str) -> list[Floats]:
-        """When all of these were known, and their values then."""
+        """Times at which all of these were known, and their values."""
         found = [np.array(self.at_ns, dtype=np.float64), *(np.array(self._values[name]) for name in names)]
         whole = np.logical_and.reduce([~np.isnan(values) for values in found])
         return [values[whole] for values in found]
@@ -65,14 +65,14 @@ class Node:
     host: Columns = field(default_factory=lambda: Columns(_OF_HOST))
     devices: dict[int, Columns] = field(default_factory=dict)
     throttled: dict[int, list[tuple[str, ...] | None]] = field(default_factory=dict)
-    """Of each reading of a device, why it was held back; None where that was not known."""
+    """Throttle reasons per reading of a device; None where unknown."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: SamplerEnd | None = None
     idle_until_ns: int | None = None
-    """When the first of its ranks touched a device."""
+    """When the first of its ranks opened a device."""
     from_ns: int | None = None
     steady_ns: int | None = None
-    """When it had settled."""
+    """When training became steady."""
     until_ns: int | None = None
 
     def add(self, event: AnyEvent | Unknown) -> None:
@@ -104,7 +104,7 @@ class Node:
         return (at_ns - self.begin.launched_ns) / 1e9, values
 
     def throttle_reasons(self, device: int) -> Iterator[tuple[str, ...]]:
-        """Of each reading of the training part that could say it, why the device was held back."""
+        """Throttle reasons of each reading during training, where known."""
         if self.from_ns is None or device not in self.devices:
             return
         for at_ns, reasons in zip(self.devices[device].at_ns, self.throttled[device], strict=True):
@@ -117,7 +117,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSums:
-    """What the samples of one device come to; None is what cannot be told by them."""
+    """Summary of one device; None is unknown."""
 
     energy_j: float | None
     training_s: float
@@ -126,12 +126,12 @@ class DeviceSums:
     """Means over the samples of steady training."""
     throttled_percent: float | None
     idle_power_w: float | None
-    """Before any rank of its machine touched a device."""
+    """Before any rank of its machine opened a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSums:
-    """What the samples of one machine come to."""
+    """Summary of one machine."""
 
     host: str
     devices: Sequence[DeviceSums]
@@ -144,9 +144,9 @@ class NodeSums:
 
 
 def summarise_nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> list[NodeSums]:
-    """Those machines of a run that were sampled; the samples of one are in memory at a time.
+    """Summaries of the sampled machines of a run; only one machine's samples are in memory at a time.
 
-    `settling_ns` is what the steps before the first steady one took.
+    `settling_ns` is the time before the first steady step.
     """
     found = []
     for number in folder.list_samplers():
@@ -167,7 +167,7 @@ def summarise_nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> lis
 
 
 def _first_device_use_ns(folder: RunFolder, begin: SamplerBegin) -> int | None:
-    """When a rank of this machine first touched a device; None where that is the processor, which is never idle."""
+    """When a rank of this machine first opened a device; None for a CPU, which is never idle."""
     facts = folder.ranks[0].environment if 0 in folder.ranks else None
     if facts is None or facts.device.type == "cpu":
         return None
@@ -176,7 +176,7 @@ def _first_device_use_ns(folder: RunFolder, begin: SamplerBegin) -> int | None:
 
 
 def max_points(machines: int) -> int:
-    """Of a series on the record, so that a run on many machines has room on one."""
+    """Points per series on the record, fewer for more machines."""
     return min(MAX_POINTS, max(MIN_POINTS, MAX_POINTS_OF_ALL // max(1, machines)))
 
 
@@ -204,13 +204,13 @@ def _node_sums(node: Node, points: int) -> NodeSums:
 
 
 def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
-    """All devices' sensors over the training part. A field that any device lacks is not known of the run."""
+    """Sensors of all devices over training; a field that any device lacks is unavailable."""
     if len(machines) < nodes:
         missing = NOTHING_SAMPLED if not machines else f"of {nodes} machines {len(machines)} sent their samples"
         return Sensed(reasons={field.name: missing for field in fields(Sensed)})
     reasons: dict[str, str] = {}
 
-    def together(name: str, source: str, values: Iterable[float | None], of_all: Any) -> float | None:
+    def combine(name: str, source: str, values: Iterable[float | None], of_all: Any) -> float | None:
         found = list(values)
         known = [value for value in found if value is not None]
         if found and len(known) == len(found):
@@ -229,27 +229,27 @@ def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
         return [device.steady[name] for device in devices]
 
     return Sensed(
-        power_w=together("power_w", "power_w", powers, np.mean),
-        power_peak_w=together("power_peak_w", "power_w", peaks("power_w"), max),
-        energy_j=together("energy_j", "power_w", energies, sum),
-        temperature_peak_c=together("temperature_peak_c", "temperature_c", peaks("temperature_c"), max),
-        throttled_percent=together(
+        power_w=combine("power_w", "power_w", powers, np.mean),
+        power_peak_w=combine("power_peak_w", "power_w", peaks("power_w"), max),
+        energy_j=combine("energy_j", "power_w", energies, sum),
+        temperature_peak_c=combine("temperature_peak_c", "temperature_c", peaks("temperature_c"), max),
+        throttled_percent=combine(
             "throttled_percent", "throttled", [device.throttled_percent for device in devices], max
         ),
-        memory_peak_bytes=together("memory_peak_bytes", "memory_used_bytes", peaks("memory_used_bytes"), max),
-        steady_power_w=together("steady_power_w", "power_w", steady("power_w"), np.mean),
-        steady_memory_bytes=together("steady_memory_bytes", "memory_used_bytes", steady("memory_used_bytes"), np.mean),
+        memory_peak_bytes=combine("memory_peak_bytes", "memory_used_bytes", peaks("memory_used_bytes"), max),
+        steady_power_w=combine("steady_power_w", "power_w", steady("power_w"), np.mean),
+        steady_memory_bytes=combine("steady_memory_bytes", "memory_used_bytes", steady("memory_used_bytes"), np.mean),
         reasons=reasons,
     )
 
 
 def foreign_load(machines: Sequence[NodeSums]) -> float | None:
-    """Share of the worst machine's cores that went to others until the training ended, stolen time included."""
+    """Share of the worst machine's cores used by other programs until training ended, stolen time included."""
     return max((machine.foreign_load for machine in machines if machine.foreign_load is not None), default=None)
 
 
 def idle_power(machines: Sequence[NodeSums]) -> float | None:
-    """Of a device before the run, on average; None unless all were looked at then."""
+    """Mean power of a device before the run; None unless all were sampled."""
     found = [device.idle_power_w for machine in machines for device in machine.devices]
     known = [power for power in found if power is not None]
     return _round(float(np.mean(known))) if known and len(known) == len(found) else None
@@ -265,7 +265,7 @@ def _foreign_load(machine: Node) -> float | None:
 
 
 def _cpu_use(machine: Node, until_ns: int | None = None) -> tuple[Floats, Floats, Floats]:
-    """When the processor was looked at, how long its cores had worked until then, and how long for this run."""
+    """Sample times, busy core-seconds until then, and those of this run."""
     at_ns, busy_s, own_s = machine.host.read_known("busy_s", "own_s")
     before = at_ns <= (math.inf if until_ns is None else until_ns)
     return at_ns[before], busy_s[before], own_s[before]
@@ -335,8 +335,8 @@ def _host_series(machine: Node, points: int) -> dict[str, Series]:
         passed_s = np.maximum(np.diff(times), 1e-9) * machine.begin.cores
         for name, used in (("cpu_percent", busy), ("foreign_percent", busy - own)):
             shares = np.clip(100 * np.diff(used) / passed_s, 0, 100)
-            # a share is that of the time before its sample, and the first has none; thinned with it, all series of a
-            # machine have the same borders
+            # a share covers the time before its sample, so the first has none; kept while thinning, so that all series
+            # of a machine have the same borders
             first = 0 if times.size > points else 1
             kept[name] = Series(
                 at_s=_thin(times[first:], points), values=_thin(np.append(np.nan, shares)[first:], points)
@@ -357,7 +357,7 @@ def _energy(machine: Node, device: int) -> float | None:
 
 
 def _growth_over_training(machine: Node, at_s: Floats, sums: Floats) -> float | None:
-    """How much a growing sum grew in the training part; a little that samples do not cover is taken to be alike."""
+    """Growth of a cumulative sum over training, extrapolated over short uncovered ends."""
     if machine.from_ns is None or machine.until_ns is None:
         return None
     from_s, until_s = machine.seconds(machine.from_ns), machine.seconds(machine.until_ns)
@@ -417,7 +417,7 @@ def _explain_missing(machines: Sequence[NodeSums], source: str) -> str:
 
 def _thin(values: Floats, points: int) -> list[float]:
     if values.size > points:
-        # as np.array_split cuts: the first parts are longer by one where it does not come out even
+        # as np.array_split: the first parts may be longer by one
         starts = np.arange(points) * (values.size // points) + np.minimum(np.arange(points), values.size % points)
         there = ~np.isnan(values)
         values = np.add.reduceat(np.where(there, values, 0.0), starts) / np.add.reduceat(there, starts, dtype=np.int64)

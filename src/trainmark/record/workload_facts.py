@@ -1,4 +1,4 @@
-"""What a workload is to those who never train it: its words, data, qualities and reference recipe."""
+"""Facts of a workload for those who never train it: names, data, qualities, reference recipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = Literal["in the band", "above the band", "below the band"]
 
 
 class Scored(Protocol):
-    """An evaluation, on a record or as a rank has just written it."""
+    """An evaluation, of a record or of a running rank."""
 
     @property
     def step(self) -> int: ...
@@ -39,7 +39,7 @@ class BandPoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LossBand:
-    """Where public runs of a recipe lay, at one batch and learning rate."""
+    """Range of public runs of a recipe, at one batch and learning rate."""
 
     quality: str
     global_batch: int
@@ -51,7 +51,7 @@ class LossBand:
 
 
 class BandVerdict(NamedTuple):
-    """One evaluation beside the band."""
+    """One evaluation compared with the band."""
 
     samples: int
     value: float
@@ -60,7 +60,7 @@ class BandVerdict(NamedTuple):
 
 
 def find_band(plan: Plan, bands: Sequence[LossBand]) -> LossBand | None:
-    """The band a plan's losses are held to; None where no public run was like it."""
+    """The band that applies to a plan; None where no public run is like it."""
     batch = int(plan.recipe["batch_per_device"]) * int(plan.recipe.get("accumulate", 1))
     batch *= Topology.parse(plan.topology).devices
     for band in bands:
@@ -72,7 +72,7 @@ def find_band(plan: Plan, bands: Sequence[LossBand]) -> LossBand | None:
 
 
 def compare_to_band(band: LossBand, history: Sequence[Scored]) -> Iterator[BandVerdict]:
-    """Each evaluation at a point of the band, which is the first batch that reaches it."""
+    """Compares the evaluation at each point of the band, the first that reaches it."""
     for evaluation in history:
         samples, value = evaluation.step * band.global_batch, evaluation.values.get(band.quality)
         point = next((at for at in band.points if at.samples <= samples < at.samples + band.global_batch), None)
@@ -99,9 +99,9 @@ class QualityFacts:
     never_above: str | None = None
     """A quality that this one cannot exceed, as acc1 cannot acc5."""
     word: str = ""
-    """What tables call it; its name where nothing is said."""
+    """Its name in tables; by default `name`."""
     plain: str = ""
-    """What a sentence calls it, for who knows no table: `accuracy`; its word where nothing is said."""
+    """Its name in sentences, such as `accuracy`; by default `word`."""
     on_pages: tuple[str, ...] = ()
     """What published pages call it."""
     meaning: str = ""
@@ -128,7 +128,7 @@ class QualityFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ListeningTest:
-    """What people gave the model, in public and with their number and sentences told."""
+    """A published listening test of the model."""
 
     quality: str
     """As pages name it: `MOS`."""
@@ -141,7 +141,7 @@ class ListeningTest:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceFacts:
-    """What the reference recipe says of a training, whoever runs it."""
+    """The reference recipe."""
 
     batch_per_device: Whole
     learning_rate: Finite
@@ -175,7 +175,7 @@ class ShowFacts:
 class WorkloadFacts:
     name: str
     title: str
-    """How people write the network's name."""
+    """The network's name as people write it."""
     item: str
     """What throughput counts."""
     data_set: str
@@ -202,7 +202,7 @@ class WorkloadFacts:
     on_pages: tuple[str, ...] = ()
     """Patterns of the names that published pages use for it."""
     quality_on_pages: str = ""
-    """How such pages head the column of its quality; as our tables do where nothing is said."""
+    """Column head of its quality on such pages; by default as in our tables."""
     listening_test: ListeningTest | None = None
     """What published opinions of the same model are held to."""
     bands: tuple[LossBand, ...] = ()
@@ -226,7 +226,7 @@ class WorkloadFacts:
         return next((quality for quality in self.qualities if quality.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        """What a record of it carries, so that it can be judged where the workload is not installed."""
+        """The part that records keep, for readers without the workload."""
         document = asdict(self)
         for name in ("sample_words", "on_pages", "quality_on_pages", "listening_test", "bands", "shows"):
             del document[name]
@@ -245,7 +245,7 @@ class WorkloadFacts:
 
 
 def derive_facts(workload: Any) -> WorkloadFacts:
-    """The facts of a workload object: those it has, or what its attributes say where it has none of its own."""
+    """The facts of a workload object: its own, or derived from its attributes."""
     own = getattr(workload, "facts", None)
     if isinstance(own, WorkloadFacts):
         return own

@@ -1,4 +1,4 @@
-"""Draws an audit for a terminal: the gravest findings first, each with its figures, its reason and what to check."""
+"""Draws an audit for a terminal: most severe findings first, each with evidence, reason and what to check."""
 
 from __future__ import annotations
 

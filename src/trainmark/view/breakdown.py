@@ -51,7 +51,7 @@ class RankTime:
 class Evaluations:
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    """One an evaluation, the first first."""
+    """One row per evaluation, oldest first."""
 
 
 def split_time(record: Record) -> list[TimeStep]:

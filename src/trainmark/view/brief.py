@@ -1,4 +1,4 @@
-"""Draws what a reader wants first of one record: its sentence, its table with notes, and where its files are."""
+"""Draws one record in brief: its headline, its table with notes, and its files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def describe_briefly(
     color: bool = False,
     encoding: str = "utf-8",
 ) -> str:
-    """As a run ends on the screen, then what the user words of it and its files; `rows` are published ones of its kind,
-    `path` is where the record lies."""
+    """The screen at the end of a run, then tags, note and files; `rows` are published rows of its workload, `path` is
+    the record's."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     writer.put("")
     words = {"run_id": record.run_id, "status": _(record.status), "created": record.created}

@@ -1,4 +1,4 @@
-"""Draws one record in full: what was asked, what was measured and how surely, where the time went, what to doubt."""
+"""Draws one record in full: plan, metrics with intervals, phases, steps, quality, doubts."""
 
 from __future__ import annotations
 

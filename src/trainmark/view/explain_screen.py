@@ -1,4 +1,4 @@
-"""How `trainmark explain` looks: one word in full or all in short, in any language."""
+"""Draws `trainmark explain`: one term in full, or all in brief."""
 
 from __future__ import annotations
 

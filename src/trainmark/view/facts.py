@@ -1,4 +1,4 @@
-"""What a record says of itself beside its curves, section by section: the terminal and the page draw the same facts."""
+"""The facts of a record, section by section, for the terminal and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole page around its body, and the parts all pages share; a browser may load nothing beside its one file."""
+"""The HTML page around a body, and the parts all pages share; self-contained in one file."""
 
 from __future__ import annotations
 

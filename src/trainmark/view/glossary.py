@@ -1,4 +1,4 @@
-"""What every metric, phase, word and doubt means: one home for `explain`, the page and docs/metrics.md."""
+"""Definitions of all metrics, phases, terms and doubts, for `explain`, the page and docs/metrics.md."""
 
 from __future__ import annotations
 

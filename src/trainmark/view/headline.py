@@ -1,4 +1,4 @@
-"""Says a run in plain words: how fast, how many times slower or faster than a published device, and what it learnt."""
+"""Summarises a run in one sentence: speed, ratio to a published device, and what it learnt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALIKE_WITHIN = 1.05
 
 
 def write_headlines(records: Sequence[Record], rows: Sequence[PublishedRow]) -> list[str]:
-    """One for each thing that was run here; repeats are medians by the one in their middle."""
+    """One sentence per plan; repeats are represented by the median run."""
     published, say = list_speeds(rows), translator(current_language())
     plans: dict[str, list[Record]] = {}
     for record in records:

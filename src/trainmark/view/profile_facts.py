@@ -1,4 +1,4 @@
-"""What steps under the profiler say to people: the longest operators, and what to try first."""
+"""Summary of a step profile: the longest operators, and what to try first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes copies of records that are safe to share: only fields on a list are kept, names become placeholders."""
+"""Copies records for sharing: only listed fields are kept, names become placeholders."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ LABELS: Mapping[str, Any] = {"tags": {ANY: _keep_typed}, "note": _keep_typed}
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """One thing that was replaced; what it was is not told."""
+    """One replaced name, without the name itself."""
 
     kind: str
     placeholder: str

@@ -15,7 +15,7 @@ Value = str | float | int | bool | None
 
 
 def make_rows(records: Iterable[Record]) -> list[dict[str, Value]]:
-    """One row a record, all with the same keys in the same order; None where a record has no such value."""
+    """One row per record, all with the same keys in the same order; None where a record has no such value."""
     records = list(records)
     found = [flatten_record(record) for record in records]
     aliases = dict.fromkeys([*METRICS, *(alias for record in records for alias in record.metrics)])

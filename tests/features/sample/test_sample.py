@@ -253,7 +253,7 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
         (["last", "--lines", "gbk.txt"], 3, "--lines gbk.txt is not UTF-8 text"),
         (["last", "Hello.", "--out", "x.mp3"], 2, "--out x.mp3 must end in .wav, as this network reads a text aloud"),
         (["last", "One.", "Two.", "--out", "x.wav"], 2, "--out x.wav must be a folder"),
-        (["last", "Hello.", "--out", "nowhere/x.wav"], 3, "cannot write nowhere/x.wav: folder"),
+        (["last", "Hello.", "--out", "nowhere/x.wav"], 3, "cannot write nowhere/x.wav: there is no folder"),
         (["last", "Hello.", "--seed", "-1"], 2, "setting seed must be at least 0, not -1"),
         (["last", "Hello.", "--platform", "nvdia"], 2, "platform 'nvdia' is not known; did you mean 'nvidia'?"),
         (["last", "Hello.", "--vocodr", "x"], 2, "argument '--vocodr' is not known; did you mean '--vocoder'?"),
