@@ -6,8 +6,8 @@ import pytest
 from support.records import make_plan
 
 from trainmark.cli.progress import ProgressLine
-from trainmark.launch import preflight, process_tree
-from trainmark.launch.process_tree import REMEMBERED_S, OthersLoad, others_load
+from trainmark.launch import cpu_usage, preflight
+from trainmark.launch.cpu_usage import REMEMBERED_S, OthersLoad, others_load
 from trainmark.record.rank_log import RankLog
 
 
@@ -16,7 +16,7 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = self.busy_s = self.own_s = 100.0
-        monkeypatch.setattr(process_tree, "cores", lambda: 4)
+        monkeypatch.setattr(cpu_usage, "cores", lambda: 4)
 
     def goes_on(self, seconds: float, *, own: float, others: float) -> None:
         self.now_s += seconds

@@ -142,7 +142,7 @@ class ProgressLine:
 @contextmanager
 def watching(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; what it gives is called whenever the ranks wrote something new."""
-    from trainmark.launch.process_tree import others_load
+    from trainmark.launch.cpu_usage import others_load
 
     workload = workloads.of_plan(plan)
     others = others_load().share

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import planning, ssh_run, without_training
+from trainmark.launch import planning, rank_tasks, ssh_run
 from trainmark.launch.options import RunOptions
-from trainmark.launch.without_training import Probed
+from trainmark.launch.rank_tasks import Probed
 from trainmark.record import links, site
 from trainmark.record.checks import CheckResult, Verdict
 from trainmark.record.errors import NotReadyError
@@ -76,8 +76,8 @@ def _probe_here(
 ) -> Probed:
     """On this machine, together with the others of its job if there are any; the first of them reports the results."""
     own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-    with without_training.join_launchers(topology, own_command) as together:
-        found = without_training.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
+    with rank_tasks.join_launchers(topology, own_command) as together:
+        found = rank_tasks.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
         leads = together is None or together.env.leads
         if together and leads:
             together.finish(found.exit_code)

@@ -14,7 +14,7 @@ import psutil
 
 from trainmark import data as datasets, workloads
 from trainmark.data import synthetic
-from trainmark.platforms import files, scaled_products
+from trainmark.platforms import files, scaled_matmul
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Platform
 from trainmark.record import cores
@@ -174,7 +174,7 @@ def precision(plan: Plan, platform: Platform) -> CheckResult:
         if asked.scaled:
             from trainmark.train import meta_model
 
-            scaled_products.take_over(meta_model.model(plan))
+            scaled_matmul.take_over(meta_model.model(plan))
         return ok(f"{plan.precision} runs here")
     can = [name for name, precision in PRECISIONS.items() if not device.refuses(precision)]
     others = f"this device runs {', '.join(can)}" if can else "nor does any other; see `trainmark platform check`"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from trainmark.launch.process_tree import ProcessTree, busy_s, cores
+from trainmark.launch.cpu_usage import ProcessTree, busy_s, cores
 from trainmark.platforms import files, proc, sensors
 from trainmark.platforms.reading import FIELDS, Reader
 from trainmark.record.cores import end_with_parent

@@ -13,10 +13,10 @@ from pathlib import Path
 from trainmark import workloads
 from trainmark.launch import cluster_env, fill, launcher, planning, preflight, signals, ssh_run, sweep
 from trainmark.launch.coordinator import Coordinator
+from trainmark.launch.cpu_usage import SHORTEST_LOOK_S, others_load
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
-from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
 from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
 from trainmark.record import site

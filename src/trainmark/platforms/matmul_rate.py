@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainmark.platforms.platform import Device
-from trainmark.platforms.scaled_products import multiplied
+from trainmark.platforms.scaled_matmul import multiplied
 from trainmark.record.precision import Precision
 
 BUDGET_S = 0.4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms import scaled_products
+from trainmark.platforms import scaled_matmul
 from trainmark.record.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW, Precision
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def computed_types(device: Device, precision: Precision) -> dict[str, dict[str, 
 def scaled_types(device: Device, precision: Precision) -> dict[str, str]:
     """In which type factors of eight bits are multiplied, by the type they have: in it, or in fewer digits."""
     found: dict[str, str] = {}
-    right = torch.zeros(scaled_products.MULTIPLE)
+    right = torch.zeros(scaled_matmul.MULTIPLE)
     right[0], right[1] = 1 + 2**-3, 2.0**-6
     for name, pair in SCALED_FACTORS.items():
         left = torch.zeros_like(right)
@@ -89,7 +89,7 @@ def scaled_types(device: Device, precision: Precision) -> dict[str, str]:
         here = [side.diag().to(type_).to(device.torch) for side, type_ in zip((left, right), types, strict=True)]
         one = torch.ones((), device=device.torch)
         with device.arithmetic(precision), torch.no_grad():
-            products = scaled_products.multiplied(here[0], one, here[1], one, torch.bfloat16)
+            products = scaled_matmul.multiplied(here[0], one, here[1], one, torch.bfloat16)
         device.synchronize()
         exact = torch.equal(products.float().cpu().diagonal(), left * right)
         found[name] = name if exact else TOO_NARROW

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import psutil
 import torch
 
-from trainmark.platforms import device_errors, scaled_products
+from trainmark.platforms import device_errors, scaled_matmul
 from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
 from trainmark.record import cores
@@ -274,7 +274,7 @@ class Device:
                 image = torch.ones(1, 4, 3, 3, device=self.torch, dtype=weights)
                 linear(layer(image).flatten(1)).float().sum().backward()
             if precision.scaled:
-                scaled_products.train_once(self.torch)
+                scaled_matmul.train_once(self.torch)
             self.synchronize()
         except (RuntimeError, AssertionError, TypeError) as error:
             return device_errors.sentence(error) or device_errors.first_line(error)

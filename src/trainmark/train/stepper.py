@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms import scaled_products
+from trainmark.platforms import scaled_matmul
 from trainmark.platforms.platform import Device
 from trainmark.record.precision import Precision
 from trainmark.train.parallel import OneDevice, Parallel, with_masters
@@ -81,7 +81,7 @@ class Stepper:
         if precision.weights != "float32":
             self.parallel.low_precision(model, getattr(torch, precision.weights))
         if precision.scaled:
-            scaled_products.take_over(model)
+            scaled_matmul.take_over(model)
         elif device.torch.type == "cpu":
             cpu_ops.replace_linears(model)
         self.model = self.parallel.wrap(model)

@@ -84,7 +84,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
 
 def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
     """Trains as the plan says; unless told otherwise, a step on the device is compared with the CPU first."""
-    from trainmark.train import after_training, loop, monitor, sampling, setup, step_profile
+    from trainmark.train import loop, monitor, post_training, sampling, setup, step_profile
 
     job, position = setup.build_job(
         plan, ranks, folder, log, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
@@ -112,9 +112,9 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: b
             job.monitor.write_down()
             peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
-        after_training.write_exchange(job)
-        after_training.write_flops(job, ended)
-        after_training.leave_sample(job, ended, folder, sampling.data_folder(plan))
+        post_training.write_exchange(job)
+        post_training.write_flops(job, ended)
+        post_training.leave_sample(job, ended, folder, sampling.data_folder(plan))
         step_profile.write_profile(job, position, ended, folder, plan.profile)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainmark import workloads
-from trainmark.launch import planning, preflight, reproduction, without_training
+from trainmark.launch import planning, preflight, rank_tasks, reproduction
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
@@ -56,7 +56,7 @@ def run(
     None on a launcher that does not lead, which has nothing to report.
     """
     topology = Topology.parse(plan.topology)
-    joined = without_training.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
+    joined = rank_tasks.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
     with joined as together:
         store.check_writable()
         leads = together is None or together.env.leads
@@ -68,7 +68,7 @@ def run(
                     together.refuse_run(error)
                 raise
         shown = watch if leads else lambda folder: None
-        outcome = without_training.verify_steps(plan, store.folder, watch=shown, together=together)
+        outcome = rank_tasks.verify_steps(plan, store.folder, watch=shown, together=together)
         if together and leads:
             together.finish(outcome.exit_code)
     if leads:

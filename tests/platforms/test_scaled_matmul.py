@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms import files, matmul_rate, scaled_products
+from trainmark.platforms import files, matmul_rate, scaled_matmul
 from trainmark.platforms.platform import Platform
-from trainmark.platforms.scaled_products import ScaledLinear, scaled, take_over
+from trainmark.platforms.scaled_matmul import ScaledLinear, scaled, take_over
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
 
@@ -119,4 +119,4 @@ def test_their_rate_can_be_measured() -> None:
     device = Platform(files.load("cpu")).open(0)
     multiply = matmul_rate.product(device, E4M3, 32)
     assert multiply().dtype == torch.bfloat16
-    assert scaled_products.MULTIPLE == 16
+    assert scaled_matmul.MULTIPLE == 16
